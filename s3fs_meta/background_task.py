@@ -12,7 +12,7 @@ import trio
 
 @asynccontextmanager
 async def background_task(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run a task until the with-block ends; then cancel it. *run* must not raise."""
+    """Run a task until the with-block ends, and then cancel the task. *run* must not raise."""
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)

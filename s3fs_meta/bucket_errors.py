@@ -1,7 +1,7 @@
 """Errors about a bucket that lacks essential objects, or whose state is older than expected.
 
-Owns: the errors of chain, images, superblock and lease, with advice for their repair. Does not know:
-errnos, exit statuses. A damaged object alone is a FormatError (``errors``).
+Owns: the errors of chain, images, superblock and lease, with advice for repairs. Does not know:
+errnos, exit statuses. The error about a single damaged object is FormatError (``errors``).
 """
 
 from s3fs_meta.errors import CorruptionError, FormatError

@@ -23,12 +23,12 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine, which is never behind the times that the kernel assigns to files.
 
-    The kernel sets the times of files that are written; this program sets those of files that are
-    created. make(1) and relatime require that a later change never has an earlier time. No clock of
-    clock_gettime(2) guarantees this: the kernel uses its coarse clock, which is up to a tick behind
-    the fine clock. Since Linux 6.13 the kernel uses the last fine time of any file if it is later
-    (fs/inode.c, inode_set_ctime_current). So this class makes the kernel set the time of a file in
-    memory, and reads the time of the file.
+    The kernel sets the times of files that are written; this program sets the times of files that
+    are created. make(1) and relatime require that a later change never has an earlier time. No
+    clock of clock_gettime(2) guarantees this: the kernel uses its coarse clock, which is up to a
+    tick behind the fine clock. Since Linux 6.13 the kernel instead uses the last fine time given to
+    any file, if that is later (fs/inode.c, inode_set_ctime_current). So this class makes the kernel
+    set the time of a file in memory, and reads that time.
 
     Raises:
         OSError: the file in memory cannot be created, usually because too many files are open.

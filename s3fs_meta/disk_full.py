@@ -9,6 +9,6 @@ from typing import Final
 
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+# Errors that the program ignores when it reserves disk space, because it also works without it.
 # EFBIG reports that a file exceeds RLIMIT_FSIZE or the maximum file size of the filesystem.
-# The program ignores these errors, because it also works without reserved disk space.
 NO_ROOM_ERRNOS: Final = FULL_ERRNOS | {errno.EFBIG}

@@ -1,8 +1,8 @@
 """The tree of all exceptions that the program raises on purpose.
 
-Owns: all errors except errors about a damaged bucket (``bucket_errors``) and about mounts that do
-not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), exit statuses
-(``console.exits``), libraries; the callers of a library translate its exceptions.
+Owns: all errors, except errors about a damaged bucket (``bucket_errors``) and errors about mounts
+that do not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), exit statuses
+(``console.exits``), libraries (the caller of a library translates the exceptions).
 
     S3fsError
     ├── FsError                     a request cannot be carried out; becomes an errno
@@ -250,8 +250,8 @@ class StoreError(S3fsError):
 class TransientStoreError(StoreError):
     """A store request failed, but a retry may succeed.
 
-    If the store has never responded, a wrong endpoint is more likely than an outage. Then an
-    unresolved name is not retried, and a failed connection only for a few seconds.
+    If the store has never responded, a wrong endpoint is more likely than an outage. Then a request
+    is not retried if the name is unresolved, and only for a few seconds if the connection fails.
     """
 
     def __init__(

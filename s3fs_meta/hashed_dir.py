@@ -1,13 +1,13 @@
-"""A tree of files whose directories are created on demand and removed when they are empty.
+"""A tree of files; directories are created on demand, and removed when they are empty.
 
 Owns: creating a directory when a file needs it, and removing it with its last file.
 Does not know: the meaning of the files, and when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
-Creating and pruning need no lock. rmdir(2) removes a directory only if it is empty. An operation
-that finds its directory missing creates the directory and repeats. Each unlink tries the rmdir, as
-does a failed operation that created a directory. So empty directories remain only after a crash,
-and ``prune_all`` removes them.
+Creating and pruning need no lock. rmdir(2) removes a directory only if it is empty. If a directory
+is missing, the operation creates the directory and repeats. Each unlink tries rmdir(2), and so does
+a failed operation that created a directory. So empty directories remain only after a crash, and
+``prune_all`` removes them.
 
 All methods are synchronous, block on the disk, and may be called from several threads in parallel.
 """
@@ -30,7 +30,7 @@ FILE_MODE: Final = 0o600
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANY: Final = "xxx"  # placeholder of three hexadecimal digits: at most 4,096 files per directory
 _DIGITS: Final = len(_ANY)
-# Errors of rmdir(2) after which a directory simply stays.
+# Errors of rmdir(2) that are ignored; the directory stays.
 _NOT_REMOVED: Final = frozenset(
     {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.EBUSY, errno.ENAMETOOLONG}
 )
@@ -79,7 +79,7 @@ class PrunedTree:
         self._with_parents(place, lambda: os.rename(source, place), source)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file, atomically replacing a file of the new name; not yet durable.
+        """Rename a file, atomically replacing a file with the new name; not yet durable.
 
         Raises:
             FileNotFoundError: the file or *root* does not exist.
@@ -147,9 +147,9 @@ class PrunedTree:
                 yield self._name(f"{directory}/{file}")
 
     def sync_parents(self, names: Iterable[str]) -> None:
-        """Make names durable: fsync each of their directories once, then *root*.
+        """Make names durable: fsync each directory that contains names once, then *root*.
 
-        A directory that another thread has pruned is skipped, because its files were removed.
+        Directories that another thread has pruned are skipped, because their files were removed.
         """
         places = [self._place(name) for name in names]
         if not places:
@@ -171,8 +171,8 @@ class PrunedTree:
         If link counts show the number of subdirectories, the time depends only on the number of
         directories, not on the number of files. (On Btrfs every link count is one.)
 
-        Other programs may have made more levels of directories than Python can recurse into, and
-        paths that are too long for the kernel, whose directories stay.
+        Other programs may have made more levels of directories than Python can recurse into.
+        Directories whose paths are too long for the kernel stay.
         """
         removed = 0
         path = [(self._root, iter(_subdirectories(self._root)))]
@@ -242,9 +242,9 @@ class NumberedDir(PrunedTree):
     """Files named by hexadecimal numbers, in one directory per 4,096 consecutive numbers.
 
     The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
-    numbers are in the same directory, so fewer directories must be synced. On ext4, creating such a
-    file is four times as fast as in one of 256 directories chosen by a hash.
-    No other process creates directories below *root*, so *root* is synced only after a creation.
+    numbers are in the same directory, so fewer directories must be synced. On ext4, creating a file
+    in this way is four times as fast as in one of 256 directories chosen by a hash.
+    Only this process creates directories below *root*, so *root* is synced only after a creation.
     """
 
     def __init__(self, root: Path) -> None:
@@ -294,7 +294,7 @@ class NumberedDir(PrunedTree):
     def gather(self) -> int:
         """Move files from directories of an older layout; return the number of moved files.
 
-        A file is not moved if its name is not a number, or if the new layout contains its number.
+        A file is not moved if its name is not a number, or if the new layout has this number.
         If the process is killed, the next call moves the remaining files. The caller must not open
         a file before this method returns.
 
@@ -345,7 +345,7 @@ def sync_path(path: str | Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write and fsync a file, but not its directory; do not follow a symbolic link.
+    """Write a file and fsync it, but not its directory; do not follow a symbolic link.
 
     No other process may write the file. ``os.write`` is used because the tests of power cuts record
     calls of ``os``.
@@ -464,7 +464,7 @@ def _subdirectories(directory: str) -> list[str]:
 
 
 def _inner_directories(directory: str) -> list[str]:
-    """Return the subdirectories of a directory that may be missing or have too long a path."""
+    """Return the subdirectories of a directory; [] if it is missing or its path is too long."""
     try:
         leaf = os.lstat(directory).st_nlink == 2  # noqa: PLR2004 - its name, and its own "."
         return [] if leaf else _subdirectories(directory)

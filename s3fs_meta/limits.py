@@ -52,7 +52,7 @@ CONTENT_RUN_BYTES: Final = 8 * MIB
 CONTENT_WINDOWS_MAX: Final = 32
 # Number of files copied from the bucket in parallel. Each needs memory for several blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Maximum number of incomplete files that a report lists. Any others are only counted.
+# Maximum number of incomplete files that a report lists. All others are only counted.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 # Neighbouring blocks that were fetched but not read yet use at most 1/N of the cache.
 NEIGHBOUR_CACHE_PART: Final = 16
@@ -69,11 +69,11 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
 IMAGE_CUTS_MAX: Final = 16  # cuts for an image that must be the next txg: 4 GiB of changes
-IMAGES_KEPT: Final = 2  # latest images that are never deleted, with the objects that they need
-IMAGES_SPACED: Final = 8  # older images are thinned out to N per retention period
+IMAGES_KEPT: Final = 2  # latest images that are never deleted, nor the objects that they need
+IMAGES_SPACED: Final = 8  # number of older images that are kept per retention period
 IMAGE_LINKS_MAX: Final = 100  # links of kind image that a restore follows; only attacks need more
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
-# Maximum number of searches for readable rows in one table, which take about a minute.
+# Maximum number of searches for readable rows in one table; they take about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000
 # Number of evenly spaced searches between two runs of readable rows.
 SALVAGE_PROBES_OF_GAP: Final = 64
@@ -101,7 +101,7 @@ FOLLOW_TOUCHED_MAX: Final = 200_000
 FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
 CHANGELOG_RUN_BYTES: Final = 4 * MIB
-# Maximum size of records that the event loop merges itself, in 1 ms. A thread merges larger ones.
+# Maximum size of records that the event loop merges itself, in 1 ms. A thread merges all others.
 LOOP_MERGE_BYTES: Final = 16 * KIB
 # Maximum number of block locations in a changelog section: 3 MiB.
 CHANGELOG_LOCATIONS_MAX: Final = 50_000
@@ -110,22 +110,22 @@ CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth 
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Number of inodes after which a slice of work stops collecting records.
-# Without a WAL, a slice occupies the event loop for 12 ms.
+# Number of inodes after which a slice of work ends that collects unshipped records.
+# Without a WAL, such a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
 # A change record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
 # Maximum distance of a key's txg from the last known txg: 87 years of txgs.
-# A more distant key is ignored as foreign: after a txg near 2^63, no numbers would be left.
+# A more distant key is ignored as foreign: after a txg near 2^63, no numbers would remain.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
-# A key after a longer gap is used only if the encryption keys open its object.
+# A key after a longer gap is used only if the filesystem's encryption keys open the object.
 TXG_GAP_MAX: Final = 100
 # Maximum number of runs of foreign keys, each after a gap. Keys after the last run are ignored.
 TXG_GAPS_MAX: Final = 16
-# Number of objects to read at each end of a run of keys, in case one is damaged.
+# Number of objects to read at each end of a run of keys, because an object may be damaged.
 TXG_PROOFS_MAX: Final = 2
 # Maximum number of late changelogs by previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
@@ -141,7 +141,7 @@ HISTORY_FETCHES_MAX: Final = 8
 OVERVIEW_PROBES_MAX: Final = 16
 # Maximum number of changelogs that an overview without keys lists, in 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000
-# Number of objects that destroy reads in parallel to find those of the filesystem.
+# Number of objects that destroy reads in parallel to find the objects of the filesystem.
 REMOVAL_FETCHES_MAX: Final = 16
 # Maximum number of directories in memory during a search of the history for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
@@ -202,14 +202,14 @@ HISTORY_CHECK_S: Final = 30.0  # how often to check for txgs to index
 # Maximum numbers of txgs and of changed inodes and names that wait in memory for a complete run.
 HISTORY_TXGS_WAITING_MAX: Final = 64
 HISTORY_ROWS_WAITING_MAX: Final = 200_000
-# Number of earlier runs that one check indexes. Each run takes HISTORY_FAN_OUT requests.
+# Number of earlier runs that one check adds to the index, with HISTORY_FAN_OUT requests each.
 HISTORY_OLDER_RUNS: Final = 2
 HISTORY_CACHED_ROWS_MAX: Final = 1_000_000  # maximum number of rows in memory during a search
 HISTORY_CACHED_BYTES_MAX: Final = 64 * MIB  # maximum size of changes in memory during a search
 HISTORY_KEPT_RESULTS_MAX: Final = 20_000  # maximum number of results shared by searches: 30 MB
 DIFF_NAMES_CACHED_MAX: Final = 100_000  # number of changed files whose names are read together
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
-# Maximum number of changelogs read to find changed inodes. For more, comparing all rows is faster.
+# Maximum number of changelogs read to find changed inodes. Beyond this, comparing rows is faster.
 DIFF_CHANGELOGS_MAX: Final = 4_096
 HISTORY_STAYS_MAX: Final = 1_000  # maximum number of inodes followed for the versions of a path
 HISTORY_NAMES_KEPT_MAX: Final = 10_000  # number of names considered for a pattern
@@ -224,19 +224,19 @@ RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to de
 RECLAIM_IDLE_S: Final = 86_400.0
 RECLAIM_KEYS_MAX: Final = 10_000  # maximum number of objects that one pass deletes
 RECLAIM_PASSES_MAX: Final = 100_000  # maximum number of passes of one command: a billion objects
-RECLAIM_PLANS_MAX: Final = 3  # searches in one pass; only a reset of the bucket needs more
+RECLAIM_PLANS_MAX: Final = 3  # searches in one pass; more are needed only if the bucket was reset
 RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
-# Longest time assumed between two txgs if only this host's clock measured it.
+# Longest time assumed between two txgs if only the clock of this host measured the time.
 # If the clock jumps, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds this limit. S3 itself refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
-# Maximum number of changelogs read to find the changelog that is as old as the retention.
+# Maximum number of changelogs read to find the changelog whose age equals the retention.
 RECLAIM_PROBES_MAX: Final = 64
 
 # --- kept points ------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,02
 # Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; a larger one is sent in parts
+MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; all larger are sent in parts
 # Maximum size of a local object whose ETag is a hash of its content.
 # The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
@@ -273,7 +273,7 @@ STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; small, to notice a slow response early
-STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # a listing or an error; S3 lists 1000 keys in below 7 MiB
+STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # listing or error; 1000 keys on S3 take less than 7 MiB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 
@@ -304,7 +304,7 @@ WAL_ROOM_PIECE_BYTES: Final = 256 * KIB
 # Size of the intent log: enough for 500 calls of fsync with 4 KiB each between two file syncs.
 INTENT_LOG_BYTES: Final = 4 * MIB
 INTENT_LOG_BYTES_MAX: Final = 64 * MIB  # maximum number of bytes that are read from an intent log
-# Maximum content of a log entry. A sync is faster for more content, which the log writes twice.
+# Maximum content of a log entry. The log writes content twice, so a sync is faster beyond this.
 INTENT_CONTENT_BYTES_MAX: Final = 256 * KIB
 # Maximum number of byte ranges in a log entry. The event loop reads each range from a file.
 INTENT_PIECES_MAX: Final = 256
@@ -322,7 +322,7 @@ IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
 NEWS_BYTES_MIN: Final = 512  # a changelog above this size contains more than deletions
-# Minimum total size of changelogs for a new image. Below it, an image does not speed up a restore.
+# Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
@@ -344,7 +344,7 @@ OPEN_BLOCKS_MAX: Final = 2048
 # Number of empty block files created together once half of the previous ones are used.
 # Half of the empty block files are enough for 100 ms of sequential writing.
 FILES_AHEAD: Final = 128
-# Number of block numbers reserved for blocks written before the first empty files exist.
+# Number of block numbers reserved for blocks that are written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
 CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 50 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks; limits the work of one flush
@@ -364,19 +364,19 @@ LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule 
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its share of live bytes is below this
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
-# Maximum number of mostly dead packs that one compaction examines, because some would not shrink.
+# Maximum number of mostly dead packs that a compaction examines; some of them would not shrink.
 COMPACT_CANDIDATES_MAX: Final = 1000
 # Number of unreadable packs after which a compaction stops. Each pack is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
 CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
-# Maximum number of blocks with the same content that deduplication examines. Even two are rare.
+# Maximum number of blocks with equal content that deduplication examines. Even two are rare.
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.
 QUARANTINES_SEARCHED_MAX: Final = 16
 # Maximum number of lost file parts that one mount tries to heal, using 10 MB of memory.
 LOST_PARTS_MAX: Final = 100_000
-# Maximum number of damage marks for records in one pack. With more, the complete pack is marked.
+# Maximum number of damage marks for records in one pack. Beyond this, the complete pack is marked.
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after the local disk or database made an upload fail
@@ -416,7 +416,7 @@ PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
 # Maximum number of parent directories that a write checks for pins.
-# Changes deeper in a pinned tree are found by its next check.
+# The next check of a pinned tree finds changes deeper in the tree.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
 # Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.
@@ -427,7 +427,7 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # Lowest rate limit, at which a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries in a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # maximum burst after a pause: so many seconds at the limited rate
+RATE_BURST_S: Final = 1.0  # maximum burst after a pause: the bytes of this time at the limited rate
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
@@ -436,7 +436,7 @@ RATE_CHECK_S: Final = 15.0
 ALLOCATOR_ARENAS: Final = 2
 # Minimum size of a buffer with its own mapping, which free(3) returns to the system.
 ALLOCATOR_MAPPED_BYTES_MIN: Final = 4 * MIB
-# Maximum free memory at the end of an arena; any more is returned to the system.
+# Maximum free memory at the end of an arena; the rest is returned to the system.
 ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
 # Minimum size of a buffer that uses 2 MiB huge pages.
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
@@ -454,7 +454,7 @@ NEXT_REQUEST_S: Final = 50e-6
 # Maximum time for which the request loop delays other tasks.
 # The C extension can add an equal delay (STREAK_NS in fuse_intercept.c).
 STREAK_S_MAX: Final = 0.5e-3
-# Maximum number of requests that wait for the store. Any others fail with an error.
+# Maximum number of requests that wait for the store. All further requests fail with an error.
 WAITING_HANDLERS_MAX: Final = 300
 # Additional waiting places for write-back requests: as many as the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
@@ -476,10 +476,10 @@ FSCK_BATCH_ROWS: Final = 1000  # number of observations written with one stateme
 FSCK_SUMS_CACHE_KIB: Final = 64 * KIB  # page cache for fsck's temporary tables: 64 MiB
 # Maximum number of rows of temporary tables in the page cache. Each row takes about 16 bytes.
 FSCK_SUMS_ROWS_MAX: Final = 3_000_000
-# Number of keys that fsck tries for a damaged pack: those of other damaged packs of the same size.
+# Number of keys that fsck tries for a damaged pack: keys of other damaged packs of the same size.
 # If two packs were swapped, one of the tried keys matches. Each attempt hashes an index.
 FSCK_NAMES_TRIED_MAX: Final = 1000
-# Number of times that fsck checks the images again because another host has made a new one.
+# Number of times that fsck checks the images again because another host has made a new image.
 FSCK_HEADS_MAX: Final = 3
 # Maximum number of packs without a row for which fsck checks the owner; one request for each.
 FSCK_UNNAMED_PACKS_MAX: Final = 10_000
@@ -534,7 +534,7 @@ PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # higher than the number of different SQL statements
+STATEMENTS_CACHED_MAX: Final = 256  # more than the program has different SQL statements
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
@@ -542,7 +542,7 @@ WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
 # Maximum number of passes in one checkpoint.
-# Each pass copies about a tenth as much of the WAL as the pass before it.
+# Each pass copies about a tenth of what the previous pass copied.
 WAL_PASSES_MAX: Final = 8
 
 # --- database pages (SQLite) --------------------------------------------------------------------
@@ -568,15 +568,15 @@ TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees w
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
 TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
 MARK_PASSES_MAX: Final = 8  # passes over the names of an inode; nothing interrupts the last one
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # depth up to which no cycle of directories is assumed
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # deeper directories are perhaps a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.
 READDIR_ROWS_MIN: Final = 24
-# Maximum number of read-ahead runs that wait for a worker. Any others are dropped.
+# Maximum number of read-ahead runs that wait for a worker. All further runs are dropped.
 READAHEAD_REQUESTS_MAX: Final = 32
 # Number of read-ahead runs fetched and unpacked concurrently, in 96 MiB of memory.
 READAHEAD_WORKERS: Final = 6
-# Maximum number of names recorded per group, to be invalidated if SQLite loses the group.
+# Maximum number of names recorded per group; they are invalidated if SQLite loses the group.
 GROUP_NAMES_MAX: Final = 100_000
 # Size that statfs reports without a capacity limit: 1 PiB.
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50

@@ -1,7 +1,7 @@
 """The identity of this machine, its boot and its memory, which tests can replace.
 
-Owns: the files that identify a machine, and the detection of containers. In a container these files
-belong to the image or to the host, so a container is an unknown machine.
+Owns: the files that identify a machine, and the detection of containers. A container counts as an
+unknown machine, because its files are from the container image or the host.
 Does not know: the effect of another machine on a lease (``sync.lease.lease_proof``), or of another
 boot on files (``sync.opening``).
 Sources: machine-id(5), which requires that the value be hashed before it is published; SMBIOS 3.7,
@@ -49,7 +49,7 @@ def this_machine() -> Machine:
 
 
 def _read(path: Path) -> str | None:
-    """Return the identifier in a file, or None if the file is unreadable or contains none."""
+    """Return the identifier in a file, or None if the file is unreadable or has no identifier."""
     try:
         with path.open("rb") as file:
             value = file.read(_BYTES_MAX).decode("ascii").strip().lower()
@@ -102,7 +102,7 @@ def _disk_sequence(device: int) -> str:
     for path in (
         entry / "diskseq",
         entry / ".." / "diskseq",
-    ):  # a partition shares the disk sequence number of its disk
+    ):  # a partition has the sequence number of its disk
         with contextlib.suppress(OSError):
             return path.read_text("ascii").strip()
     return ""

@@ -3,11 +3,11 @@
 Owns: the settings, the check for the C library, how the kernel maps a large buffer, and reusable
 buffers for ranges. Does not know: what a process allocates, and when it is idle.
 
-By default, glibc creates an arena for each thread, up to eight for each processor. Memory that is
-freed in one arena is not reused in another. After a buffer with a separate mapping was freed, glibc
-also raises the minimum size of such buffers, up to 32 MiB. The daemon's threads allocate and
-free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in use. A limit
-of two arenas should cost little here, because most allocations hold the interpreter lock anyway.
+By default, glibc creates an arena for each thread, up to eight arenas for each processor. Memory
+that is freed in one arena is not reused in another arena. When a buffer with a separate mapping is
+freed, glibc also raises the minimum size of such buffers, up to 32 MiB. The daemon's threads
+allocate and free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in
+use. A limit of two arenas should cost little, because most allocations hold the interpreter lock.
 
 Buffers of less than 4 MiB stay in the arenas: in a trial with mappings from 1 MiB on, an upload took
 a third more processor time.
@@ -55,9 +55,9 @@ def _mapped(size_bytes: int) -> mmap.mmap:
 class RangeBuffers:
     """Reusable buffers for large ranges of objects.
 
-    The kernel clears new memory, which takes as long as receiving data into it. A buffer is reused
-    after its last view was deleted. Unused buffers are kept only between ``keep`` and ``free``, so
-    idle processes keep none. Any thread may call the methods.
+    The kernel clears new memory, and clearing takes as long as receiving the data. So a buffer is
+    reused after its last view was deleted. Unused buffers are kept only between ``keep`` and
+    ``free``, so idle processes keep no buffers. Any thread may call the methods.
     """
 
     def __init__(self) -> None:

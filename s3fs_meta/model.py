@@ -1,8 +1,8 @@
-"""The values that all layers share: typed numbers and immutable tuples.
+"""The types of values that all layers share: typed numbers and immutable tuples.
 
 Owns: NewTypes and tuples. Does not know: SQLite, FUSE, stores.
-Values that every request creates are NamedTuples: creating one from a database row takes a third
-of the time of a frozen dataclass.
+Values that every request creates are NamedTuples: creating a NamedTuple from a database row takes
+a third of the time of creating a frozen dataclass.
 """
 
 import enum
@@ -102,7 +102,7 @@ class BlockState(enum.IntEnum):
 
     DIRTY = 1  # the block is not in the bucket, and can be overwritten in place
     SEALED = 2  # the block is not in the bucket, and is frozen until its pack is uploaded
-    UPLOADED = 3  # the block is in the bucket, but the row that records this is not durable
+    UPLOADED = 3  # the block is in the bucket, but the row with its location is not durable
     CLEAN = 4  # the block is in the bucket and can be evicted
     DOOMED = 5  # no row refers to the block; the next background sync deletes its file
 
@@ -112,7 +112,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # the upload was recorded but not confirmed; the object may be missing
     STORED = 2  # the store has confirmed the object of the pack
-    CONDEMNED = 3  # no new row may refer to the pack; it is deleted once no retained image needs it
+    CONDEMNED = 3  # no new row may refer to the pack; it is deleted when no retained image needs it
 
 
 class BlockRow(NamedTuple):

@@ -39,7 +39,7 @@ class UnreachedDaemonError(NotMountedError):
 
 
 class OtherUserError(NotMountedError):
-    """The filesystem is mounted by another user, whose daemon answers only that user."""
+    """Another user has mounted the filesystem; the daemon answers only that user."""
 
     def __init__(self, mountpoint: str, user: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The state of a mount: its values, and the table of their transitions.
+"""The state of a mount: the values, and the table of transitions between them.
 
     STARTING ──► FOLLOWING ──► SERVING ──► STOPPING
         │            │          │  │  ▲        ▲
@@ -95,7 +95,7 @@ class MountStatus:
             self.enter(MountState.DEGRADED, why)
 
     def break_off(self, why: str) -> None:
-        """Make the mount read-only as ``degrade`` does, and roll back an incomplete change."""
+        """Make the mount read-only like ``degrade``, and roll back an incomplete change."""
         self.degrade(why)
         self._undo()
 
@@ -116,7 +116,7 @@ class MountStatus:
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Become the writer; accept changes unless the mount is ending or became read-only."""
+        """Make the mount the writer; it accepts changes unless it is ending or became read-only."""
         self.read_only = False
         if self.state is MountState.FOLLOWING:
             self.enter(MountState.SERVING)
@@ -150,4 +150,4 @@ class MountStatus:
 
 
 def _nothing() -> None:
-    """Do nothing, because no operation can have started."""
+    """Undo nothing; the default of *undo*."""

@@ -1,11 +1,11 @@
-"""The record of a failed sync, in the state directory whose files were synced.
+"""The record of a failed sync; it is in the state directory whose files were synced.
 
 Owns: the file ``failed-sync``. Does not know: the file whose sync failed, the repair by the next
 mount (``sync.opening.failed_sync``).
 Keeps: the thread of the failed call writes the record before the call returns. The file is
 created at its full length when the filesystem is opened, so that it can be overwritten even on a
-full disk. A full disk is a frequent reason for a failed sync. The record need not be durable,
-because it is only about pages in memory.
+full disk, which is a frequent reason for a failed sync. The record need not be durable, because
+it is only about pages in memory.
 Design: docs/design/durability.md, "From write to fsync".
 """
 
@@ -53,7 +53,7 @@ def forget(state: Path) -> None:
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a sync failed, so that cached pages may still differ from the disk."""
+    """Return whether a sync has failed; then cached pages may still differ from the disk."""
     try:
         with (state / NAME).open("rb") as file:
             before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")

@@ -222,7 +222,7 @@ def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
 
 @contextlib.contextmanager
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
-    """Yield a directory to measure in: a new one in *folder*, or one on a new disk."""
+    """Yield a new directory in which to measure: in *folder*, or on a new disk."""
     with contextlib.ExitStack() as stack:
         parent = folder or stack.enter_context(disk.new())
         directory = tempfile.TemporaryDirectory(

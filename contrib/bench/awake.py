@@ -2,9 +2,9 @@
 
 An idle processor halts and takes a long time to wake up, especially in a virtual machine: a request
 to an idle filesystem may take three times as long as a request to a busy filesystem. So a ratio of
-two single operations would depend on background work. Therefore a process runs on each processor
-all the time, with the scheduling policy SCHED_IDLE and the lowest priority: the scheduler preempts
-this process at once for every other process.
+two single operations would depend on background work. To prevent this, a process runs on each
+processor all the time, with the scheduling policy SCHED_IDLE and the lowest priority. The scheduler
+preempts this process at once when any other process can run.
 
 On a virtual machine such a process also takes processor time from the threads of the host that
 serve the disk, so a flush of the disk takes several times as long. Steps that wait for the disk
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOAD_WINDOW_S: Final = 60.0  # The one-minute load average decays by a factor of e in 60 s.
+LOAD_WINDOW_S: Final = 60.0  # in 60 s the one-minute load average decays by a factor of e
 NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 

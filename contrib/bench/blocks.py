@@ -33,7 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # The database grows in whole pages: only the smallest block size has enough rows to measure.
+    # Use the smallest block size: the database grows in whole pages, so few rows are inaccurate.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")

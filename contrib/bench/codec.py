@@ -98,7 +98,7 @@ def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack
 
 
 def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
-    """Open each block separately, as after a range read of one block."""
+    """Open each block separately, as if one range read had fetched only this block."""
     for one in packs:
         view = memoryview(one.data)
         for entry in one.entries:

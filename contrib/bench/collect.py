@@ -1,9 +1,10 @@
 """The cost of collecting dirty data in open files from the kernel.
 
-A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For each
-load the benchmark counts, over ten seconds, the kernel's requests and the CPU time of the
-daemon and of the collecting process. *Beside* is the number of 100-byte appends by a program in
-these seconds. *Longest ms* is the maximum latency of an append: a collection must block no program.
+A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. Under each
+load the benchmark measures, over ten seconds, the number of requests from the kernel, and the CPU
+time of the daemon and of the collecting process. *Beside* is the number of 100-byte appends by a
+program in these seconds. *Longest ms* is the maximum latency of an append; it shows whether a
+collection blocks a program.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """A new ext4 filesystem in an image file, for measurements.
 
-ext4 does not reuse the inode of a deleted file for about a minute, but examines it for each new
-file. After thousands of deletions, making a file takes ten times as long as usual. A new ext4
+For about a minute ext4 does not reuse the inode of a deleted file, but examines this inode for each
+new file. After thousands of deletions, making a file takes ten times as long as usual. A new ext4
 filesystem has no deleted inodes.
 """
 
@@ -62,9 +62,9 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
 
 
 def _wait_until_freed(device: str) -> None:
-    """Wait until no process uses the disk any more, so that its image takes up no space.
+    """Wait until no process uses the disk any more, so that the disk image takes up no space.
 
-    A daemon may still run for a short time after a benchmark has unmounted its filesystem.
+    A daemon may still run for a short time after a benchmark has unmounted the filesystem.
     """
     attached = Path("/sys/block", Path(device).name, "loop")
     deadline = time.monotonic() + FREED_S_MAX

@@ -39,7 +39,7 @@ class FarSubject(DaemonSubject):
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Create the filesystem; do nothing if its kind needs no creation."""
+        """Create the filesystem; do nothing if filesystems of this kind need no creation."""
 
     def wait_until_stored(self, files: int) -> None:
         """Wait until *files* files are in the bucket; most filesystems upload at close."""

@@ -1,8 +1,8 @@
 """Many files for benchmarks: rows of empty files, and tar archives of small files.
 
 Rows are inserted into the metadata database of an unmounted filesystem, with 1,000 files per
-statement. The rows and their order are the same as on a mount, so the pages of tables and indexes
-are the same, too. The insertion does not check whether a name already exists.
+statement. The rows and their order are the same as on a mount, so tables and indexes also have the
+same pages. The insertion does not check whether a name already exists.
 """
 
 import io
@@ -29,7 +29,7 @@ DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
 
 
 class Archive(NamedTuple):
-    """A tar archive of small incompressible files, each of which begins with its number."""
+    """A tar archive of small incompressible files; each file begins with its number."""
 
     path: Path
     files: int

@@ -2,10 +2,10 @@
 
 The benchmark writes new files of 4 KiB, one after another, and times the fsync of each file: while
 the filesystem is idle, and while a large file from the disk is copied into the same mount. The copy
-ends with an fsync of the large file, so that its data is on the disk. The filesystems take turns,
+ends with an fsync of the large file, so that the data is on the disk. The filesystems take turns,
 and the percentiles include all rounds. *Ratio* is the 99th percentile during the copies, divided by
-that of the idle filesystem. The disk below both FUSE filesystems is also measured, because it must
-write the same data.
+the 99th percentile of the idle filesystem. The disk below both FUSE filesystems is also measured,
+because the disk must write the same data.
 """
 
 import contextlib

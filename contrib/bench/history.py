@@ -1,10 +1,10 @@
 """The time of queries about the past: ``versions``, ``diff`` and files in ``.snapshots``.
 
 The filesystem has *many* empty files and *txgs* changelogs after them; each changelog creates a few
-files, and every hundredth changes one watched file. The bucket is a directory. The results ``far``
-are from the same commands with versitygw on this directory and a delay of *delay_ms* for each
-request. Each time includes the start of a process, a few tenths of a second. The copy of the past
-is a clone of the root directory at an earlier point in time.
+files, and every hundredth changelog changes one watched file. The bucket is a directory. The
+results ``far`` are from the same commands with versitygw on this directory and a delay of
+*delay_ms* for each request. Each time includes the start of a process, which takes a few tenths of
+a second. The copy of the past is a clone of the root directory at an earlier point in time.
 """
 
 import json
@@ -212,12 +212,12 @@ def _bytes(directory: Path) -> int:
 async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
     """Create files in *txgs* transaction groups of an unmounted filesystem; return the last txg.
 
-    The groups are shipped with their levels, the history index and images, as a mount does. Their
-    simulated times are those of the last week, so images are kept at the intervals of a real mount.
+    Like a mount, this ships the groups with their levels, the history index and images. The groups
+    have simulated times in the last week, so images are kept at the intervals of a real mount.
     """
     clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
     async with local_bucket.session_of(writer, clock) as session:
-        await session.make_image()  # no changelog contains the inserted rows, so make an image
+        await session.make_image()  # ships the inserted rows, which no changelog contains
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)

@@ -7,8 +7,8 @@ The measurement at the default interval creates, writes and unlinks files withou
 *turn_s* seconds, and a transaction group is shipped every five seconds. A second mount without the
 index shows how much two equal mounts differ.
 
-The measurement of frequent transaction groups ships one for every *txg_files* files, which no mount
-does by default. The measurement shows the cost of one transaction group, and has no target.
+The measurement of frequent transaction groups ships one group for every *txg_files* files. No mount
+does this by default. The measurement shows the cost of one transaction group, and has no target.
 
 The index has no mount option, so this module starts the daemons.
 """
@@ -80,8 +80,8 @@ def run(
         txg_files: number of files after which such a turn ships a txg.
         rounds: number of turns of each mount.
         turn_s: duration of a turn at the default interval.
-        window: number of files that exist at a time at the default interval; it is so large that
-            each file is unlinked in a later txg than the txg that created it.
+        window: number of files that exist at a time at the default interval. The number is so large
+            that no file is unlinked in the txg that created it.
     """
     by_default = _by_default(scratch / "default", rounds, turn_s, window)
     return {
@@ -104,7 +104,7 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each round, and the CPU time before each round and at the end.
+    # The number of files after each turn, and the CPU time before each turn and at the end.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 

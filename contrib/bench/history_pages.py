@@ -1,7 +1,7 @@
 """The time from a click in ``s3fs-meta browse`` to the first reply and to the complete page.
 
-While a slow page is made, the browser shows a page that asks the user to wait, and repeats the
-request. Each page is requested twice, because the first request may restore a point in time.
+While a slow page is made, the browser shows a waiting page and repeats the request. Each page is
+requested twice, because the first request may restore a point in time.
 """
 
 import signal

@@ -1,12 +1,11 @@
 """The time to make, search and remove a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
-order. A turn makes or removes a directory of 16 directories with empty files, whose names are
-hashes as in caches. Each round repeats all turns on the same filesystems. ``find`` reads the
-attributes of all files after the kernel dropped its dentries. CPU time is that of all daemon
-threads, including deferred work. No txg is shipped during the measurement
-(``sync_interval=3600``). A ratio compares a turn with the same turn of off/off; the result is the
-median of the ratios.
+order. A turn makes or removes a directory of 16 directories with empty files. As in caches, the
+file names are hashes. Each round repeats all turns on the same filesystems. ``find`` reads the
+attributes of all files after the kernel dropped its dentries. CPU time includes all threads of the
+daemon and deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio
+compares a turn with the same turn of off/off; the result is the median of the ratios.
 """
 
 import hashlib
@@ -119,7 +118,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make 16 directories of empty files, whose names are hashes as in caches."""
+    """Make 16 directories of empty files; as in caches, the file names are hashes."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()

@@ -117,7 +117,7 @@ class Connection(socketserver.BaseRequestHandler):
             buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
     def _body(self, length: int, buffered: bytes, head: bytes, pipe: tuple[int, int]) -> bytes:
-        """Forward the body of a request; return the bytes in *buffered* that follow the body."""
+        """Forward the body of a request; return the bytes in *buffered* after the body."""
         if length and not buffered and _EXPECT.search(head):
             buffered = self._client.recv(HEAD_BYTES_MAX)
             time.sleep(self._proxy.delay_s)
@@ -154,7 +154,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 def _pass_on(
     pipe: tuple[int, int], source: socket.socket, target: socket.socket, count_max: int
 ) -> int:
-    """Forward at most *count_max* bytes; return their number, 0 if *source* was closed."""
+    """Forward at most *count_max* bytes; return the number, or 0 if *source* was closed."""
     count = left = os.splice(source.fileno(), pipe[1], min(count_max, PIPE_BYTES))
     while left:
         left -= os.splice(pipe[0], target.fileno(), left)

@@ -46,7 +46,7 @@ class StoreWithoutClock(LocalStore):
 
 @asynccontextmanager
 async def opened(bucket: Path, kind: type[LocalStore] = LocalStore) -> AsyncIterator[LocalStore]:
-    """Open a bucket, and close it after the context, so that no open file keeps its disk in use."""
+    """Open a bucket for a context, then close it, so that no open file keeps the disk in use."""
     store = kind(bucket)
     try:
         yield store

@@ -2,7 +2,7 @@
 
 ``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
 or memory. JuiceFS, S3QL (without compression) and ``passthrough_hp`` are measured if they are
-installed. The last is libfuse's example in C++ that forwards each request to a directory.
+installed. ``passthrough_hp`` is a C++ example of libfuse that forwards each request to a directory.
 """
 
 import os
@@ -27,7 +27,7 @@ from contrib.bench.subjects import (
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    JuiceFS sets its priority to -19. The benchmark sets it to 0, as for all other programs.
+    JuiceFS sets its own priority to -19. The benchmark sets the priority to 0, as for all others.
     """
 
     @override
@@ -97,7 +97,7 @@ class S3qlSubject(DaemonSubject):
 
 
 class PassthroughSubject(DaemonSubject):
-    """libfuse's passthrough_hp over a directory of the disk, the limit of a FUSE daemon in C++."""
+    """libfuse's passthrough_hp over a directory of the disk: the limit for FUSE daemons in C++."""
 
     @override
     def command(self) -> list[str]:

@@ -22,8 +22,7 @@ GONE_POLL_S: Final = 0.01
 def cpu_s(pid: int, *, alone: bool = False) -> float:
     """Return user and system time of *pid* and, unless *alone*, of its child processes.
 
-    The number of the clock, which counts nanoseconds, is computed as in glibc's
-    clock_getcpuclockid(3).
+    The clock counts nanoseconds. Its number is computed as in glibc's clock_getcpuclockid(3).
     """
     return sum(
         time.clock_gettime((~each << 3) | SCHEDULER_CLOCK)
@@ -32,7 +31,7 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and all its descendants, one of which may serve the mount."""
+    """Return *pid* and all its descendants, because a descendant may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has exited

@@ -1,8 +1,8 @@
 """One run of a command: its output, wall time, CPU time and peak memory.
 
 ``python -m contrib.bench.measured_command RESULT COMMAND…`` runs the command, and writes the
-measurements to the file RESULT. ``ru_maxrss`` of a child includes the memory of its parent from
-before exec. So this small process is the parent of the command.
+measurements to the file RESULT. This small process is the parent of the command, because a child's
+``ru_maxrss`` includes the memory of its parent from before exec.
 """
 
 import json

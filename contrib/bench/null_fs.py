@@ -1,11 +1,11 @@
 """The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
-Its handlers do almost nothing. So the benchmarks use it as the upper limit of the speed of any
-pyfuse3 filesystem (kernel, libfuse, pyfuse3, trio, CPython). It returns one stored
-`EntryAttributes` for each inode, counts no lookups and checks no permissions.
+The handlers do almost nothing: they return one stored `EntryAttributes` for each inode, count no
+lookups and check no permissions. So the speed of the do-nothing filesystem is the upper limit for
+any pyfuse3 filesystem (kernel, libfuse, pyfuse3, trio, CPython).
 
 File contents are in memory. With --data-dir each file is a plain file that is accessed with pread
-and pwrite, as the upper limit for sequential reads and writes. All names are lost at unmount.
+and pwrite; this is the upper limit for sequential reads and writes. All names are lost at unmount.
 
     python -m contrib.bench.null_fs MOUNTPOINT [--data-dir DIR] [--allow-other]
 """
@@ -40,7 +40,7 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # the timeout of s3fs-meta, whose cached entries need no expiry
+TIMEOUT_S: Final = 3600.0  # same timeout as s3fs-meta, where cached entries need no expiry
 NAME_BYTES_MAX: Final = 255
 MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # file sizes are limited, because content is kept in memory
 BLOCKS_FREE: Final = 1 << 40

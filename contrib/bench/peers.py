@@ -6,7 +6,7 @@ the median of the turns; a ratio is the median of the ratios within a turn. The 
 dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
 measured three times: with the direct request loop of s3fs-meta, with the request loop of pyfuse3,
 and with the direct request loop and content in files instead of in memory.
-Some files are made before the first turn and not measured. Each client uses a separate directory.
+A few files are made before the first turn and are not measured. Each client uses its own directory.
 *Processor* is the CPU time of the daemon, including work after a turn.
 """
 

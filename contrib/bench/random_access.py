@@ -1,8 +1,8 @@
 """Random reads and writes of 4 KiB by fio, on s3fs-meta and the do-nothing filesystem.
 
 fio runs one job with one request at a time (psync), and accesses each offset at most once. The file
-is already uploaded, and all its blocks are in the local cache. The kernel's pages of the file are
-dropped before a run, but not the pages of the local cache. The time of writes includes a final
+is already uploaded, and all its blocks are in the local cache. Before a run, the kernel's pages of
+the file are dropped, but not the pages of the local cache. The time of writes includes a final
 sync, because the kernel keeps dirty pages. No changelog is made during a run
 (``sync_interval=3600``).
 """
@@ -56,7 +56,7 @@ def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict
 
 
 def _rate(subject: Subject, kind: str, operations: int, seed: int) -> float:
-    """Run fio; return its operations per second, including the sync before the last write."""
+    """Run fio; return the operations per second, including the sync before the last write."""
     path = subject.mountpoint / "file"
     sequential.forget_pages(path)
     subject.settle()

@@ -1,7 +1,7 @@
 """The speed of cold reads of one large file from a remote bucket.
 
-*Plain* is the speed of boto3 without a filesystem. boto3 reads ranges of an object of the same
-size, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
+*Plain* is the speed of boto3 without a filesystem. boto3 reads ranges of an object as large as the
+file, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
 separate results. *Sequential* is the time from the first read to the last, without the mount.
 *Random* is the time of reads of 4 KiB at random offsets, one after another. Each measurement has a
 new mount without local state, and the filesystems alternate.

@@ -4,9 +4,9 @@ Rows of empty files with names of 16 bytes are inserted into the database, 1,000
 directory. Then the benchmark measures on a mount: *image*, *restore* (a mount without local state),
 *create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
 files, *rm* of the clone up to its last inode, and *fsck*. The time of *create* is divided by the
-number of created files, and any other time by the files of the filesystem. The time of a command
-without effect is subtracted from each command time, and the time of a mount with local state from
-the time of a restore. The growth targets compare CPU times of the daemon or of fsck. SQLite has its
+number of created files, and any other time by the number of all files. From the time of a command,
+the time of a command without effect is subtracted; from the time of a restore, the time of a mount
+with local state. The growth targets compare CPU times of the daemon or of fsck. SQLite has its
 default page cache, so a large database is read through the page cache of the kernel.
 """
 
@@ -32,7 +32,7 @@ IDLE_COMMANDS: Final = 3
 BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
 ANSWER_S_MAX: Final = 1.0  # maximum time of a mount with local state, until the first answer
-RESTORED_S_MAX: Final = 60.0  # the same without local state
+RESTORED_S_MAX: Final = 60.0  # maximum time of a mount without local state
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
 GROWTH_SLACK: Final = 1.25  # tolerated difference between two runs of equal size
@@ -91,7 +91,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Run fsck, which must report no damage; compare its time with that of counting the rows."""
+    """Run fsck, which must report no damage; compare the time with the time of counting rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     found = measured_command.run(*command)
     row["fsck"] = (found.seconds - row["idle s"]) * 1e6 / row["files"]

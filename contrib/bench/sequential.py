@@ -3,8 +3,8 @@
 s3fs-meta and the do-nothing filesystem are compared. Every MiB of the file is different and
 incompressible, so that nothing is deduplicated. The kernel's pages of the file are dropped before
 the read. The pages of the local cache stay, because the benchmark does not measure the disk. A
-write ends with close, which sends all dirty pages to the daemon. fsync is timed separately, because
-it waits for the disk. s3fs-meta uploads the data before the read.
+write ends with close, which sends all dirty pages to the daemon. fsync waits for the disk, so it is
+timed separately. s3fs-meta uploads the data before the read.
 """
 
 import os

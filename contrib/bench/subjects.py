@@ -1,6 +1,6 @@
 """The filesystems under test, which are mounted in the foreground and always unmounted.
 
-Owns: the daemons that it starts, and their mountpoints. It sends signals to these daemons only.
+Owns: the daemons that this module starts, and their mountpoints. Only these daemons get signals.
 """
 
 import os

@@ -2,13 +2,13 @@
 
 A copy of the past is made from a point in time that is already restored and has no later changes.
 
-The time of a copy is the wall time without the time of a command that does nothing. The command of
-a removal has two results: the wall time with the start of a Python interpreter, and without. A
+The time of a copy is the wall time minus the time of a command that does nothing. The command of a
+removal has two results: the wall time with the start of a Python interpreter, and without. A
 removal in the background is timed from the end of the command until statfs(2) no longer counts any
-inode of the tree. The database's page cache contains all pages. The kernel forgets the tree before
-a measurement, so that no forget requests disturb it. In *busy* a process calls statfs(2) without a
-pause, and the latencies are those of the calls. Each call is a request to the daemon, so the copy
-or removal gets half of the event loop's time.
+inode of the tree. The database's page cache contains all pages. Before a measurement the kernel
+forgets the tree, so that no forget requests disturb the measurement. In *busy* a process calls
+statfs(2) without a pause, and the latencies of these calls are measured. Each call is a request to
+the daemon, so the copy or removal gets half of the event loop's time.
 """
 
 import os

@@ -19,8 +19,8 @@ from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, jud
 from contrib.conformance.places import Place
 
 SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
-# Large test suites. An environment variable contains the path of each suite.
-# The argument "all" includes a large suite only if its environment variable is set.
+# Large test suites. The path of each suite is in an environment variable.
+# The argument "all" includes a large suite only if this variable is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
 
 

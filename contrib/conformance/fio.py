@@ -19,7 +19,7 @@ def sections() -> dict[str, bool]:
     """Return the jobs of the file, and whether a second run can verify a job's data.
 
     A second run cannot verify a mixture of reads and writes, because the written positions are
-    unknown. A second run also fails for blocks of varying size. Even on ext4, fio then expects
+    unknown. A second run also fails for blocks of varying size, even on ext4, because fio expects
     blocks beyond the end of the file.
     """
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)

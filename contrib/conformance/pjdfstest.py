@@ -101,7 +101,7 @@ def _run(place: Place, program: str, only: str | None, *, allow_remount: bool) -
 
 
 def parse(output: str) -> Iterator[Case]:
-    """Yield the cases in the program's report; indented lines below a case contain its reason."""
+    """Yield the cases in the program's report; the lines below a case contain the reason."""
     case: Case | None = None
     for line in output.splitlines():
         match = LINE.match(line)

@@ -53,7 +53,7 @@ def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
 
 
 def choose(kind: str, scratch: Path, directory: Path | None, options: dict[str, str]) -> Subject:
-    """Return the filesystem under test, which is created but not mounted."""
+    """Create the filesystem under test, but do not mount it; return it."""
     if directory is not None:
         return PlainDirectory("directory", directory)
     if kind == "null":

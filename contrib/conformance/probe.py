@@ -3,9 +3,9 @@
 
     sudo contrib/conformance/probe.py /mnt/a /mnt/b
 
-*yes* means that the operation had the effect that its manual page describes. An errno means that
-the operation was refused. *differs* means that it had a different effect. Some operations need
-root. The exit status is 0.
+*yes* means that the operation had the effect that its manual page describes. *differs* means that
+the operation had a different effect. An errno means that the operation was refused. Some operations
+need root. The exit status is 0.
 """
 
 import argparse

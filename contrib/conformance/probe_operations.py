@@ -1,8 +1,8 @@
 """Single operations of POSIX and Linux, each with its manual page.
 
 The argument of each function is an empty directory. A function returns normally if the operation
-had the effect that its manual page describes. It raises ``Different`` if the effect was different,
-and OSError if the operation was refused.
+had the effect that its manual page describes. The function raises ``Different`` if the effect was
+different, and OSError if the operation was refused.
 """
 
 import ctypes

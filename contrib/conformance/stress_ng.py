@@ -33,8 +33,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limit operations instead of time: stress-ng writes files where fallocate is unsupported.
-    # stress-ng reports an error if its time limit expires while it writes a file.
+    # Limit operations instead of time. Without fallocate, stress-ng writes files, and reports an
+    # error if the time limit expires during a write.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

@@ -1,10 +1,10 @@
 """xfstests: the generic tests of the group ``quick``, from a built checkout in $XFSTESTS.
 
-This module makes two filesystems, TEST and SCRATCH, which the suite mounts and unmounts. mount(8)
-finds helpers only in /sbin, so PATH begins with a directory whose ``mount`` calls the helper of the
-program under test. xfstests supports the type ``fuse`` without a subtype, so a ``df`` in this
-directory omits the subtype. ``exclusions.ini`` lists the excluded tests with reasons. A test that
-the suite reports as not applicable counts as skipped.
+This module makes two filesystems, TEST and SCRATCH; the suite mounts and unmounts them. PATH begins
+with a directory that has a separate ``mount`` and ``df``. This ``mount`` calls the helper of the
+program under test, because mount(8) finds helpers only in /sbin. This ``df`` omits the subtype,
+because xfstests supports the type ``fuse`` only without a subtype. ``exclusions.ini`` lists the
+excluded tests with reasons. A test that the suite reports as not applicable counts as skipped.
 
 One call of ``check`` runs many tests. If a test takes longer than SECONDS_MAX, the call is killed,
 and a new call continues with the next test.
@@ -121,7 +121,7 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
 
 
 def members(groups: str) -> list[str]:
-    """Return the tests of the group, except tests marked dangerous, which may crash a kernel."""
+    """Return the tests of the group, without dangerous tests, which may crash a kernel."""
     found = []
     for line in groups.splitlines():
         number, *words = line.split() or ["#"]
@@ -197,7 +197,7 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Parse a report, which has a line with the outcome and perhaps a reason; return its case."""
+    """Return the case of a report; a line of the report has the outcome and perhaps a reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))

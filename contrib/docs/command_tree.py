@@ -17,7 +17,7 @@ class Parameter(NamedTuple):
     names: tuple[str, ...]  # all spellings of an option, longest first; or the name of an argument
     takes: str  # placeholder of an option's value; empty for a flag
     text: str
-    default: str  # default value; empty if there is none, or if the text contains it
+    default: str  # default value; empty without a default, or if the text contains the default
     required: bool
 
 

@@ -1,6 +1,6 @@
 """The generator of docs/reference/errnos.md: the errno for each error class.
 
-Owns: the text around the table, which is generated from the classes of errors and ``fuse.errnos``.
+Owns: the text around the table. The table is generated from the error classes and ``fuse.errnos``.
 """
 
 import inspect

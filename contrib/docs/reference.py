@@ -4,7 +4,7 @@
     python -m contrib.docs.reference --man generated/man
     python -m contrib.docs.reference --completion generated/completion
 
-Owns: the text of the pages around the texts of the commands, mount options and exit statuses.
+Owns: the text of the pages, except the texts of the commands, mount options and exit statuses.
 """
 
 import argparse

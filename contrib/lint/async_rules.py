@@ -6,8 +6,8 @@ A file is checked again only if its content, the configuration or the version of
 changed; ``.flake8_cache`` contains the digests of checked files. Files without async code are
 skipped.
 
-Only the rule ASYNC101 needs the concrete syntax tree, whose walk takes nine tenths of the time. The
-rule finds a yield inside a cancel scope, so the walk skips files without a yield or a cancel scope.
+Only the rule ASYNC101 needs a walk of the concrete syntax tree, and this walk takes nine tenths of
+the time. The rule finds a yield inside a cancel scope, so files without either are skipped.
 """
 
 import configparser
@@ -43,7 +43,7 @@ def concrete_rules() -> set[str]:
 
 
 class QuickRunner(flake8_async.Flake8AsyncRunner_cst):  # type: ignore[misc]
-    """A runner that walks the concrete syntax tree only of files to which ASYNC101 can apply."""
+    """A runner that walks the concrete syntax tree of a file only if ASYNC101 can apply to it."""
 
     def run(self) -> Iterable[Any]:
         """Yield the problems in the file."""

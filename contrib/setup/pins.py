@@ -14,7 +14,7 @@ OLD, NEW = "3.10", "3.11"
 
 
 def frozen(version: str, requirements: list[str]) -> dict[str, str]:
-    """Return the version of each package that *requirements* need under one Python."""
+    """Return the version of each package that *requirements* need under one version of Python."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([f"python{version}", "-m", "venv", folder], check=True)
         pip = f"{folder}/bin/pip"

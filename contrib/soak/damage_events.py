@@ -79,7 +79,7 @@ def _do(run: Run, damage: Damage) -> None:
 
 
 def _keyring(run: Run) -> Keyring:
-    """Return the keys of the filesystem, which never change; the superblock must be intact."""
+    """Return the encryption keys of the filesystem; the superblock must be intact."""
     superblock = superblock_codec.decode(superblock_codec.KEY, run.bucket.get(superblock_codec.KEY))
     if run.encrypted:
         return superblock_codec.unlock(superblock, PASSPHRASE.encode())
@@ -237,7 +237,7 @@ def _repair_there(run: Run, host: Host) -> None:
 
 
 def _go_on(run: Run, observed: Observed, low: int) -> None:
-    """Require that only content of damaged objects is lost, and continue from the repaired tree.
+    """Require that only content of damaged objects is lost; continue with the repaired tree.
 
     Raises:
         FindingError: other content was lost, or a loss was not reported.

@@ -204,7 +204,7 @@ def take_over(run: Run) -> None:
 
 
 def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
-    """Write on a fenced host until it refuses a change, and unmount; return its last state."""
+    """Write on a fenced host until the mount refuses a change; unmount; return the last state."""
     low = branch.last
     for _ in range(run.rnd.randrange(5)):
         operation = run.chooser.choose(branch.now, new=True)

@@ -1,7 +1,7 @@
 """The states that a filesystem had, and which of them must still exist.
 
 States have ascending numbers. A state that a takeover or a kill has undone is *dead*: no mount may
-show it again, but it stays in the list. A *point* is a txg whose state is known exactly.
+show this state again, but it stays in the list. A *point* is a txg whose state is known exactly.
 """
 
 import copy
@@ -121,7 +121,7 @@ class History:
         return self._find(observed, what, low, high, partly=partly)
 
     def require_past(self, observed: Observed, what: str, low: int, high: int) -> int:
-        """Return which state matches the tree of a past txg; damaged content may be missing."""
+        """Return the state that matches the tree of a past txg; damaged content may be missing."""
         self._require_tainted(observed.failed, self.past_tainted, what)
         return self._find(observed, what, low, high, partly=True)
 

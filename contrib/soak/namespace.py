@@ -1,4 +1,4 @@
-"""The run's process and mount namespaces; removing them ends all its processes and mounts."""
+"""The process and mount namespaces of a run; their removal ends all processes and mounts."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     """Run *main* in the namespaces, where ^C reaches it; return its status. Needs root.
 
     At the end no filesystem is mounted below *folder*. This process waits for the first process of
-    the namespace; when that process exits, the kernel kills all others. *main* runs in a third
+    the namespace; when the first process exits, the kernel kills all others. *main* runs in a third
     process.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))

@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # True after the clock was wrong: times do not identify txgs
+        self.clock_was_off = False  # True after the clock was wrong, so times do not identify txgs
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -189,7 +189,7 @@ class Run:
     def require_kept(
         self, host: Host, before: set[str], branch: History, low: int, base: State
     ) -> None:
-        """Require that a host has quarantined a state, or that a state from *low* on equals *base*.
+        """Require that a host has quarantined its state, or a state from *low* on equals *base*.
 
         Raises:
             FindingError: the host has quarantined no state, or a different state.

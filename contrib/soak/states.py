@@ -224,9 +224,9 @@ def state_of(observed: Observed) -> State:
 def is_between(observed: Observed, before: State, operation: Operation, after: State) -> bool:
     """Return whether a tree may be the result of an interrupted operation.
 
-    Only the file of the operation may differ from both states. Each of its bytes must be the old or
-    the new byte. Beyond the old end a zero is allowed, because the kernel may write a later page
-    first.
+    Only the file of the operation may differ from both states. Each byte of this file must be the
+    old byte or the new byte. Beyond the old end of the file a zero is also allowed, because the
+    kernel may write a later page first.
     """
     if operation.act not in SIZED:
         return False
@@ -256,7 +256,7 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
         return False
     if operation.act == "put":
         old = b""  # the put operation truncates the file first
-    begin, width = len(old), len(found)  # pages beyond the old end of the file may be missing
+    begin, width = len(old), len(found)  # pages beyond the file's old end may be missing
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -273,7 +273,7 @@ class Chooser:
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Blocks that many files contain, to test deduplication. One is zeros, one is compressible.
+        # Blocks that many files contain, to test deduplication. One is all zeros, one compressible.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0

@@ -1,6 +1,6 @@
 /* This library, loaded with LD_PRELOAD, adds an offset to the wall clock of a process.
  * The file $SOAK_CLOCK contains the offset in nanoseconds, in eight bytes, and may change at any time.
- * s3fs-meta also reads the time from the ctime of a file in memory, so the library shifts this too. */
+ * s3fs-meta also reads the time from the ctime of a file in memory, so the library shifts this ctime. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

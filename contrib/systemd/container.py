@@ -2,8 +2,8 @@
 
     python -m contrib.systemd.container [STEP…]   # as root; prints one line for each step
 
-systemd-nspawn (Debian package systemd-container) boots an overlay of the root directory, whose
-changes are in memory and are dropped at the end. The device /dev/autofs is the host's.
+systemd-nspawn (Debian package systemd-container) boots an overlay of the root directory. Changes in
+the overlay are in memory and are dropped at the end. The device /dev/autofs belongs to the host.
 ``trial`` runs as a unit inside; afterwards this module checks what the shutdown left in the bucket.
 """
 
@@ -89,7 +89,7 @@ exec systemd-nspawn --quiet --directory="$base/root" --machine=s3fs-meta-trial -
 
 
 def _files(to: Path) -> None:
-    """Write the additional files of the container, which also has the files of this host."""
+    """Write the files that the container has in addition to the files of this host."""
     system, user, config = (
         to / "etc" / name for name in ("systemd/system", "systemd/user", "s3fs-meta")
     )
@@ -164,7 +164,7 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
 
 def _check_shutdown(results: Path) -> None:
-    """Restore the bucket as another host does; the file that was written last must exist."""
+    """Restore the bucket like another host; the file that was written last must exist."""
     to = results / "restored"
     where = [f"local://{results}/bucket", "--cachedir", str(results / "state")]
     command = [str(PROGRAM), "restore", "--to", str(to), *where]

@@ -236,7 +236,7 @@ def kept() -> dict[str, str]:
 
 
 def run_backup(service: str, timer: str) -> str:
-    """Make the timer fire as if the last backup was due long ago; return the service's state."""
+    """Make the timer fire as if a backup was overdue for long; return the state of the service."""
     before = shown("InvocationID", service)
     systemctl("stop", timer)
     stamp = Path("/var/lib/systemd/timers", f"stamp-{timer}")

@@ -73,7 +73,7 @@ def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
 
 
 def source(place: Path, files: int) -> None:
-    """Make a source tree, if it does not exist, and its archive ``source.tar``."""
+    """Make a source tree unless it exists, and an archive of it, ``source.tar``."""
     root = place / "source"
     for path, content in _sources(0 if root.exists() else files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def wheels(place: Path, _files: int) -> None:
 
 
 def node(place: Path, _files: int) -> None:
-    """Make an npm project with a lock file, whose packages are local archives."""
+    """Make an npm project with a lock file; its packages are local archives."""
     root = place / "node"
     (root / "packages").mkdir(parents=True)
     text, names = _text(), [f"bench-{number:02}" for number in range(NODE_PACKAGES)]

@@ -2,11 +2,11 @@
 
 All filesystems are mounted at the same time, over directories of one disk. In each turn each step
 runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
-on the same filesystems. Between two steps the daemon uploads and the disk writes all pending data,
-which is not timed. The kernel's caches are not dropped. A result is the median of the turns, and a
-ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and
-its children, including work after the step. The largest PSS is the peak of their memory over all
-turns. All material is created locally and identical in each run.
+on the same filesystems. Between two steps, the daemon uploads and the disk writes all pending data;
+this is not timed. The kernel's caches are not dropped. A result is the median of the turns, and a
+ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and its
+children, including work after the step. The largest PSS is the peak memory of the daemon and its
+children over all turns. All material is created locally and identical in each run.
 """
 
 import contextlib
@@ -176,7 +176,7 @@ class Session:
         print(f"failed: {step} on {subject.name}: {text}", file=sys.stderr)
 
     def _abandon(self, subject: Subject) -> None:
-        """Stop using a filesystem that does not respond, or that accepts no new directory."""
+        """Stop using a filesystem that does not respond, or accepts no new directory."""
         self._lost.add(subject.name)
         subject.abandon()
 

@@ -1,4 +1,4 @@
-"""The workload steps in order: each with its command, material and required programs.
+"""The workload steps in order, each with its command, material and required programs.
 
 In a command ``{work}`` is the turn's directory on the filesystem under test. ``{materials}`` is the
 directory of the material on the disk; ``{messages}`` is the number of messages.
@@ -120,10 +120,10 @@ BY_NAME: Final = {step.name: step for step in STEPS}
 
 
 def chosen(only: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Return the steps to run in their order, and the skipped steps with their missing programs.
+    """Return the steps to run, in order, and the skipped steps with the missing programs.
 
     Args:
-        only: prefixes of step names, to which needed steps are added; empty for all steps.
+        only: prefixes of step names; steps that these steps need are added. Empty for all steps.
 
     Raises:
         ValueError: no step's name begins with one of the prefixes.

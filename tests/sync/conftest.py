@@ -215,7 +215,7 @@ def changelogs(power: Power) -> list[Txg]:
 
 
 def block_of(db: Database, ino: Ino) -> BlockId:
-    """Return the block of a file of one block."""
+    """Return the block of a one-block file."""
     block = block_map.find(db, ino, BlockIndex(0))
     assert block is not None
     return block

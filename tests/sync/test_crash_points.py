@@ -38,7 +38,7 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# Some steps occur only if objects exceed the retention and two more images exist.
+# Some steps occur only if objects are older than the retention and two more images exist.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 

@@ -162,7 +162,7 @@ async def test_group_commits_during_syncs_of_block_files(power: Power) -> None:
     assert order == ["files", "log"]
 
 
-async def test_group_commits_after_its_content_is_synced_in_rollback_journal_mode(
+async def test_in_rollback_journal_mode_a_group_commits_after_its_content_is_synced(
     power: Power,
 ) -> None:
     """In rollback journal mode each commit syncs the database, so an early commit adds a sync."""
@@ -546,7 +546,7 @@ async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) ->
 
 
 async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: Power) -> None:
-    """If the removal of a file is undone during its sync, its block file is not deleted."""
+    """If a removal is undone while it is synced, the block file of the removed file is kept."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

@@ -1,4 +1,4 @@
-"""Foreign objects with valid names but impossible numbers of txgs or epochs."""
+"""Foreign objects with valid names but impossible txg or epoch numbers."""
 
 from collections.abc import Callable
 

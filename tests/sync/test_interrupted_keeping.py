@@ -1,4 +1,4 @@
-"""Kills between the writes of keep and drop: a listed point is complete, and fsck is clean."""
+"""Kills between the writes of keep and drop: each listed point is complete; fsck finds no fault."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

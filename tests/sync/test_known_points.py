@@ -103,8 +103,8 @@ async def test_known_points_of_another_filesystem_are_dropped(tmp_path: Path) ->
     assert known_points.read(tmp_path) == Known("u", (Point(5, START_NS),))
 
 
-async def test_changed_names_of_kept_points_are_saved_for_completion(tmp_path: Path) -> None:
-    """The number of saved names is limited, and they stay until kept points are listed again."""
+async def test_changed_names_of_kept_points_are_saved_for_shell_completion(tmp_path: Path) -> None:
+    """The number of saved names is limited; they stay saved until kept points are listed again."""
     names: list[str] | None = None
     points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
     for names in (["first", "second"], ["second"], []):

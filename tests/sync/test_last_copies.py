@@ -76,7 +76,7 @@ def _rewrite(session: Session, ino: Ino) -> None:
 async def test_cached_block_of_a_lost_range_is_deleted_after_the_user_accepts_the_loss(
     power: Power, accept: Callable[[Session, Ino], None]
 ) -> None:
-    """A user accepts a loss by writing new content or by removing the xattr that records it."""
+    """A user accepts a loss by writing new content or by removing the xattr about the loss."""
     ino, _block_number = await _lose(power)
     await _pass_retention(power)
     async with power.session("b", tasks=False) as session:

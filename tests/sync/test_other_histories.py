@@ -65,7 +65,7 @@ async def test_rollback_to_another_history_uses_the_packs_of_that_history(power:
         await require_files(session, files)
 
 
-async def test_rollback_to_a_kept_point_before_a_rebuild_uses_the_former_packs(
+async def test_rollback_to_a_kept_point_older_than_a_rebuild_uses_the_former_packs(
     power: Power,
 ) -> None:
     """A rebuild of the filesystem assigns new numbers to all packs."""
@@ -180,7 +180,7 @@ async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(pow
 
 
 async def test_condemned_pack_of_another_history_is_retained_for_a_kept_point(power: Power) -> None:
-    """The host that condemned the pack was killed before its deletion.
+    """The host that condemned the pack was killed before it deleted the pack.
 
     The bucket was then restored to an older copy, in which another host kept a point that needs the
     pack.

@@ -52,7 +52,7 @@ async def test_file_in_an_unconfirmed_changelog_does_not_count_as_uploaded(power
 
 
 async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
-    """The list of changes contains new, renamed, removed and written files, not their directory."""
+    """The list contains new, renamed, removed and written files, but not their directory."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "cost.md"
 
 
 def counted(meter: Meter) -> dict[str, int]:
-    """Return the number of requests by class since the last call."""
+    """Return the number of requests of each class since the last call."""
     found: dict[str, int] = {}
     for counts in meter.take().values():
         for (_cause, kind), billed in counts.items():
@@ -25,7 +25,7 @@ def counted(meter: Meter) -> dict[str, int]:
 
 
 def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
-    """Return a row of the cost page: each part's requests, multiplied by its monthly count."""
+    """Return a row of the cost page; a part is its requests and its number of runs in a month."""
     month = {
         kind: sum(counts.get(kind, 0) * times for counts, times in parts)
         for kind in ("put", "list", "get")

@@ -130,7 +130,7 @@ async def test_background_tasks_stop_before_the_last_upload(power: Power) -> Non
 
 
 async def test_last_upload_waits_for_the_end_of_cancelled_background_tasks(power: Power) -> None:
-    """A cancelled task may still work, such as a thread that deletes objects or changes rows."""
+    """A cancelled task may still run, perhaps in a thread that deletes objects or changes rows."""
     async with power.session("a", tasks=False) as session:
         begun, gate = trio.Event(), trio.Event()
 
@@ -235,7 +235,7 @@ async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Po
 
 
 @pytest.mark.parametrize("step", ["sync", "mark"])
-async def test_end_releases_the_lease_although_the_disk_is_full(
+async def test_end_of_a_session_releases_the_lease_although_the_disk_is_full(
     power: Power, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The bucket has all changes, so another host can mount the filesystem."""
@@ -254,7 +254,7 @@ async def test_end_releases_the_lease_although_the_disk_is_full(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_end_keeps_the_lease_that_protects_unshipped_changes(
+async def test_end_of_a_session_keeps_the_lease_that_protects_unshipped_changes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with power.session("a", tasks=False) as session:

@@ -410,7 +410,7 @@ async def test_relative_time_is_computed_with_the_clock_of_the_store(
 async def test_relative_time_in_a_mount_is_computed_with_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int, has_own_clock: bool
 ) -> None:
-    """The clock of a writer corrects the times of txgs; ages given to its mount agree with them."""
+    """A writer gives txgs the store's time, and its mount uses the same time for "2d ago"."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     expected = await txg_at(power, right.ns - 2 * DAY * S)

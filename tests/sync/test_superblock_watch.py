@@ -92,7 +92,7 @@ async def test_running_mount_accepts_a_superblock_changed_by_another_host(power:
 
 
 async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain: Power) -> None:
-    """A real change raises the generation; a forgery of the same generation is not used."""
+    """A real change raises the generation; a forgery with the old generation is not used."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
         seen = session.volume.superblock

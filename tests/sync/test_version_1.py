@@ -210,7 +210,7 @@ async def test_unshipped_changes_of_schema_version_1_are_merged_with_later_chang
         assert there[table] == here[table]
 
 
-async def test_unshipped_changes_of_schema_version_1_are_shipped_without_later_changes(
+async def test_unshipped_changes_of_schema_version_1_are_shipped_even_without_later_changes(
     former: Former, tmp_path: Path
 ) -> None:
     async with former.session("a", tasks=False) as session:
@@ -262,7 +262,9 @@ async def test_read_only_mount_can_read_schema_version_1(former: Former, host: s
         former.require(session.db, "shipped")
 
 
-def test_read_of_a_quarantined_state_of_schema_version_1_does_not_change_it(former: Former) -> None:
+def test_reading_a_quarantined_state_of_schema_version_1_does_not_change_the_state(
+    former: Former,
+) -> None:
     """Recovery of unshipped changes from a quarantined state does not change its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()

@@ -452,7 +452,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
         await PointKeeper(session).keep("late", at(txg))
 
 
-async def test_no_point_can_be_kept_during_deletions_by_garbage_collection(power: Power) -> None:
+async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(power: Power) -> None:
     """Garbage collection chose the objects to delete before the new kept point existed."""
     await power.retain(0)
     store = FaultyStore(power.store)

@@ -27,8 +27,8 @@ async def test_mkfs_refuses_a_location_that_is_not_empty(power: Power) -> None:
     assert list(power.store.objects) == ["holiday.jpg"]
 
 
-async def test_mkfs_ignores_the_probe_of_an_interrupted_mkfs(power: Power) -> None:
-    """A killed mkfs leaves a probe behind before it stores the first object."""
+async def test_mkfs_ignores_the_probe_object_of_an_interrupted_mkfs(power: Power) -> None:
+    """A mkfs that is killed before it stores the first object leaves a probe object behind."""
     power.store.objects.clear()
     power.store.objects[ObjectKey(f"probe/{'0' * 32}")] = b"first"
 

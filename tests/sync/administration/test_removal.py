@@ -108,7 +108,7 @@ async def test_destroy_keeps_foreign_objects_with_keys_that_this_program_uses(
 
 
 async def test_destroy_keeps_objects_of_another_filesystem(power: Power, tmp_path: Path) -> None:
-    """Plain objects of another filesystem are recognised by their checksums."""
+    """Unencrypted objects of another filesystem are recognised by their checksums."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -169,7 +169,7 @@ async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> 
 async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
     power: Power, *, by_name: bool
 ) -> None:
-    """A PUT that the server applies late leaves a filesystem that was made meanwhile unchanged."""
+    """A PUT that the server applies late does not change a filesystem that was made meanwhile."""
     late = FaultyStore(power.store)
     gate = late.hold("replace")
 
@@ -213,7 +213,9 @@ async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
     assert power.store.objects == made
 
 
-async def test_slower_of_two_destroys_reports_that_the_other_one_has_ended(power: Power) -> None:
+async def test_slower_of_two_destroy_commands_reports_that_the_other_one_has_ended(
+    power: Power,
+) -> None:
     """The faster one continues the removal that the slower one began, and deletes everything."""
     await use(power)
     own_keys = await own(power)

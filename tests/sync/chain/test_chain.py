@@ -73,7 +73,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
 
 
 async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_proves_it() -> None:
-    """A hash in the next changelog proves that a version field was damaged after its write."""
+    """A hash in the next changelog proves that a version field was damaged after it was written."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
@@ -107,7 +107,7 @@ async def test_unknown_changelog_version_counts_as_newer_unless_damage_is_proven
 
 
 async def test_own_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
-    """An append with a lost reply succeeded if the stored object has the bytes that it sent."""
+    """After a lost reply, the append counts as successful if the object has the bytes sent."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)

@@ -120,7 +120,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
 
 @contextmanager
 def without_levels(store: MemoryStore) -> Iterator[None]:
-    """Hide all level objects from the store while the context is active."""
+    """Hide all level objects of the store while the context is active."""
     kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
     for key in kept:
         del store.objects[key]
@@ -265,7 +265,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 
 def steps(start: int, end: int) -> int:
-    """Return how many objects a restore from *start* to *end* reads if all levels exist."""
+    """Return how many objects a restore from *start* to *end* reads if all level objects exist."""
     count, longest = 0, RUN**LEVELS_MAX
     while start < end:
         run = 1

@@ -72,10 +72,10 @@ async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -
         assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
 
 
-async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_txg(
+async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_existing_txg(
     power: Power, tmp_path: Path
 ) -> None:
-    """A quarantined state may be based on a txg that a bucket restored from a backup has lost."""
+    """The txg of a quarantined state may be lost when the bucket is restored from a backup."""
     states, uuid = await a_week(power)
     last = max(states)
     assert await restored(power, tmp_path / "meta.db", uuid, last + 50) == states[last]

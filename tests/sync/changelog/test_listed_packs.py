@@ -1,4 +1,4 @@
-"""Packs that a changelog lists: each location is listed once, and a later change again."""
+"""Packs that a changelog lists: each location is listed once, and again if it changes later."""
 
 import random
 
@@ -37,7 +37,7 @@ async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> Non
 
 
 async def test_block_healed_after_a_cut_is_listed_in_the_next_changelog(plain: Power) -> None:
-    """A damaged block moves to a pack that the changelog being made lists in full."""
+    """A damaged block moves to a pack that the unfinished changelog lists with all its blocks."""
     written: list[Ino] = []
 
     def hook(step: str) -> None:
@@ -132,7 +132,7 @@ def listed(session: Session) -> list[tuple[object, ...]]:
 async def test_another_host_finds_every_location_of_random_concurrent_work(
     plain: Power, seed: int
 ) -> None:
-    """Uploads, compaction and healing at the time of a cut change locations before and after it."""
+    """Uploads, compaction and healing change locations both before and after a concurrent cut."""
     async with plain.session("a", tasks=False) as session:
         work = _Work(session, random.Random(seed))
         for _ in range(4):

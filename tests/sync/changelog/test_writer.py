@@ -331,7 +331,7 @@ async def test_unmount_keeps_the_lease_while_a_changelog_is_unconfirmed(power: P
 
 
 class _GrowingWal(FaultyStore):
-    """A store during whose uploads of packs another task fills the WAL."""
+    """A store that simulates a task that fills the WAL during each upload of a pack."""
 
     session: Session | None = None  # the session whose WAL grows
 
@@ -348,7 +348,7 @@ class _GrowingWal(FaultyStore):
         return await super().create(key, data)
 
     def grow(self, session: Session | None) -> None:
-        """Let the WAL of a session grow from now on; None ends this."""
+        """Let the WAL of a session grow from now on; None stops the growth."""
         self.session = session
 
 
@@ -383,7 +383,7 @@ async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_numb
 
 
 async def test_failed_append_of_an_image_is_retried_without_a_further_txg(power: Power) -> None:
-    """An attempt is final, so its changes do not count as unshipped changes of a later txg."""
+    """After the first attempt the txg is fixed, so its changes do not wait for a later txg."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

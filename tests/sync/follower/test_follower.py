@@ -40,7 +40,7 @@ async def test_follower_shows_each_shipped_txg(power: Power) -> None:
 
 
 async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> None:
-    """For removed files, and no others, a follower deletes the cached blocks' rows and files."""
+    """A follower deletes the rows and block files of removed files, and of no other files."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)

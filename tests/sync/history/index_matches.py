@@ -43,7 +43,7 @@ async def found_by(search: HistorySearch, match: Match, first: int = 1) -> list[
 
 
 async def all_changes(session: Session) -> list[tuple[Txg, RunChanges]]:
-    """Return the changes in each changelog, latest first, without a use of the index."""
+    """Return the changes in each changelog, latest first, without using the index."""
     opened = session.volume
     found = []
     for txg in range(session.link.txg, 0, -1):

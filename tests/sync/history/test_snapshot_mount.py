@@ -79,7 +79,7 @@ async def test_refused_mount_of_a_point_in_time_leaves_no_database(
     assert not (tmp_path / "then" / "meta.db").exists()
 
 
-async def test_point_in_time_with_another_block_size_than_the_superblock_is_refused(
+async def test_point_in_time_whose_block_size_differs_from_the_superblock_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
     """The refused database is closed, because an open file keeps its disk space."""

@@ -19,7 +19,7 @@ from tests.sync.conftest import TAKEOVER, Power, block_of, read_file, unmount, w
 pytestmark = pytest.mark.thorough
 
 KILLED: Final = 9
-# Quarantines the local state, but exits before the n-th change of a name.
+# Quarantines the local state, but exits before the n-th call that creates or removes a name.
 CHILD: Final = """
 import os, sys
 from pathlib import Path
@@ -56,7 +56,7 @@ assert state.try_lock()
 sys.addaudithook(refuse)
 state.quarantine_as("1")
 """
-# Like CHILD, on a disk that refuses hard links; a refused link counts as a change of a name.
+# Like CHILD, on a disk that refuses hard links; a refused link counts as a call.
 CHILD_KILLED_WITHOUT_LINKS: Final = """
 import errno, os, sys
 from pathlib import Path
@@ -80,7 +80,7 @@ if sys.argv[3] == "move":
     sys.addaudithook(refuse_links_and_exit_early)
     state.quarantine_as("1")
 """
-# Prints each change of a name and each open directory of one move; only syncs open directories.
+# Prints each link, rename and removal, and each directory that is opened (only to be synced).
 CHILD_THAT_PRINTS: Final = """
 import os, sys
 from pathlib import Path
@@ -96,7 +96,7 @@ def note(event, arguments):
 sys.addaudithook(note)
 state.quarantine_as("1")
 """
-# Changes of names by one move: two mkdir, two link, one rename, two unlink; then the end.
+# The calls of one move: two mkdir, two link, one rename, two unlink; then the end.
 STEPS: Final = 8
 # On a disk without hard links: two mkdir, a refused link, three renames, the mark; then the end.
 STEPS_WITHOUT_LINKS: Final = 8
@@ -104,7 +104,7 @@ FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
 
 
 def stopped(state: Path, steps: int, work: str = "move", child: str = CHILD) -> bool:
-    """Let a process move, or resume a move; return whether it exited before its end."""
+    """Let a process move the state or resume a move; return whether it exited before the end."""
     command = [sys.executable, "-c", child, str(state), str(steps), work]
     status = subprocess.run(command, timeout=60, check=False).returncode
     assert status in {0, KILLED}
@@ -202,8 +202,8 @@ def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Pat
 def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) -> None:
     """A disk without a journal may write the removal of a name before the new name.
 
-    The new names are on the disk before the block files move, so that a move is undone or finished
-    after a power cut as after a kill.
+    The new names are on the disk before the block files move. A move is therefore undone or
+    finished after a power cut in the same way as after a kill.
     """
     state = new_state(tmp_path / "s")
 
@@ -219,7 +219,9 @@ def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_local_state_on_a_disk_without_hard_links_is_quarantined(tmp_path: Path, code: int) -> None:
+def test_quarantine_succeeds_for_each_errno_of_a_disk_without_hard_links(
+    tmp_path: Path, code: int
+) -> None:
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(code)]
@@ -230,7 +232,7 @@ def test_local_state_on_a_disk_without_hard_links_is_quarantined(tmp_path: Path,
 
 
 def test_quarantine_fails_without_a_change_if_the_disk_refuses_a_link(tmp_path: Path) -> None:
-    """With another error than those of a disk without hard links, the move is undone."""
+    """The move is undone if the error is not one that means that the disk has no hard links."""
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(errno.ENOSPC)]
@@ -256,7 +258,7 @@ def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> No
 def test_full_disk_during_a_quarantine_leaves_the_local_state_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names that the quarantine directory already had are removed again."""
+    """Files that were already linked into the quarantine directory are removed from it again."""
     state = new_state(tmp_path / "s")
     link = os.link
 
@@ -293,7 +295,7 @@ def test_killed_quarantine_leaves_no_database_without_its_log(tmp_path: Path) ->
     assert files_in(state.path).keys() == {"meta.db-wal"}
 
 
-def test_names_that_are_no_quarantine_directories_do_not_prevent_the_lock(tmp_path: Path) -> None:
+def test_kept_entries_that_are_not_directories_do_not_prevent_the_lock(tmp_path: Path) -> None:
     state = new_state(tmp_path / "s")
     (tmp_path / "elsewhere").mkdir()
     (state.path / "kept-link").symlink_to(tmp_path / "elsewhere")
@@ -305,7 +307,7 @@ def test_names_that_are_no_quarantine_directories_do_not_prevent_the_lock(tmp_pa
     assert sorted(path.name for path in state.path.glob("kept-*")) == ["kept-file", "kept-link"]
 
 
-async def test_unshipped_file_of_a_host_that_was_killed_during_the_quarantine_can_be_recovered(
+async def test_unshipped_file_of_a_host_killed_during_the_quarantine_can_be_recovered(
     power: Power,
 ) -> None:
     """The next mount finds database and block files in one quarantine directory."""

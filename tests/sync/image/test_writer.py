@@ -252,7 +252,9 @@ async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Powe
         )
 
 
-async def test_image_is_due_when_changelogs_reach_a_quarter_of_its_size(power: Power) -> None:
+async def test_image_is_due_when_changelogs_reach_a_quarter_of_the_size_of_the_last_image(
+    power: Power,
+) -> None:
     """Bytes of changelogs are compared with the stored bytes of the last image's pieces."""
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due(changelog_bytes_min=0):
@@ -325,7 +327,7 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
 
 @pytest.mark.parametrize("clean_ends", [0, 1])
 @pytest.mark.parametrize("make", [Session.make_image, Session.publish_anew])
-async def test_database_that_an_unclean_shutdown_damaged_becomes_no_image(
+async def test_no_image_is_made_from_a_database_damaged_by_an_unclean_shutdown(
     power: Power, make: Callable[[Session], Awaitable[object]], clean_ends: int
 ) -> None:
     """The mount reads no damaged row, but other hosts would restore the damaged image.

@@ -165,7 +165,7 @@ async def test_lease_refers_to_the_newest_image_after_release_and_acquisition(
 async def test_lease_write_with_a_lost_reply_is_recognised_as_successful(
     store: MemoryStore,
 ) -> None:
-    """A conditional write with a lost reply succeeded if the lease has the bytes that it sent."""
+    """After a lost reply, the write counts as successful if the stored lease has the bytes sent."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
     # The first request succeeded, so the store answers its retry with status 412.

@@ -141,7 +141,7 @@ async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power
 async def test_lost_lease_is_restored_while_another_task_appends_a_txg(
     power: Power, check: str
 ) -> None:
-    """A check of the lease does not mistake a txg that this host is appending for another's."""
+    """A check of the lease does not treat a txg that this host is appending as a foreign txg."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"before")

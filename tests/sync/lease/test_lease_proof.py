@@ -164,7 +164,7 @@ async def test_host_with_an_unknown_machine_identity_needs_no_takeover(
 async def test_original_state_directory_cannot_be_mounted_while_a_copy_holds_the_lease(
     power: Power,
 ) -> None:
-    """A state directory and its copy have one txg, but only one of them can hold the lease."""
+    """A state directory and its copy are at the same txg, but only one can hold the lease."""
     async with power.session("a") as session:
         first = write_file(session, b"first")
         await session.flush()

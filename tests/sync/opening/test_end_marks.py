@@ -27,10 +27,10 @@ async def closed(power: Power, pragmas: Pragmas) -> Database:
         ("memory", "off", ["0", "crash"]),
     ],
 )
-async def test_change_without_a_mount_is_marked_as_long_as_it_runs(
+async def test_change_by_a_command_without_a_mount_is_marked_while_the_command_runs(
     plain: Power, journal_mode: str, synchronous: str, marked: list[str]
 ) -> None:
-    """Only unsafe settings need a mark, because their pages may be lost or torn."""
+    """Only unsafe settings need a mark, because with them pages may be lost or torn."""
     db = await closed(plain, Pragmas(journal_mode=journal_mode, synchronous=synchronous))
 
     with unclean(db):
@@ -42,7 +42,9 @@ async def test_change_without_a_mount_is_marked_as_long_as_it_runs(
 
 
 @pytest.mark.parametrize("synchronous", ["off", "normal", "extra"])
-async def test_commits_are_synced_only_within_the_block(plain: Power, synchronous: str) -> None:
+async def test_synced_context_turns_syncs_on_and_then_restores_the_setting(
+    plain: Power, synchronous: str
+) -> None:
     db = await closed(plain, Pragmas(synchronous=synchronous))
     before = db.connection.pragma("synchronous")
 
@@ -54,7 +56,7 @@ async def test_commits_are_synced_only_within_the_block(plain: Power, synchronou
 
 
 async def test_error_in_an_open_group_is_raised_and_the_mark_remains(plain: Power) -> None:
-    """SQLite does not change its level of syncs during the group of a failed change."""
+    """Inside an open group SQLite refuses to change the setting "synchronous"."""
     db = await closed(plain, Pragmas(synchronous="off"))
 
     def fail_halfway() -> None:

@@ -205,7 +205,9 @@ async def test_offline_mount_writes_dirty_state_again_after_a_failed_sync(
     assert not _is_noted(power)
 
 
-async def test_group_lost_for_another_reason_is_not_recorded_as_a_failed_sync(power: Power) -> None:
+async def test_group_lost_to_a_full_disk_or_a_bug_is_not_recorded_as_a_failed_sync(
+    power: Power,
+) -> None:
     """A full disk or a bug loses a group of operations, but no page of a file."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)

@@ -208,7 +208,7 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
 
 
 class _SecondPartAway(FaultyStore):
-    """A store that cannot return the second part of a changelog; it then copies a database."""
+    """A store that saves a database file and then refuses the second part of a changelog."""
 
     def __init__(self, inner: MemoryStore, database: Path) -> None:
         super().__init__(inner)
@@ -227,7 +227,7 @@ class _SecondPartAway(FaultyStore):
 @pytest.mark.parametrize(
     ("journal_mode", "end"), [("off", "kill"), ("memory", "kill"), ("memory", "error")], ids=str
 )
-async def test_state_is_quarantined_after_a_kill_without_a_journal_while_changelogs_are_applied(
+async def test_state_is_quarantined_after_a_kill_while_changelogs_are_applied_without_a_journal(
     power: Power, journal_mode: str, end: str
 ) -> None:
     """The last mount ended cleanly, but the kill leaves a part of a transaction in the database."""

@@ -274,7 +274,7 @@ async def test_offline_mount_is_refused_if_its_txg_is_older_than_at_least(power:
             await offline(power, mark=mark)
 
 
-async def test_offline_mount_with_another_block_size_than_the_superblock_is_refused(
+async def test_offline_mount_is_refused_if_its_block_size_differs_from_the_superblock(
     power: Power,
 ) -> None:
     """With another block size, files would be read at wrong positions."""

@@ -262,7 +262,7 @@ async def test_wal_without_its_database_is_quarantined_and_not_applied(power: Po
 async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deletion of local state ends with its database, so the next mount can continue it."""
+    """The database is deleted last, so the next mount can continue an interrupted deletion."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()

@@ -318,7 +318,7 @@ class _Meanwhile(MemoryStore):
 
 
 @pytest.mark.parametrize("power", [True], indirect=True, ids=["encrypted"])
-async def test_second_change_of_the_passphrase_on_another_host_follows_the_first_one(
+async def test_second_change_of_the_passphrase_on_another_host_follows_the_first_change(
     power: Power,
 ) -> None:
     """The first change reports that it did not write the copy, which is already newer."""
@@ -341,7 +341,7 @@ async def test_second_change_of_the_passphrase_on_another_host_follows_the_first
 
 
 @pytest.mark.parametrize("power", [True], indirect=True, ids=["encrypted"])
-async def test_mount_that_finishes_a_change_of_the_passphrase_does_not_make_it_fail(
+async def test_change_of_the_passphrase_succeeds_even_if_a_mount_finishes_the_change_first(
     power: Power,
 ) -> None:
     """A mount on another host writes the copy before the command does."""

@@ -216,7 +216,7 @@ async def test_search_for_orphan_packs_uses_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        # The object has a pack's key, but is no pack.
+        # The object has a pack's key, but is not a pack.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
         # A second search does not read the checked objects again.

@@ -211,7 +211,7 @@ async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_buc
 async def test_lease_that_is_read_after_a_lost_reply_may_be_from_an_older_bucket(
     power: Power,
 ) -> None:
-    """The writer stores its own lease again, as before a txg."""
+    """The writer stores its own lease again, as it does before each txg."""
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:

@@ -345,7 +345,7 @@ FORESEEABLE = (
 async def test_foreign_object_with_a_predictable_key_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names of changelogs and levels are predictable, so ownership depends on the content."""
+    """Names of changelogs and level objects are predictable, so their content decides the owner."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):

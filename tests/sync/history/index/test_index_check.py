@@ -51,7 +51,9 @@ async def fault(session: Session) -> str | None:
     return await IndexChecker(opened.store, opened.keyring, opened.uuid).fault(KEY)
 
 
-async def test_index_check_finds_another_history_without_other_index_objects(power: Power) -> None:
+async def test_index_check_finds_another_history_even_if_lower_index_objects_are_missing(
+    power: Power,
+) -> None:
     """An index object is checked even if the lower-level objects that it covers are missing."""
     objects, above = power.store.objects, RUNS.key_of(2, Txg(HISTORY_FAN_OUT**2))
     async with power.session("a", tasks=False) as session:

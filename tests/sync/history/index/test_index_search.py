@@ -135,7 +135,7 @@ async def test_search_without_a_valid_index_object_finds_all_changes(
 
 
 @pytest.mark.parametrize("data", [b"", b"a file of the user"])
-async def test_search_advises_to_delete_an_unusable_index_object_that_fsck_keeps(
+async def test_search_advises_deleting_an_unusable_index_object_that_fsck_keeps(
     power: Power, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = RUNS.key_of(1, Txg(RUN))

@@ -74,7 +74,7 @@ def test_kept_points_from_before_a_repair_pin_a_renumbered_pack() -> None:
     assert not later.needs_pack(PackId(79), Txg(90))
 
 
-def test_kept_point_pins_changelogs_and_levels_after_its_image() -> None:
+def test_kept_point_pins_changelogs_and_level_objects_after_its_image() -> None:
     pins = pins_of(point(42, 40), point(45, 40), point(80, 70))
     assert [txg for txg in range(100) if pins.needs_changelog(Txg(txg))] == [
         *range(40, 46),

@@ -1,4 +1,4 @@
-"""Results for the changes of txgs, which several searches share."""
+"""Search results for the changes of each txg, which several searches share."""
 
 import pytest
 

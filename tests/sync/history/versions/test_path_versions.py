@@ -371,7 +371,7 @@ async def test_pattern_finds_names_removed_before_their_directory_was_renamed_an
     assert names == names_elsewhere == every
 
 
-async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_too_many(
+async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_too_many_names(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
     for name in (b"a", b"b", b"c", b"d", b"e", b"1", b"9", b"8", b"7"):

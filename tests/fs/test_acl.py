@@ -51,7 +51,7 @@ def test_decoder_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decoder_refuses_malformed_acls(value: bytes) -> None:
-    """Decoding refuses a value that is too short, has a different version or ends in an entry."""
+    """Decoding refuses a value that is too short, has another version or ends inside an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 

@@ -27,7 +27,7 @@ async def test_rename_into_a_deep_directory_needs_several_slices(fs: Filesystem)
 
 
 @A_FEW
-async def test_exchange_of_directories_in_deep_directories_finishes(fs: Filesystem) -> None:
+async def test_directories_inside_deep_directories_can_be_exchanged(fs: Filesystem) -> None:
     """An exchange needs two walks, and each of them several slices."""
     left = make_deep(fs)
     top = make_directory(fs, b"top")

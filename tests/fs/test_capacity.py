@@ -86,10 +86,10 @@ async def test_duplicate_content_uses_no_space_after_upload(fs: Filesystem, volu
 
 
 @pytest.mark.parametrize("offset", [0, 1000], ids=["complete block", "part of a block"])
-async def test_overwrite_of_content_that_another_file_shares_counts_against_the_capacity(
+async def test_overwriting_content_shared_with_another_file_counts_against_the_capacity(
     fs: Filesystem, volume: Volume, offset: int
 ) -> None:
-    """The other file keeps the old content. Content of one file can always be overwritten."""
+    """The other file keeps the old content. Content of only one file can always be overwritten."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.write(ino, 0, b"x" * 3000)
     await volume.upload()

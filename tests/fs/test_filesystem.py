@@ -55,7 +55,9 @@ async def test_degraded_mount_refuses_to_change_the_size(fs: Filesystem) -> None
     assert fs.getattr(ino).size_bytes == 3
 
 
-async def test_change_of_the_size_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -> None:
+async def test_changing_the_size_of_a_file_sets_mtime_and_ctime(
+    fs: Filesystem, volume: Volume
+) -> None:
     """A change of the size sets mtime and ctime, unless the kernel sends its own times."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()

@@ -51,7 +51,7 @@ async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -
 
 
 async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
-    """The search for a removed ancestor fails at a maximum depth, so that a cycle ends it."""
+    """The search for a removed ancestor fails at a maximum depth, so that it ends in a cycle."""
     ring = make_directory(fs, b"ring")
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))

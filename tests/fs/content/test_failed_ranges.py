@@ -61,7 +61,7 @@ def damage(fs: Filesystem, block: BlockId, change: str) -> None:
 async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
     fs: Filesystem, volume: Volume, change: str, error: type[S3fsError]
 ) -> None:
-    """A number of bytes in the reply would let the daemon commit the incomplete change."""
+    """If the reply were a number of bytes, the daemon would commit the incomplete change."""
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     damage(fs, block_at(fs, other, 1), change)
@@ -85,7 +85,7 @@ async def test_copy_ends_before_an_unreadable_row_of_the_source(
 async def test_range_is_not_cleared_in_part_if_its_last_block_is_unavailable(
     fs: Filesystem, volume: Volume, mode: int
 ) -> None:
-    """If the start were cleared, the kernel would show its old content until it drops its pages."""
+    """If the start were cleared, the kernel would still show its old content from cached pages."""
     ino, content = await uploaded(fs, volume, b"f", 3)
     await volume.session.cache.evictor.drop([block_at(fs, ino, 2)])
     volume.store.fail("get_range")

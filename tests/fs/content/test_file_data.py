@@ -411,7 +411,7 @@ async def test_waiting_reads_do_not_block_metadata_requests(fs: Filesystem, volu
 async def test_write_to_a_cached_block_succeeds_while_reads_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A write to a cached block succeeds while the maximum number of reads wait.
+    """A write to a cached block succeeds while the maximum number of reads waits.
 
     The kernel would discard the written-back data if the write failed with EAGAIN.
     """

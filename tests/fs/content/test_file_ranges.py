@@ -348,7 +348,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 @pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
 @pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
 @pytest.mark.parametrize("uploaded", [True, False])
-async def test_copy_of_a_small_file_without_waiting_equals_its_source(
+async def test_non_waiting_copy_of_a_small_file_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
     """A copy that does not wait has the same result as a copy between bytearrays."""
@@ -370,7 +370,7 @@ async def test_copy_of_a_small_file_without_waiting_equals_its_source(
     mapped(fs, other)
 
 
-async def test_copy_without_waiting_is_refused_if_it_needs_to_wait(
+async def test_non_waiting_copy_is_refused_if_the_copy_would_have_to_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
     """try_copy refuses uncached content and copies of several blocks."""
@@ -382,7 +382,7 @@ async def test_copy_without_waiting_is_refused_if_it_needs_to_wait(
     assert fs.getattr(other).size_bytes == 0
 
 
-async def test_copy_without_waiting_into_a_full_cache_is_refused(volume: Volume) -> None:
+async def test_non_waiting_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
     """If dirty blocks fill the cache, a copy has to wait, so try_copy refuses it."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
@@ -557,7 +557,7 @@ async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
 async def test_one_copy_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
-    """One call copies a limited range of dirty blocks; cp(1) repeats it until it returns 0."""
+    """One call copies a limited range of dirty blocks; cp(1) repeats it until the result is 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 

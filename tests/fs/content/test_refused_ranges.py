@@ -1,4 +1,4 @@
-"""Operations on ranges of files that are refused: nothing announces a change."""
+"""Refused operations on ranges of files, which announce no change."""
 
 import pytest
 

@@ -149,7 +149,9 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_can_set_flags_and_only_supported_flags(fs: Filesystem) -> None:
+async def test_only_root_can_set_inode_flags_and_unsupported_flags_are_refused(
+    fs: Filesystem,
+) -> None:
     """Only root may set the flags immutable and append-only; other flags are refused."""
     ino = make_file(fs, b"f")
     with pytest.raises(NotPermittedError):
@@ -228,7 +230,7 @@ async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locke
     assert_sound(fs)
 
 
-async def test_one_of_two_names_of_an_immutable_file_is_removed_with_locked_option(
+async def test_one_of_two_names_of_an_immutable_file_can_be_removed_with_option_locked(
     fs: Filesystem,
 ) -> None:
     ino = make_file(fs, b"f")

@@ -1,4 +1,4 @@
-"""The flags of directories above the names of an inode that becomes protected."""
+"""The marks on all directories above the names of an inode that becomes protected."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -44,7 +44,7 @@ def _linked(fs: Filesystem, count: int) -> tuple[Ino, list[Ino]]:
 async def test_other_tasks_run_while_the_directories_above_many_names_are_marked(
     fs: Filesystem, protect: Protect
 ) -> None:
-    """A name that another task adds in the meantime is found, even in an early directory."""
+    """A name that another task adds meanwhile is found, even in a directory with a low number."""
     early = make_directory(fs, b"early")
     ino, directories = _linked(fs, 9)
     async with trio.open_nursery() as nursery:
@@ -83,7 +83,7 @@ async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesyste
 
 
 @sliced(names=3, directories=2)
-async def test_marking_ends_although_another_task_always_adds_names(fs: Filesystem) -> None:
+async def test_marking_ends_although_another_task_keeps_adding_names(fs: Filesystem) -> None:
     """The last pass is not interrupted, so it marks every directory.
 
     Each new name is in a directory that the running pass has already left behind.
@@ -109,7 +109,7 @@ async def test_marking_ends_although_another_task_always_adds_names(fs: Filesyst
 
 
 @sliced(directories=2)
-async def test_inode_that_is_removed_meanwhile_is_reported(fs: Filesystem) -> None:
+async def test_inode_removed_while_its_directories_are_marked_is_reported(fs: Filesystem) -> None:
     ino, _directories = _linked(fs, 9)
     async with trio.open_nursery() as nursery:
 
@@ -152,7 +152,7 @@ async def test_directories_above_a_deep_directory_are_marked_from_the_top_in_sli
 
 
 @sliced(ancestors=2)
-async def test_directory_moved_between_two_slices_is_marked_at_its_new_place(
+async def test_directory_moved_between_two_slices_is_marked_in_its_new_location(
     fs: Filesystem,
 ) -> None:
     ino, chain, other = make_file(fs, b"file"), make_deep(fs), make_directory(fs, b"other")
@@ -170,7 +170,7 @@ async def test_directory_moved_between_two_slices_is_marked_at_its_new_place(
 
 
 @sliced(ancestors=2)
-async def test_rename_marks_the_directories_above_the_new_place_in_slices(fs: Filesystem) -> None:
+async def test_rename_marks_the_directories_above_the_new_name_in_slices(fs: Filesystem) -> None:
     chain, moved = make_deep(fs), make_directory(fs, b"moved")
     await fs.tree_lock.lock(moved, b"file", make_file(fs, b"file", moved))
     steps = 1

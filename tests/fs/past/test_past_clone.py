@@ -113,7 +113,7 @@ async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volu
 async def test_past_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy is complete and fsck is clean after each slice, even if a file exceeds a slice."""
+    """A copy is complete. fsck finds no fault after each slice, even if a file exceeds a slice."""
     top = await make_tree_with_acl(fs)
     wanted = await facts(fs, top)
     txg = await shipped(volume)
@@ -368,7 +368,7 @@ async def test_kill_after_a_copy_leaves_a_complete_copy(volume: Volume, is_shipp
 async def test_copy_from_the_past_can_be_restored_from_the_bucket_on_another_host(
     volume: Volume,
 ) -> None:
-    """Another host restores a copied past tree and its content, and fsck of the rows is clean."""
+    """Another host restores a copied past tree and its content, and fsck finds no damaged row."""
     async with volume.mounted() as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)

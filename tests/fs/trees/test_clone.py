@@ -101,7 +101,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     assert_sound(fs)
 
 
-async def test_power_cut_restores_no_later_content_of_the_original_in_a_copy(
+async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
     fs: Filesystem, volume: Volume
 ) -> None:
     """The original is overwritten in place, and the power cut loses the file of the copied block."""
@@ -152,7 +152,7 @@ async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) 
 async def test_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy in small slices matches its source, and fsck is clean after each slice."""
+    """A copy in small slices matches its source, and fsck finds no fault after each slice."""
     top = await _make_linked_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
@@ -191,7 +191,9 @@ async def test_file_unlinked_during_a_copy_keeps_its_content(
 
 
 @sliced(cloned_indexes=2)
-async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_it(fs: Filesystem) -> None:
+async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_the_former_content(
+    fs: Filesystem,
+) -> None:
     """A file truncated during its copy is copied as a prefix of its former content."""
     file = make_file(fs, b"file")
     for index in range(5):
@@ -227,7 +229,7 @@ async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Vo
         assert await whole(fs, look(fs, b"other").ino) == wanted
 
 
-async def test_copy_that_waits_for_cache_room_shares_blocks_uploaded_meanwhile(
+async def test_copy_that_waits_for_cache_room_shares_blocks_uploaded_during_the_wait(
     volume: Volume,
 ) -> None:
     """In a full cache, a dirty block is copied after the upload of other blocks, or shared."""

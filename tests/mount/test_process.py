@@ -51,7 +51,7 @@ def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, i
 def test_garbage_collector_ignores_python_objects_created_at_startup() -> None:
     """Garbage collections skip the objects that exist at the start, and still free new cycles.
 
-    Another process runs the code, because a collection in this process visits all tests.
+    Another process runs the code, because in this process a collection visits all test objects.
     """
     code = (
         "import gc, weakref\nfrom s3fs_meta.mount import process\n"

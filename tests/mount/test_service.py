@@ -177,7 +177,7 @@ def test_mountpoint_may_contain_unusual_line_breaks(program: Program, place: Pla
 
 @pytest.mark.mount
 def test_mountpoint_may_be_a_symbolic_link(program: Program, place: Place) -> None:
-    """Commands find the mount through the link and through the directory, even if it hangs."""
+    """Commands find the mount through the link and the directory, even if the mount hangs."""
     link = place.mountpoint.with_name("link")
     link.symlink_to(place.mountpoint)
     program.ok("mount", place.url, link)

@@ -85,7 +85,7 @@ def test_outcome_of_a_mount_is_not_read_from_the_note_of_another_daemon(
 
 
 def test_mount_note_of_a_killed_daemon_is_removed(cachedir: Path, tmp_path: Path) -> None:
-    """A command that reads the note of a killed daemon removes it, and so does the next mount."""
+    """A command or mount that finds the note of a killed daemon removes the note."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     pid = os.posix_spawn("/bin/true", ["true"], {})
@@ -173,7 +173,7 @@ def test_mount_notes_of_pid_namespaces_without_processes_are_removed(tmp_path: P
     assert (tmp_path / "namespace-7" / "1").exists()
 
 
-def test_record_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
+def test_note_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
     cachedir: Path, tmp_path: Path
 ) -> None:
     """A mount note is kept for a day if its mount may still exist in another mount namespace."""

@@ -1,4 +1,4 @@
-"""The end of control requests that change a filesystem, before the last upload of its mount."""
+"""Control requests that change a filesystem, and that end before the mount's last upload."""
 
 from collections.abc import Awaitable, Callable
 
@@ -43,7 +43,7 @@ def _call(handler: Handler, answers: list[object]) -> Callable[[], Awaitable[Non
 
 
 async def test_end_of_a_mount_waits_for_requests_that_are_not_cancelled() -> None:
-    """After the end, a request that ran to completion has its answer, and others are refused."""
+    """A request that is already running completes and gets its answer; new requests are refused."""
     requests, work, answers = ChangeRequests(), Work(), list[object]()
     handler = requests.guarded({"keep": work.handle})["keep"]
     ended = trio.Event()
@@ -94,8 +94,8 @@ async def test_end_of_a_mount_without_requests_does_not_wait() -> None:
     await requests.end()
 
 
-async def test_cancellation_of_a_client_passes_through() -> None:
-    """A request whose connection is cancelled ends as cancelled, without an answer."""
+async def test_request_of_a_cancelled_connection_ends_as_cancelled() -> None:
+    """The request is cancelled together with its connection, and gets no answer."""
     requests, work, answers = ChangeRequests(), Work(), list[object]()
     handler = requests.guarded({"warm": work.handle})["warm"]
     async with trio.open_nursery() as nursery:

@@ -90,7 +90,7 @@ async def test_list_of_versions_reports_too_many_changes_that_are_not_uploaded(
     assert [one["uploaded"] for one in found["versions"]] == [True]
 
 
-async def test_version_pattern_also_matches_removed_names_and_names_not_uploaded(
+async def test_version_pattern_also_matches_removed_names_and_names_not_yet_uploaded(
     plain: Power,
 ) -> None:
     async with plain.session(tasks=False) as session:

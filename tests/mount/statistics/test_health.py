@@ -92,7 +92,7 @@ def test_nearly_full_disk_is_reported_as_a_problem() -> None:
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
 
 
-def test_changes_that_wait_for_upload_are_no_problem_without_a_limit() -> None:
+def test_changes_waiting_for_upload_are_not_a_problem_without_a_limit() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
     assert judge(old, 0.0, Limits()).level is HealthLevel.OK
     assert exposure(old) == (1e6, 1 << 40)

@@ -1,4 +1,4 @@
-"""Functions that run fsck in this process, and change its database."""
+"""Functions that run fsck in this process, and that change a database."""
 
 import contextlib
 from collections.abc import Iterator

@@ -141,10 +141,10 @@ def test_shell_completion_offers_the_names_of_kept_points(
     assert completion.kept_names(cast("typer.Context", elsewhere), "") == []
 
 
-def test_shell_completion_finds_the_filesystem_of_a_mount_whose_url_the_kernel_shows_quoted(
+def test_shell_completion_finds_the_filesystem_of_a_mount_with_a_quoted_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FuseOptions percent-encodes characters such as blanks and commas in the mount table."""
+    """In the mount table, FuseOptions percent-encodes blanks, commas and similar characters."""
     url = "local:///srv/my store, é"
     state = targets.of_url(url, tmp_path).state
     state.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_shell_completion_finds_the_filesystem_of_a_mount_whose_url_the_kernel_s
 
 
 def test_shell_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
-    """Without a URL, completion uses the host's only filesystem; for several it offers nothing."""
+    """Without a URL, completion uses the host's only filesystem; if there are several, none."""
     nameless = known._replace(url=None)
     assert times("newest", nameless) == ["newest"]
     assert known.cachedir is not None

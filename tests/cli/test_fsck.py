@@ -68,7 +68,7 @@ def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
 def test_fsck_of_a_valid_filesystem_leaves_its_history_complete(
     program: Program, mounted: Place, option: str
 ) -> None:
-    """An image as a txg would be listed with unknown changes by every later search."""
+    """If fsck published an image as a txg, every later search would list unknown changes for it."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("flush", mounted.mountpoint)
     program.ok("umount", mounted.mountpoint)
@@ -208,7 +208,7 @@ def test_fsck_refuses_a_rebuild_with_a_mode_that_changes_less(
     assert (done.returncode, "--rebuild" in done.stderr) == (16, True)
 
 
-def test_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
+def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
     program: Program, place: Place
 ) -> None:
     """A reader such as ``head`` may exit before fsck has printed all findings."""
@@ -227,10 +227,10 @@ def test_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
     assert (process.returncode, said) == (4, "")
 
 
-def test_interrupted_repair_after_a_prompt_is_not_reported_as_unchanged(
+def test_fsck_interrupted_after_a_prompt_does_not_report_that_nothing_changed(
     program: Program, place: Place
 ) -> None:
-    """If the user agrees to repairs after a check, they may have begun before Ctrl-C."""
+    """If the user agrees to repairs, the repairs may have begun before Ctrl-C."""
     second = place.bucket / "superblock-copy"
     second.write_bytes(b"rotten")
     terminal, of_fsck = os.openpty()

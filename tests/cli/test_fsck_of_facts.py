@@ -1,4 +1,4 @@
-"""Local databases that fsck opens although their facts are damaged."""
+"""Local databases that fsck opens although facts about the local state are damaged."""
 
 import shutil
 from pathlib import Path
@@ -44,7 +44,7 @@ async def _open_and_close(place: Place, program: Program) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"2097152", b"a lot", "1048576"])
-def test_fsck_repairs_a_wrong_property_in_place(
+def test_fsck_repairs_a_wrong_property_of_the_filesystem_in_place(
     program: Program, place: Place, value: bytes | str
 ) -> None:
     """fsck -y copies the property from the superblock, and keeps the database.
@@ -120,7 +120,7 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
         "shipped_seq",
     ],
 )
-def test_fsck_replaces_a_database_with_a_damaged_fact(
+def test_fsck_replaces_a_database_with_a_damaged_fact_about_the_local_state(
     program: Program, place: Place, tmp_path: Path, fact: str
 ) -> None:
     """Without the position in the chain, the rows cannot be compared with the bucket.

@@ -98,7 +98,7 @@ def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: P
 def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
     program: Program, mounted: Place, tmp_path: Path, option: str
 ) -> None:
-    """The report advises to restore the intact state from the bucket."""
+    """The report advises restoring the intact state from the bucket."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("umount", mounted.mountpoint)
     with changing(state_of(mounted, program.cachedir).database) as database:
@@ -130,10 +130,10 @@ def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
         "late image",
     ],
 )
-def test_fsck_with_option_p_publishes_no_damage_of_rows(
+def test_fsck_with_option_p_does_not_publish_damaged_rows(
     program: Program, mounted: Place, tmp_path: Path, cause: str
 ) -> None:
-    """Each of the causes would lead to a new image if no row were damaged.
+    """Without the damaged rows, each cause in the parameters would lead to a new image.
 
     fsck releases the lease that it acquired, unless this host may have changes to upload.
     """
@@ -173,7 +173,7 @@ def test_fsck_with_option_p_publishes_no_damage_of_rows(
 
 
 def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place) -> None:
-    """An image as a txg would publish damage of this host's disk that -p cannot repair."""
+    """An image published as a txg would spread damage of this host's disk that -p cannot repair."""
     check(place, program.cachedir, Mode.REPORT)
     with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET uid = -1 WHERE ino = 1")
@@ -466,7 +466,7 @@ def test_rebuild_is_refused_if_images_need_a_newer_program(program: Program, pla
 
 
 class _InterruptedFront(TerminalFront):
-    """A front in which the user presses Ctrl-C when a step of fsck begins."""
+    """A front end whose user presses Ctrl-C when a step of fsck begins."""
 
     def __init__(self, step: str) -> None:
         super().__init__(quiet=True)

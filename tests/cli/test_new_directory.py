@@ -10,7 +10,7 @@ from s3fs_meta.errors import HeldError, UsageError
 
 
 def fail(path: Path, meanwhile: Path | None = None) -> None:
-    """Within the context of the new directory *path*, create *meanwhile* and then fail."""
+    """While the new directory *path* is in use, create *meanwhile* and then fail."""
 
     def command() -> None:
         with NewDirectory(path):

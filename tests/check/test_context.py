@@ -1,4 +1,4 @@
-"""The context of an fsck run: queries for damaged rows, and sums that changes invalidate."""
+"""The context of an fsck run: queries for damaged rows, and totals that changes invalidate."""
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import INVARIANTS
@@ -11,8 +11,8 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
 
 
-def test_cached_sums_over_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
-    """A query after a repair uses sums that are computed again from the changed rows."""
+def test_cached_totals_of_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
+    """A query after a repair uses totals that are computed again from the changed rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -49,7 +49,7 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_undone_repairs_are_no_changes(healthy: Healthy) -> None:
+def test_undone_repairs_do_not_count_as_changes(healthy: Healthy) -> None:
     """After a rollback the rows are the committed ones, so a second connection may read them."""
     exam = _examination(healthy)
     healthy.db.begin()

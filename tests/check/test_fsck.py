@@ -104,7 +104,7 @@ def test_fsck_in_safe_mode_repairs_rows_if_it_removes_all_damaged_rows(healthy: 
 async def test_fsck_in_safe_mode_repairs_rows_although_the_bucket_stays_damaged(
     healthy: Healthy,
 ) -> None:
-    """Only damage of rows prevents repairs: a restore from the bucket misses the pack as well."""
+    """Only damaged rows prevent repairs: a restore from the bucket also lacks the missing pack."""
     pack = healthy.pack_of(healthy.uploaded, 0)
     del healthy.store.objects[packs.object_key(healthy.db, pack)]
     healthy.sql("UPDATE inodes SET nlink = 7 WHERE ino = ?", healthy.fifo)
@@ -169,7 +169,7 @@ def _with_wrong_counts(tmp_path: Path, journal_mode: str) -> Database:
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_error_in_a_repair_leaves_a_change_only_if_sqlite_cannot_undo_it(
+def test_failed_repair_leaves_a_change_only_if_sqlite_cannot_undo_the_repair(
     tmp_path: Path, journal_mode: str
 ) -> None:
     """While the database counts as changed, fsck does not release the lease."""

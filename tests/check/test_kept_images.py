@@ -53,7 +53,7 @@ async def damage_images(power: Power) -> None:
 async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
     power: Power, chain: str
 ) -> None:
-    """The image has names from after the kept point, which can still be restored itself."""
+    """The image has names from after the kept point, and the kept point can still be restored."""
     files = await fill_around_a_kept_point(power, passed=True)
     _of_kept_point, *newer = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     await damage_images(power)

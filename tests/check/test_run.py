@@ -90,7 +90,7 @@ async def test_second_fsck_run_repairs_remaining_random_damage(tmp_path: Path, s
 async def test_fsck_in_safe_mode_repairs_all_damaged_rows_or_none(
     tmp_path: Path, seed: int
 ) -> None:
-    """After random damage, fsck -p leaves the database unchanged, or without damage of rows."""
+    """After random damage, fsck -p leaves the database unchanged, or without damaged rows."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()
     Vandal(healthy, seed).rage()

@@ -1,4 +1,4 @@
-"""Temporary tables of sums over rows, which the queries of invariants use."""
+"""Temporary tables with totals of rows, which the queries of invariants use."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
@@ -30,8 +30,8 @@ def test_names_are_counted_per_inode_and_per_directory(healthy: Healthy) -> None
     ]
 
 
-def test_sums_contain_the_set_of_reachable_directories(healthy: Healthy) -> None:
-    """The sums contain the type and size of each directory; the root reaches all directories."""
+def test_totals_contain_the_set_of_reachable_directories(healthy: Healthy) -> None:
+    """The totals contain the type and size of each directory; the root reaches all directories."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, sums.DIRECTORY, size, 1)
@@ -40,7 +40,7 @@ def test_sums_contain_the_set_of_reachable_directories(healthy: Healthy) -> None
     assert reached == directories
 
 
-def test_sums_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Healthy) -> None:
+def test_totals_contain_the_number_of_blocks_and_the_end_of_each_file(healthy: Healthy) -> None:
     row = _row(healthy, f"SELECT * FROM temp.check_mapped WHERE ino = {healthy.uploaded}")
     assert row == (healthy.uploaded, 3, 0, 3, 3 * BLOCK_BYTES + 3003)
 
@@ -51,8 +51,8 @@ def test_temporary_tables_with_totals_are_dropped_after_an_fsck_run(healthy: Hea
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_both_methods_of_computing_the_sums_give_equal_results(healthy: Healthy) -> None:
-    """Sums are computed with a sort for large filesystems, and with inserts for small ones."""
+def test_both_methods_of_computing_the_totals_give_equal_results(healthy: Healthy) -> None:
+    """Totals are computed with a sort for large filesystems, and with inserts for small ones."""
     sums.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),

@@ -14,9 +14,9 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 
 
 class EarlyListing(FaultyStore):
-    """A store whose listings lack objects below one prefix that are stored later.
+    """A store whose listing of one prefix omits objects that are stored later.
 
-    So does the listing of a bucket to which a mount writes while fsck lists other prefixes.
+    A real listing omits the objects that a mount stores while fsck lists the other prefixes.
     """
 
     def __init__(self, inner: MemoryStore, prefix: str) -> None:

@@ -152,7 +152,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     assert index.oldest_clean() == 1
 
 
-def test_pinned_block_that_may_be_the_last_copy_counts_as_pinned_only() -> None:
+def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))
     index.pin(BlockId(1), 10)

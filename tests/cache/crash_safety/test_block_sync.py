@@ -61,7 +61,7 @@ class SecondSyncError(OSError):
 async def _sync_three_times(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch, during_second: Callable[[], object]
 ) -> list[list[BlockId]]:
-    """Call ``sync_files``; during this sync, write another block and call it twice more.
+    """Call ``sync_files``; during this sync, write another block and call ``sync_files`` twice.
 
     Args:
         bench: a cache with one unsynced block.

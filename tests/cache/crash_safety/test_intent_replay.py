@@ -176,7 +176,7 @@ async def test_restored_hole_uses_no_disk_space(logged: CacheBench) -> None:
 
 
 def write_after_gap(bench: CacheBench) -> None:
-    """Write after a gap behind the two bytes of block 0; a power cut loses this write."""
+    """Write after a gap that follows the two bytes of block 0; a power cut loses this write."""
     bench.db.begin()
     bench.cache.write_in_place(bench.located(0), 5, b"lost")
 
@@ -227,7 +227,7 @@ async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
     assert logged.cache.read_local(logged.located(0), 0, 5) == b"ab\0\0\0"
 
 
-async def test_gap_of_an_undone_write_does_not_replace_later_content_by_zeros(
+async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write was undone during a sync; later the file gets other content at the same offset."""
@@ -304,7 +304,7 @@ async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_writt
 async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
 ) -> None:
-    """The record of the gap ends with this sync. Recovery would remove the bytes after the gap."""
+    """The sync deletes the record of the gap, with which recovery would remove the later bytes."""
     logged.write(0, b"ab")
     if is_logged:
         await log_during_write_after_gap(logged)

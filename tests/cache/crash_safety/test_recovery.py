@@ -75,7 +75,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
 async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """A kill leaves files that are newer than the database; a restored database is newer."""
+    """A kill leaves files newer than the database; a restored database is newer than the files."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))

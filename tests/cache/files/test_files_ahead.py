@@ -126,7 +126,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
 async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block may use a number whose file a slow thread is still creating in advance."""
+    """A slow thread may still be creating the file for a block number that is already used."""
     real = os.open
     made: list[str] = []
 

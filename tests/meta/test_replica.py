@@ -152,7 +152,7 @@ def _require_totals(db: Database) -> None:
 
 
 def test_totals_of_a_replica_are_correct_after_each_txg(pair: Pair) -> None:
-    """A follower shows them by statfs(2), although changelogs do not contain them."""
+    """A follower shows the totals by statfs(2), although changelogs do not contain them."""
     ino = a_file(pair.db)
     block, other = write(pair.db, ino, 0), write(pair.db, ino, 1)
     pair.apply_note(1, locations=(place(block), place(other, offset=8)), notes=(note(),))

@@ -53,7 +53,7 @@ def test_attached_database_cannot_be_changed(make_database: MakeDatabase) -> Non
         assert db.in_group
 
 
-def test_open_database_stays_usable_after_an_error_while_another_is_attached(
+def test_open_database_stays_usable_after_an_error_while_another_database_is_attached(
     make_database: MakeDatabase,
 ) -> None:
     """Changes made before an error in the attached database stay in the group and are committed."""
@@ -67,7 +67,9 @@ def test_open_database_stays_usable_after_an_error_while_another_is_attached(
         assert db.one(_COUNT) == (1,)
 
 
-def test_database_can_be_closed_while_another_is_attached(make_database: MakeDatabase) -> None:
+def test_database_can_be_closed_while_another_database_is_attached(
+    make_database: MakeDatabase,
+) -> None:
     """A mount may end while a copy from an attached database runs."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with attached(db, past.path):

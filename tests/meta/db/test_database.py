@@ -201,7 +201,7 @@ def test_group_contains_all_operations_until_the_next_commit(make_database: Make
     assert (db.in_group, db.group_operations, opened) == (False, 0, [True])
 
 
-def test_change_of_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
+def test_changing_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
     """A change of rows that only this host uses opens a group, but triggers no image."""
     db = make_database()
     db.begin_local()

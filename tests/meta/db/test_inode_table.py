@@ -1,4 +1,4 @@
-"""The table of inodes in memory: reads see unwritten changes; no row is written twice."""
+"""The table of inodes in memory: reads see unsaved changes; no row is written twice."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def nlink_in_table(db: Database, ino: Ino) -> int | None:
     return None if row is None else int(row[0])
 
 
-def test_lookup_and_listing_return_unwritten_inodes(db: Database) -> None:
+def test_lookup_and_listing_return_inodes_that_only_memory_has(db: Database) -> None:
     """Before a new inode is written, lookups and listings return it with its later changes."""
     made = make_file(db, b"f")
     assert dentries.find_attributes(db, ROOT_INO, b"f") == made
@@ -161,7 +161,7 @@ def test_inode_value_out_of_range_rolls_back_the_group(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
-def test_change_of_a_missing_inode_row_rolls_back_the_group(db: Database) -> None:
+def test_changing_a_missing_inode_row_rolls_back_the_group(db: Database) -> None:
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")

@@ -7,7 +7,7 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
 
 
-def test_statement_on_another_table_does_not_write_unwritten_inode_rows(db: Database) -> None:
+def test_statement_on_another_table_leaves_changed_inode_rows_in_memory(db: Database) -> None:
     """Adding a dentry does not write the changed inode row of its directory."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     before = db.connection.total_changes()

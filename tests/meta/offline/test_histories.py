@@ -69,7 +69,7 @@ def _add_other_things(db: Database) -> None:
 @pytest.mark.parametrize(
     ("change", "later_change"),
     [
-        # Both use the same next number, for different things.
+        # Both databases use the same next number for different objects.
         (_add_pack, _add_other_things),
         (_add_file, _add_other_things),
         (_add_inode, _add_other_things),

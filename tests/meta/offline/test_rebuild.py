@@ -88,7 +88,7 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_reuse_of_a_block_number_after_a_kill_damages_no_file(make_database: MakeDatabase) -> None:
+def test_reusing_a_block_number_after_a_kill_damages_no_file(make_database: MakeDatabase) -> None:
     """After a kill before a pack is recorded, the next epoch uses its block numbers again."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])

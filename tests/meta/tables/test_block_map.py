@@ -32,7 +32,7 @@ def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None
     assert block_map.remove(db, FILE, at(0)) is None
 
 
-def test_change_of_the_block_map_returns_the_replaced_block(db: Database) -> None:
+def test_changing_the_block_map_returns_the_replaced_block(db: Database) -> None:
     """A change returns the replaced block; the caller releases it and updates the block count."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7

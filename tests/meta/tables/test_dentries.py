@@ -68,7 +68,7 @@ def test_adding_an_existing_name_is_refused(db: Database) -> None:
     assert db.counters.dentries == 1
 
 
-def test_removal_of_a_name_returns_its_inode(db: Database) -> None:
+def test_removing_a_name_returns_its_inode(db: Database) -> None:
     """A removed name can be added again."""
     ino = make_file(db, b"a")
     assert dentries.remove(db, ROOT_INO, b"a") == ino

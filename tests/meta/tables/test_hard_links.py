@@ -50,7 +50,7 @@ def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Data
     assert inodes.get(db, ino).parent == A
 
 
-def test_directories_with_names_of_a_file_are_listed_in_parts(db: Database) -> None:
+def test_directories_that_contain_names_of_a_file_are_listed_in_parts(db: Database) -> None:
     ino = make_file(db)
     assert hard_links.parents_after(db, ino, Ino(0), 2) == [A]
     assert hard_links.parents_after(db, ino, A, 2) == []
@@ -99,7 +99,7 @@ def test_orphan_can_be_linked_again(db: Database) -> None:
     assert hard_links.parents(db, ino) == [(C, 1)]
 
 
-def test_move_of_a_directory_changes_only_its_parent(db: Database) -> None:
+def test_moving_a_directory_changes_only_its_parent(db: Database) -> None:
     directory = inodes.create(db, 0o040755, 0, 0, A, NOW, nlink=2)
     hard_links.moved(db, directory, A, B)
     assert inodes.get(db, directory.ino).parent == B

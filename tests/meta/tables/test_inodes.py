@@ -171,7 +171,7 @@ def test_write_sets_mtime_and_ctime_and_preserves_atime(db: Database) -> None:
     assert db.counters.file_bytes == 5000
 
 
-def test_change_of_a_directory_preserves_its_atime(db: Database) -> None:
+def test_changing_a_directory_preserves_its_atime(db: Database) -> None:
     """A new name changes size, link count, mtime and ctime of the directory together."""
     before = inodes.get(db, ROOT_INO)
     inodes.change_directory(db, ROOT_INO, T0 + 5, entries=2, subdirectories=1)
@@ -182,7 +182,7 @@ def test_change_of_a_directory_preserves_its_atime(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).nlink == 2
 
 
-def test_change_of_the_link_count_changes_only_ctime(db: Database) -> None:
+def test_changing_the_link_count_changes_only_ctime(db: Database) -> None:
     made = make_file(db)
     inodes.add_links(db, made.ino, 2, T0 + 5)
     assert inodes.get(db, made.ino) == made._replace(nlink=3, ctime_ns=T0 + 5)

@@ -90,7 +90,7 @@ def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> No
 
 
 def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -> None:
-    """Live packs stay alive. Condemned packs are not deleted before their new ``died_txg``."""
+    """Live packs stay alive. Condemned packs are kept until the txg of their new ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)
@@ -100,7 +100,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
-def test_death_of_a_condemned_pack_is_moved_to_the_current_txg_for_other_histories(
+def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_for_other_histories(
     db: Database,
 ) -> None:
     """Txgs that a repair has abandoned may refer to a condemned pack."""

@@ -55,7 +55,7 @@ def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> 
     assert pending.is_empty(db)
 
 
-def test_change_of_counters_alone_triggers_no_txg(make_database: MakeDatabase) -> None:
+def test_changing_only_the_counters_triggers_no_txg(make_database: MakeDatabase) -> None:
     """A change of only the counters is recorded, but no changelog is written for it alone."""
     db = make_database()
     ChangeRecorder(db, now_ns)
@@ -113,7 +113,7 @@ def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDa
     assert ChangeRecorder(db, now_ns).last_seq == 1
 
 
-def test_number_of_a_record_that_was_merged_into_nothing_is_not_reused_after_an_undo(
+def test_number_of_a_record_that_merging_removed_is_not_reused_after_an_undo(
     make_database: MakeDatabase,
 ) -> None:
     """A cut that includes the number must not include a later record."""

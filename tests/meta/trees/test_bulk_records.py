@@ -35,7 +35,7 @@ def _pending(db: Database) -> list[bytes]:
 
 
 def _fill(db: Database) -> Ino:
-    """Create a directory of files whose names have all lengths and whose numbers have all sizes."""
+    """Create a directory of files with names of every length and inode numbers of every size."""
     db.begin()
     top = inodes.create(db, 0o040755, 1, 2, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(db, ROOT_INO, b"top", top)

@@ -201,7 +201,7 @@ def test_past_block_that_is_mapped_several_times_gets_one_row(
         assert packs.get(db, PackId(1)).live_bytes == 40
 
 
-def test_sharing_of_a_past_range_continues_where_the_last_call_stopped(db: Database) -> None:
+def test_sharing_a_past_range_continues_where_the_last_call_stopped(db: Database) -> None:
     new, done = _share(db, limit=2)
     assert done == (2, 0)
     assert past_content.share_range(db, TXG, Ino(2), new, BlockIndex(2), 2) == (None, 0)

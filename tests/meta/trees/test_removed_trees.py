@@ -70,7 +70,7 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
     assert db.counters.dentries == 20
 
 
-def test_slice_of_a_tree_removal_contains_complete_directories_or_part_of_the_first(
+def test_slice_of_a_tree_removal_has_complete_directories_or_part_of_the_first_directory(
     db: Database,
 ) -> None:
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]

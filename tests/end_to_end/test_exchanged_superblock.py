@@ -1,4 +1,4 @@
-"""An encrypted superblock that an attacker replaces with a plain one with the same UUID."""
+"""An encrypted superblock that an attacker replaces with an unencrypted one with the same UUID."""
 
 import struct
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENTRANCES = [
 
 @pytest.fixture
 def exchanged(empty: Place, program: Program) -> Place:
-    """Return an encrypted filesystem whose superblock was replaced with a plain superblock."""
+    """Return an encrypted filesystem whose superblock was replaced with an unencrypted one."""
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     empty.mountpoint.with_name("new").write_text("two\n")
     program.ok("mkfs", empty.url)
@@ -74,7 +74,7 @@ def _words(entrance: list[str], place: Place) -> list[str | Path]:
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["seen", "new"])
-def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
+def test_every_command_with_a_passphrase_refuses_an_unencrypted_superblock(
     program: Program, exchanged: Place, here: bool
 ) -> None:
     if not here:
@@ -92,7 +92,7 @@ def test_every_command_with_a_passphrase_refuses_a_plain_superblock(
         assert _objects(exchanged) == before, entrance
 
 
-def test_host_that_mounted_an_encrypted_filesystem_refuses_a_plain_superblock(
+def test_every_command_on_a_host_that_knows_the_keys_refuses_an_unencrypted_superblock(
     program: Program, exchanged: Place
 ) -> None:
     before = _objects(exchanged)

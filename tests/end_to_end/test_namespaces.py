@@ -228,7 +228,7 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
 def test_mount_waits_if_the_last_open_file_of_a_detached_mount_is_closed_soon(
     place: Place, program: QuickProgram
 ) -> None:
-    """The kernel may report the end of the last use to the daemon late."""
+    """The kernel may be late to report to the daemon that the last file was closed."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")

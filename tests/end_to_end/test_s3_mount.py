@@ -144,7 +144,7 @@ def test_command_prints_one_line_if_the_server_refuses_access(
 def test_commands_about_points_in_time_use_the_s3_options_of_the_mount(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """Commands about the past use the endpoint of the mount, and so do commands they advise."""
+    """Commands about the past, and commands that they suggest, use the endpoint of the mount."""
     mnt, url = on_server.mountpoint, on_server.url
     (mnt / "report").write_bytes(b"first")
     program.ok("umount", mnt)

@@ -192,7 +192,7 @@ def test_unprivileged_open_with_o_trunc_clears_suid_and_sgid(folder: Path, conte
 
 
 @pytest.mark.usefixtures("as_root")
-def test_change_of_owner_or_group_clears_suid_and_sgid_of_a_file(folder: Path) -> None:
+def test_changing_owner_or_group_of_a_file_clears_suid_and_sgid(folder: Path) -> None:
     """A change of the owner, even by root, clears the suid and sgid bits of a file."""
     file = owned(folder / "f", ALICE, 0o6755)
     as_user(ALICE, folder, lambda: os.chown("f", -1, TEAM), groups=(TEAM,))

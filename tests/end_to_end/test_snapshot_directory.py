@@ -76,7 +76,7 @@ def test_snapshot_directory_shows_only_retained_points_in_time(mounted: Place) -
     assert refused(os.rmdir, snapshots) is not None
 
 
-def test_access_does_not_report_that_the_snapshot_directory_is_read_only(
+def test_access_system_call_does_not_report_that_the_snapshot_directory_is_read_only(
     program: Program, mounted: Place
 ) -> None:
     """The kernel answers access(2) from the mode; only a mount with at= is entirely read-only."""
@@ -227,7 +227,7 @@ def test_temporary_state_of_snapshots_is_removed_at_unmount(
     assert len(during) == len(after) + 1
 
 
-def test_directory_of_the_user_named_snapshots_hides_the_snapshot_directory(
+def test_user_directory_named_snapshots_hides_the_snapshot_directory(
     program: Program, place: Place
 ) -> None:
     mnt = place.mountpoint

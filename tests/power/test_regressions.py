@@ -166,7 +166,7 @@ async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
     await _judge_sizes([FILE[0], *steps, COMMIT], template, boots)
 
 
-async def test_lost_content_after_a_cut_in_a_hole_does_not_become_zeros(
+async def test_lost_content_after_a_truncation_inside_a_hole_does_not_become_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
     """The content was written after the fsync of the shorter file, so it replaced no zeros."""

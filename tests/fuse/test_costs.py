@@ -179,7 +179,7 @@ async def test_chmod_through_an_acl_has_the_documented_cost(
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
-async def test_change_of_times_has_the_documented_cost(
+async def test_setting_the_times_of_a_file_has_the_documented_cost(
     mock_clock: MockClock, handlers: Handlers
 ) -> None:
     """Extracting an archive sets times, owner and mode of each file with three requests."""

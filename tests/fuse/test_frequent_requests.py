@@ -155,7 +155,7 @@ def move_far_down(root: Path) -> None:
 
 
 async def test_directory_can_be_moved_to_a_very_deep_directory(mounted: Mounted) -> None:
-    """The check that this makes no cycle takes three slices, of which pyfuse3 waits for the last."""
+    """The check for cycles takes three slices, and pyfuse3 waits for the last slice."""
     fs, deepest = mounted.handlers.fs, ROOT_INO
     for _ in range(2 * ANCESTORS_SLICE + 1):
         deepest = make_directory(fs, b"d", deepest)

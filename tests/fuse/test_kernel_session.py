@@ -176,7 +176,7 @@ async def test_write_by_an_unprivileged_user_clears_privilege_bits(mounted: Moun
 
 @pytest.mark.mount
 async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mounted) -> None:
-    """So it holds the lock of the inode until it has dropped its pages."""
+    """The kernel therefore holds the inode's lock until it has dropped the file's pages."""
     path, requests = mounted.path / "f", mounted.handlers.operations.requests
     await mounted.run(path.write_bytes, b"content")
     before = requests["setattr"]

@@ -14,7 +14,7 @@ def test_barrier_file_belongs_to_the_user_who_mounted_the_filesystem() -> None:
     assert (entry.st_uid, entry.st_gid) == (os.geteuid(), os.getegid())
 
 
-async def test_wait_at_the_barrier_ends_when_every_open_of_its_file_is_released() -> None:
+async def test_wait_at_the_barrier_ends_when_all_opens_of_the_barrier_file_are_released() -> None:
     """The kernel releases an open of the barrier file even if its process was killed."""
     barrier = Barrier()
     barrier.opened()

@@ -126,7 +126,7 @@ def test_browse_pages_load_nothing_from_other_hosts(served: Served) -> None:
 
 
 class _Away:
-    """A source whose bucket fails from the beginning, or never responds."""
+    """A source of pages, whose bucket fails from the beginning or never responds."""
 
     def __init__(self, age_s: float) -> None:
         self._began_s = trio.current_time()
@@ -197,7 +197,7 @@ async def test_browser_gets_a_wait_page_while_the_bucket_is_unreachable(
     assert BROWSE_OUTAGE_S_MAX <= waited_s - fails_after_s <= BROWSE_OUTAGE_S_MAX + 2
 
 
-async def test_wait_page_and_error_of_the_list_beside_a_folder_fit_into_its_frame(
+async def test_wait_page_and_error_fit_into_the_frame_of_the_list_beside_a_folder(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     browser = await _entered(_Away(0.0), nursery)
@@ -220,7 +220,7 @@ async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(
 
 
 class _Failing(_Away):
-    """A source where several requests to the bucket fail at the same time."""
+    """A source of pages, whose requests to the bucket fail, several at the same time."""
 
     @override
     async def bounds(self) -> Any:
@@ -247,7 +247,7 @@ async def test_page_reports_several_failed_requests_as_one_error(
 
 
 class _Damaged(_Away):
-    """A source whose changelogs are damaged."""
+    """A source of pages, whose bucket has damaged changelogs."""
 
     @override
     async def bounds(self) -> Any:

@@ -1,4 +1,4 @@
-"""The HTML templates: the error for a missing library, and escaped values."""
+"""The HTML templates: the error if their library is missing, and the escaping of values."""
 
 import sys
 from unittest import mock

@@ -35,7 +35,7 @@ def test_height_of_a_time_line_bar_shows_the_number_of_changes() -> None:
     assert (plot.begin_ns, plot.end_ns) == (0, 1000 * S)
     assert all(0 <= bar.x and bar.x + bar.width <= WIDTH + 1e-6 for bar in plot.bars)
     heights = {bar.run.first: bar.height for bar in plot.bars}
-    # The number of changes is unknown in txg 6 and largest in txg 2.
+    # For txg 6 the number of changes is unknown, and txg 2 has the most changes.
     assert heights[Txg(6)] == heights[Txg(2)] == HEIGHT
     assert 0 < heights[Txg(0)] < heights[Txg(5)] < HEIGHT
 

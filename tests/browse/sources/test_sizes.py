@@ -17,7 +17,7 @@ from tests.browse import points
 
 
 def at(db: Database, txg: int) -> OpenPoint:
-    """Return a database as an open point in time at a txg."""
+    """Return a database that acts as the open point in time of a txg."""
     volume = SimpleNamespace(link=Link(Txg(txg), "", 0))
     return cast("OpenPoint", SimpleNamespace(db=db, volume=volume))
 

@@ -63,7 +63,7 @@ async def test_unmet_condition_of_a_write_is_not_counted_as_an_error() -> None:
 
 
 async def test_missing_key_is_not_counted_as_an_error() -> None:
-    """a missing key is a normal response to get, because callers poll."""
+    """A missing key is a normal response to get, because callers poll."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):

@@ -125,7 +125,7 @@ async def test_empty_object_is_received(double: S3Double, store: S3Store) -> Non
 async def test_response_that_arrives_byte_by_byte_times_out(
     double: S3Double, header: bytes, *, is_text: bool
 ) -> None:
-    """No pause is as long as the read timeout, so only the limit of the total time ends it."""
+    """No pause is as long as the read timeout, so only the limit of the total time helps."""
     place = S3Place(endpoint_url=double.url, read_timeout_s=0.5)
     store = S3Store(BUCKET, place=place)
     double.answer(Drip(b"HTTP/1.1 200 OK\r\n" + header, pause_s=0.01))

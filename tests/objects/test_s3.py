@@ -377,7 +377,7 @@ async def test_listing_ends_with_an_error_if_the_server_repeats_empty_pages(
 
 
 async def test_listing_with_a_key_of_another_prefix_is_an_error(double: S3Double) -> None:
-    """If a server ignores the prefix, another filesystem's objects must not be taken for own."""
+    """If a server ignores the prefix, another filesystem's objects must not count as own."""
     double.answer(listing(["lease", "prefix/lease"]))
 
     with pytest.raises(UnexpectedStoreError, match="'lease', which has another prefix"):
@@ -396,7 +396,7 @@ async def test_listing_with_an_impossible_size_is_an_error(
 
 
 @pytest.mark.parametrize("date", ["yesterday", f"Mon, 01 Jan 2024 00:00:00 +{'9' * 16}"])
-async def test_invalid_date_of_a_response_is_no_time(
+async def test_response_with_an_invalid_date_returns_no_time(
     double: S3Double, store: S3Store, date: str
 ) -> None:
     page = listing([])

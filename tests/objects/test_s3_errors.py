@@ -101,7 +101,7 @@ async def test_request_is_retried_after_an_html_response_from_a_proxy(
 
 
 @pytest.mark.parametrize("status", [520, 521, 523, 527, 530])
-async def test_request_is_retried_after_the_status_of_a_proxy_without_its_server(
+async def test_request_is_retried_if_a_proxy_reports_that_its_server_is_unreachable(
     double: S3Double, store: S3Store, status: int
 ) -> None:
     double.answer(Reply(status, b""), listing(["a"]))

@@ -82,7 +82,7 @@ async def test_concurrent_transfers_share_a_limit(autojump_clock: trio.testing.M
 async def test_foreground_transfer_precedes_waiting_background_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read by a program precedes waiting read-ahead, and may use the bytes allowed for it."""
+    """A read by a program precedes waiting read-ahead, and may use the bytes of the read-ahead."""
     throttle = _throttle("1M")
     waits_s: dict[str, float] = {}
 

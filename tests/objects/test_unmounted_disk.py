@@ -85,7 +85,7 @@ def move_back(root: Path, mount_point_stays: bool) -> None:
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])
 @pytest.mark.parametrize("prefix", ["", "pack/"])
-async def test_listing_fails_if_the_disk_is_unmounted_while_it_is_read(
+async def test_listing_fails_if_the_disk_is_unmounted_during_the_listing(
     root: Path,
     store: LocalStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,7 +110,7 @@ async def test_listing_fails_if_the_disk_is_unmounted_while_it_is_read(
     assert await keys_of(store, prefix) == [KEY]
 
 
-async def test_deletion_fails_if_the_disk_is_unmounted_before_it(
+async def test_deletion_fails_if_the_disk_is_unmounted_before_the_deletion(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put(KEY, b"content")

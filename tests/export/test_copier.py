@@ -123,7 +123,7 @@ async def test_file_is_copied_again_if_the_target_filesystem_refuses_another_lin
 
 
 @pytest.mark.parametrize("function", ["link", "symlink"])
-def test_copier_fails_if_a_link_cannot_be_created_for_another_reason(
+def test_copier_fails_if_a_link_cannot_be_created_for_an_unexpected_reason(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     fifo = inode(db, stat.S_IFIFO | 0o640, nlink=2)
@@ -281,6 +281,6 @@ def test_entry_that_the_target_does_not_accept_is_counted_as_refused(code: int) 
 
 
 def test_error_without_a_path_of_the_target_ends_the_copy() -> None:
-    """Such an error may come from another disk, and then concerns other files, too."""
+    """An error without a path may come from another disk, and then concerns other files, too."""
     with pytest.raises(OSError, match="Invalid argument"), Tally().noting_faults(b"f"):
         raise OSError(errno.EINVAL, "Invalid argument")

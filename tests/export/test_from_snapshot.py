@@ -172,7 +172,7 @@ def test_path_lookup_returns_every_directory_on_the_path(db: Database) -> None:
 
 
 async def test_copy_continues_after_entries_with_damaged_rows(db: Database, target: Path) -> None:
-    """Such an entry is incomplete, and never copied as an empty file of another type."""
+    """A damaged entry is incomplete, and is never copied as an empty file of another type."""
     tree(db)
     row = add(db, ROOT_INO, b"row")
     folder = add(db, ROOT_INO, b"folder", DIRECTORY)

@@ -287,7 +287,7 @@ async def test_control_request_whose_client_disconnects_before_its_turn_is_not_h
 
     async with await _sent(tmp_path, b'{"command":"tell"}\n') as stream:
         await stream.send_eof()
-        assert await stream.receive_some(1) == b""  # The server has given up the request.
+        assert await stream.receive_some(1) == b""  # The server has dropped the request.
 
     commands.gate.set()
     await client.call(tmp_path, "wait")
@@ -392,7 +392,7 @@ async def test_control_client_that_does_not_read_its_answer_is_disconnected(
 async def test_silent_control_clients_do_not_delay_the_end_of_the_server(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
-    """The time of a client that reads no answer begins when the server sends the answer."""
+    """The timeout of a client that reads no answer begins when the server sends the answer."""
     control = _server(tmp_path, commands)
     await nursery.start(control.serve)
     async with contextlib.AsyncExitStack() as clients:

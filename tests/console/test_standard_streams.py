@@ -68,7 +68,9 @@ def test_new_recovery_key_that_cannot_be_written_is_not_used(
     )
 
 
-def test_error_without_standard_error_has_its_exit_status(program: Program, tmp_path: Path) -> None:
+def test_error_has_its_exit_status_even_if_standard_error_is_closed(
+    program: Program, tmp_path: Path
+) -> None:
     assert _closed("2>&-", program, "fsck", "-n", f"local://{tmp_path}").returncode == 8
 
 

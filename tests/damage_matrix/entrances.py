@@ -302,7 +302,7 @@ def restore(cell: Cell) -> Result:
 
 
 def rollback(cell: Cell) -> Result:
-    """Another host rolls back to a txg after the newest image."""
+    """Another host rolls back to a txg that is later than the newest image."""
     cell.bucket.write(cell.damaged)
     return cell.command("rollback", "--yes", "--at", "txg=12", cell.bucket.url)
 

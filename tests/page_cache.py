@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def locked_page_cache(*, is_exclusive: bool) -> Iterator[None]:
-    """Hold the lock: exclusive to need the pages, shared to drop them."""
+    """Hold the lock: exclusively to keep lost pages in memory, or shared to drop pages."""
     path = Path(tempfile.gettempdir()) / "s3fs-meta-tests-page-cache"
     with path.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)

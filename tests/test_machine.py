@@ -82,7 +82,9 @@ def test_boot_id_is_constant_until_a_reboot() -> None:
     assert machine.this_boot() == machine.this_boot() == machine.this_boot().strip() != ""
 
 
-def test_boot_id_is_read_by_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_boot_id_is_read_again_by_each_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(machine, "BOOT_ID", tmp_path / "boot_id")
     machine.BOOT_ID.write_text("another\n")
 

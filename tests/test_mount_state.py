@@ -123,7 +123,7 @@ def test_promoted_follower_accepts_changes() -> None:
 
 
 @pytest.mark.parametrize("state", [MountState.STOPPING, MountState.DEGRADED, MountState.FENCED])
-def test_promotion_makes_an_ending_or_failed_mount_the_writer_without_accepting_changes(
+def test_promoted_mount_that_ends_or_fails_becomes_the_writer_but_accepts_no_changes(
     state: MountState,
 ) -> None:
     """The mount must release the lease at its end, so it is no longer read-only."""

@@ -1,4 +1,4 @@
-"""The record of a failed state directory sync."""
+"""The record that a sync of the state directory has failed."""
 
 import contextlib
 import os

@@ -205,6 +205,9 @@ class BlockFiles:
             self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
+            if not os.fstat(fd).st_nlink:  # a thread has just replaced the file (``adopt``)
+                self._open.forget(target)
+                fd = self._opened(target)
             self._written.add(target)
             if found.st_size > keep_bytes:
                 os.ftruncate(fd, keep_bytes)

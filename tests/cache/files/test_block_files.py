@@ -158,6 +158,22 @@ def test_rename_of_a_block_file_that_another_process_deleted_is_refused(files: B
         files.take_over(ONE, TWO, 3)
 
 
+def test_renamed_block_file_that_a_thread_has_just_replaced_can_be_written(
+    files: BlockFiles, tmp_path: Path
+) -> None:
+    """The thread that fetches a block replaces its file before it forgets the open file."""
+    files.create(ONE, 0, b"cached")
+    fetched = tmp_path / "tmp" / "fetched"
+    fetched.write_bytes(b"cached")
+    fetched.rename(files.root / "xxx" / "1")
+
+    files.take_over(ONE, TWO, 4)
+    files.write_within(TWO, 2, b"XYZ", 4)
+
+    assert files.read(TWO, 0, 5) == files.read_on_loop(TWO, 0, 5) == b"caXYZ"
+    assert (files.size(ONE), files.size(TWO)) == (None, 5)
+
+
 def open_below(root: Path) -> list[str]:
     """Return the paths of this process's open files below a directory."""
     held = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

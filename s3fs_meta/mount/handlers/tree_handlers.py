@@ -12,10 +12,11 @@ from typing import Any
 import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import S3fsError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.trees.clone import CloneTarget
+from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.limits import TREE_PAUSE_S
 from s3fs_meta.model import Ino
 from s3fs_meta.mount.existing import mount_paths
@@ -83,13 +84,28 @@ class TreeHandlers:
         parent, name, ino = _entry(arguments)
         self._require_kernel_writable()
         locked = arguments.get("locked") is True
-        remove = partial(self._removal.remove, parent, name, ino, locked=locked)
-        forgotten = await until_checked(remove)
-        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is already removed
+        forgotten = await until_checked(partial(self._remove, parent, name, ino, locked=locked))
+        with trio.move_on_after(TREE_FORGET_S_MAX, shield=True):  # the entry is removed already
             await forgotten.wait()
         if arguments.get("wait") is True:
             await self.wait_for_removal(_throttled(report, "removing"))
         return {}
+
+    def _remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool) -> trio.Event:
+        """Remove a name as ``TreeRemoval.remove`` does; treat errors as those of a FUSE request.
+
+        If the error leaves a part of the change in the open group, the group is rolled back, and the
+        mount becomes read-only. Otherwise the next commit would keep that part.
+        """
+        begun = self._status.progress
+        try:
+            return self._removal.remove(parent, name, ino, locked=locked)
+        except S3fsError as exc:
+            failed(self._status, mount_paths.REMOVE, (parent, name, ino), exc, begun)
+            raise
+        except Exception as exc:
+            broken(self._status, mount_paths.REMOVE, (parent, name, ino), exc)
+            raise
 
     async def wait_for_removal(self, show: Callable[[TreeProgress], None]) -> None:
         """Wait until every removed tree has been emptied.

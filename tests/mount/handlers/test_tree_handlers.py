@@ -10,12 +10,14 @@ from trio.testing import MockClock
 
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message
-from s3fs_meta.errors import ReadOnlyStateError, UsageError
+from s3fs_meta.errors import DatabaseError, NoEntryError, ReadOnlyStateError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
+from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
+from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import Volume, look, make_directory, make_file
 
 
@@ -99,6 +101,54 @@ async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Fil
     fs.status.degrade("a test")
     with pytest.raises(ReadOnlyStateError):
         await trees.wait_for_removal(lambda _progress: None)
+
+
+async def test_removal_that_fails_in_the_middle_is_undone(fs: Filesystem) -> None:
+    """The next commit must not keep a removed name whose tree was not marked as removed."""
+    fs.db.commit()
+    fs.db.connection.execute(
+        "CREATE TEMP TRIGGER failing BEFORE UPDATE ON inodes WHEN NEW.nlink = 0"
+        " BEGIN SELECT RAISE(ABORT, 'a test'); END"
+    )
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    before, arguments = fs.getattr(ROOT_INO), _tree(fs)
+
+    with pytest.raises(DatabaseError):
+        await trees.handlers()["remove"](arguments, no_report)
+
+    fs.db.commit()
+    assert (fs.getattr(ROOT_INO), _tree(fs)) == (before, arguments)
+    assert fs.status.state is MountState.DEGRADED
+
+
+async def test_removal_with_a_bug_is_undone(tmp_path: Path) -> None:
+    bugs = [RuntimeError("a test")]
+
+    def fail_once(_changed: Invalidations) -> None:
+        if bugs:
+            raise bugs.pop()
+
+    volume = Volume(tmp_path)
+    await volume.make()
+    async with volume.mounted(notices=KernelNotices(changed=fail_once)) as fs:
+        make_directory(fs, b"tree")
+        fs.db.commit()
+        trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+
+        with pytest.raises(RuntimeError):
+            await trees.handlers()["remove"](_tree(fs), no_report)
+
+        assert fs.lookup(ROOT_INO, b"tree") is not None
+        assert fs.status.state is MountState.DEGRADED
+
+
+async def test_refused_removal_leaves_the_mount_writable(fs: Filesystem) -> None:
+    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+
+    with pytest.raises(NoEntryError):
+        await trees.handlers()["remove"]({**_tree(fs), "name": "absent"}, no_report)
+
+    assert fs.status.writable
 
 
 async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:

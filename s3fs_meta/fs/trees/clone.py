@@ -24,7 +24,6 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     NoEntryError,
     PastUnavailableError,
-    S3fsError,
     TooManyLinksError,
 )
 from s3fs_meta.fs.capacity import Capacity
@@ -231,12 +230,14 @@ class TreeClone:
             self._require_left(source, target)
         self.require_free(source, target)
         is_directory = int(stat.S_ISDIR(source.mode))
-        self._changes.begin_entry(*target)
-        dentries.add(self._db, *target, new)
-        tree_copies.give_place(self._db, new, target.parent, 2 + directories if is_directory else 1)
-        inodes.change_directory(
-            self._db, target.parent, self._now_ns(), entries=1, subdirectories=is_directory
-        )
+        nlink = 2 + directories if is_directory else 1
+        with self._group():
+            self._changes.begin_entry(*target)
+            dentries.add(self._db, *target, new)
+            tree_copies.give_place(self._db, new, target.parent, nlink)
+            inodes.change_directory(
+                self._db, target.parent, self._now_ns(), entries=1, subdirectories=is_directory
+            )
         return self._removal.announce(*target)
 
     # --- create the copy -----------------------------------------------------------------------
@@ -288,16 +289,16 @@ class TreeClone:
     def _group(self) -> Iterator[None]:
         """Commit the changes of a ``with`` block in a separate group.
 
-        If the rows or the past cannot be read, only that group is undone. No caller has seen its
-        changes, so the mount stays writable.
+        If the block fails, only that group is undone. No caller has seen its changes, so the mount
+        stays writable.
         """
         self._db.commit()
         try:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # PastUnavailableError is raised before any row changes
-        except S3fsError:
+            raise  # raises PastUnavailableError before any row changes
+        except Exception:
             self._db.undo()
             raise
 

@@ -448,6 +448,25 @@ async def test_slice_of_a_tree_copy_that_fails_in_the_middle_is_undone(fs: Files
     assert_sound(fs)
 
 
+async def test_copy_that_fails_while_it_gets_its_name_is_undone(fs: Filesystem) -> None:
+    """The name must not stay when the copy, which is then deleted, did not get its link count."""
+    await make_tree(fs)
+    fs.db.commit()
+    fs.db.connection.execute(
+        "CREATE TEMP TRIGGER failing BEFORE UPDATE ON inodes WHEN OLD.nlink = 0 AND NEW.nlink > 0"
+        " BEGIN SELECT RAISE(ABORT, 'a test'); END"
+    )
+
+    with pytest.raises(DatabaseError):
+        await clone(fs)
+
+    fs.db.commit()
+    fs.db.connection.execute("DROP TRIGGER failing")
+    assert fs.lookup(*COPY) is None
+    await settled(fs)
+    assert_sound(fs)
+
+
 async def test_tree_copy_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")

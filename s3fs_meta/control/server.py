@@ -39,7 +39,7 @@ from s3fs_meta.control.protocol import (
     encode,
     socket_path,
 )
-from s3fs_meta.errors import ControlError, S3fsError
+from s3fs_meta.errors import BusyError, ControlError, S3fsError
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class ControlServer:
         if waits or kind is RequestKind.PROMPT:
             return await self._handle(connection, request, report)
         if self._turns.statistics().tasks_waiting >= self._bounds.queued:
-            return _error("ControlError", "the mount has too many requests; try again later")
+            return _error(BusyError.__name__, "the mount has too many requests; try again later")
         if not await self._take_turn(connection.stream):
             return None
         try:

@@ -306,7 +306,7 @@ async def test_requests_that_wait_for_their_turn_leave_connections_for_prompt_re
         try:
             await client.call(tmp_path, "wait")
         except ControlError as exc:
-            refused.append(exc.message)
+            refused.append(f"{exc.kind}: {exc.message}")
 
     await nursery.start(_server(tmp_path, commands, bounds).serve)
     async with trio.open_nursery() as clients:
@@ -316,7 +316,7 @@ async def test_requests_that_wait_for_their_turn_leave_connections_for_prompt_re
         assert await client.call(tmp_path, "echo", {"a": 1}) == {"a": 1}
         commands.gate.set()
 
-    assert set(refused) == {"the mount has too many requests; try again later"}
+    assert set(refused) == {"BusyError: the mount has too many requests; try again later"}
     assert len(commands.finished) == 3
     nursery.cancel_scope.cancel()
 

@@ -36,13 +36,13 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.errors import ControlError
+from s3fs_meta.errors import BusyError, ControlError
 from s3fs_meta.mount.existing import mount_holders
 from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.existing.targets import Target, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
-from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, FLUSH_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.host_state.state_dir import LockWatch
 
@@ -164,11 +164,20 @@ async def used_by(place: Target) -> str:
 async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
     """Make a mount upload all changes, and an image if *image* is set.
 
+    While the mount refuses the request because too many others wait, repeat it, so that an unmount
+    does not fail.
+
     Raises:
         NotMountedError: the filesystem is not mounted.
         ControlError: the upload failed.
     """
-    return await _ask(place, FLUSH, {"image": image}, front)
+    while True:  # ends when there is room for the request, or when the mount ends
+        try:
+            return await _ask(place, FLUSH, {"image": image}, front)
+        except ControlError as exc:
+            if exc.kind != BusyError.__name__:
+                raise
+        await trio.sleep(FLUSH_PAUSE_S)
 
 
 async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing_extensions import override
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report
 from s3fs_meta.control.server import ControlServer
-from s3fs_meta.errors import ControlError
+from s3fs_meta.errors import BusyError, ControlError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount.existing.targets import Target
@@ -69,6 +69,24 @@ async def test_flush_request_reports_progress_and_result(
 
     assert result == {"published": True, "txg": 7}
     assert front.shown == [("blocks", 1, 2)]
+
+
+async def test_flush_that_is_refused_because_others_wait_is_requested_again(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """An unmount begins with a flush, and must not fail because other commands are running."""
+    refusals = [BusyError(32)]
+
+    async def flush(_arguments: Message, _report: Report) -> Message:
+        if refusals:
+            raise refusals.pop()
+        return {"published": True, "txg": 7}
+
+    await nursery.start(ControlServer(tmp_path, {control_api.FLUSH: flush}).serve)
+
+    result = await control_api.request_flush(Target("local:///a", tmp_path), Watching())
+
+    assert (result, refusals) == ({"published": True, "txg": 7}, [])
 
 
 async def test_unmount_waits_until_the_state_directory_is_unlocked(

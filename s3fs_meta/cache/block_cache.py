@@ -75,7 +75,7 @@ class BlockCache:
         self.index = CacheIndex()
         self.pinned = PinnedTrees(db, self.index, options.cache_bytes)
         self.evictor = Evictor(
-            db, files, self.index, self.pinned, options.cache_bytes, self._let_go
+            db, files, self.index, self.pinned, options.cache_bytes, self._let_go, self.note_room
         )
         self.disk = DiskSpace(files.root, self.evictor.evict_bytes)
         self.fetcher = Fetcher(

@@ -59,6 +59,7 @@ class Evictor:
         pinned: PinnedTrees,
         cache_bytes: int,
         let_go: Callable[[BlockId], None],
+        note_room: Callable[[], None],
     ) -> None:
         """Prepare eviction from one cache.
 
@@ -69,12 +70,14 @@ class Evictor:
             pinned: the pinned trees.
             cache_bytes: the maximum size of the cache.
             let_go: removes the row of a cached block, inside a group.
+            note_room: wakes writers that wait for room.
         """
         self._db = db
         self._files = files
         self._index = index
         self._pinned = pinned
         self._let_go = let_go
+        self._note_room = note_room
         self._needed: list[set[BlockId]] = []  # for each running request, the blocks that it needs
         self.resize(cache_bytes)
 
@@ -96,8 +99,8 @@ class Evictor:
             yield needed
         finally:
             self._needed = [one for one in self._needed if one is not needed]
-            for block in needed:
-                self._index.unspare(block)
+            if [block for block in needed if self._index.unspare(block)]:
+                self._note_room()
 
     def make_room(self, size_bytes: int) -> None:
         """Evict up to EVICTED_AT_ONCE_MAX clean blocks if *size_bytes* do not fit."""

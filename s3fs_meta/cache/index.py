@@ -218,11 +218,13 @@ class CacheIndex:
         self._spared[block] = size_bytes
         self.spared_bytes += size_bytes
 
-    def unspare(self, block: BlockId) -> None:
-        """Move a block that ``spare`` excluded to the end of the eviction order."""
-        if block in self._spared:
-            self.spared_bytes -= self._spared.pop(block)
-            self._clean[block] = None
+    def unspare(self, block: BlockId) -> bool:
+        """Move a block to the end of the eviction order if ``spare`` excluded it; return whether."""
+        if block not in self._spared:
+            return False
+        self.spared_bytes -= self._spared.pop(block)
+        self._clean[block] = None
+        return True
 
     def reconsider(self) -> None:
         """Move all blocks that ``spare`` excluded to the beginning of the eviction order."""

@@ -11,6 +11,7 @@ from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
+from tests.polling import until
 
 
 async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
@@ -131,6 +132,22 @@ async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync
         assert cached_blocks.in_state(bench.db, BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None
+
+
+async def test_writer_gets_the_room_of_blocks_that_a_finished_request_needed(
+    bench: CacheBench,
+) -> None:
+    """Nothing is dirty, so no upload wakes the writer."""
+    block = await bench.upload_content(b"needed")
+    cache = bench.new_cache(bytes_max=6)
+    async with trio.open_nursery() as nursery:
+        with cache.evictor.keeping() as kept:
+            kept.add(block)
+            nursery.start_soon(cache.wait_for_room, 6)
+            await until(lambda: cache.writers_waiting)
+            assert cache.index.get(block) is not None
+
+    assert cache.index.get(block) is None
 
 
 async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> None:

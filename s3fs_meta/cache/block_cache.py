@@ -462,7 +462,7 @@ class BlockCache:
     def seal_for_move(self, row: BlockRow, ino: Ino, index: BlockIndex) -> None:
         """Seal a cached block that is already uploaded, so that it is packed again."""
         cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
-        self.index.put(row.block, BlockState.SEALED, row.plain_bytes)
+        self.index.seal_again(row.block, row.plain_bytes)
 
     async def forget_gone(self, gone: Iterable[BlockId]) -> None:
         """Remove cached blocks whose rows were deleted by another host's changes."""
@@ -496,7 +496,7 @@ class BlockCache:
         """
         for piece in slices(confirmed):
             self._db.begin_local()
-            uploaded = [one for one in piece if self.index.is_in(one, BlockState.UPLOADED)]
+            uploaded = [one for one in piece if self.index.can_settle(one)]
             cached_blocks.set_states(self._db, uploaded, BlockState.CLEAN)
             for block in uploaded:
                 self.index.move(block, BlockState.CLEAN)

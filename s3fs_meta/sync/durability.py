@@ -210,6 +210,7 @@ class Durability:
         Afterwards uploaded blocks become clean, and doomed blocks are removed.
         """
         async with self._sync_lock:
+            self._cache.index.begin_sync()
             uploaded, doomed = cached_blocks.settling(self._db)
             await self.sync()
             await self._cache.settle(uploaded, doomed)

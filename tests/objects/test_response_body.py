@@ -1,6 +1,7 @@
 """Response bodies, which are received directly into the buffer of the caller."""
 
 import io
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,12 +10,23 @@ from botocore.response import StreamingBody
 
 from s3fs_meta.errors import ObjectMissingError, S3fsError, TransientStoreError
 from s3fs_meta.limits import MIB, STORE_TEXT_BYTES_MAX
-from s3fs_meta.objects.response_body import ResponseBody
+from s3fs_meta.objects.response_body import ResponseBody, TimedReader
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
 from tests.memory import traced
-from tests.objects.s3_double import BUCKET, KEY, PUT_DONE, Drip, Reply, S3Double, error, listing
+from tests.objects.s3_double import (
+    BUCKET,
+    KEY,
+    PUT_DONE,
+    Drip,
+    Reply,
+    S3Double,
+    error,
+    listing,
+    s3_double,
+)
 from tests.polling import WAIT_S_MAX
+from tests.servers import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,3 +145,46 @@ async def test_response_that_arrives_byte_by_byte_times_out(
     request = anext(store.list("")) if is_text else store.get(KEY, MIB)
     with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
         await request
+
+
+async def test_https_response_that_arrives_byte_by_byte_times_out(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
+    with s3_double(certificate=certificate) as double:
+        store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.5))
+        double.answer(Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n", pause_s=0.01))
+
+        with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
+            await store.get(KEY, MIB)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_text", [False, True])
+async def test_large_response_body_may_arrive_slowly(double: S3Double, *, is_text: bool) -> None:
+    """The last 50 bytes take 5 s, which is longer than the time limit for a header."""
+    store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=2))
+    body = listing([]).body.ljust(MIB)
+    header = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    double.answer(Drip(header + body[:-50], pause_s=0.1))
+
+    if is_text:
+        assert [info async for info in store.list("")] == []
+    else:
+        assert (await store.get(KEY, MIB)).data == body
+
+
+def test_time_for_a_body_begins_after_the_header() -> None:
+    """The time limit of a header expires; the body has its own limit."""
+    client, server = socket.socketpair()
+    client.settimeout(0.02)
+    with client, server, TimedReader(socket.SocketIO(client, "r"), client) as reader:
+        with pytest.raises(TimeoutError, match=r"incomplete after 0\.04 s"):
+            while True:  # ends when the time limit expires
+                server.send(b"x")
+                reader.readinto(bytearray(1))
+        server.send(b"y")
+        reader.allow(MIB)
+
+        assert reader.readinto(bytearray(1)) == 1
+        assert client.gettimeout() == 0.02

@@ -16,7 +16,6 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
-from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
@@ -29,6 +28,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.offline import why_unreachable
 from s3fs_meta.sync.opening.opening import (
+    can_give_back,
     close_filesystem,
     let_go,
     open_filesystem,
@@ -107,8 +107,8 @@ async def _healed(volume: Volume) -> Volume:
     try:
         healed = await heal_holes(volume)
     except BaseException as exc:
-        is_as_found = volume.keeper.has_replaced_released and not volume.db.changed
-        if isinstance(exc, (S3fsError, OSError)) and is_as_found:
+        may_release = isinstance(exc, (Exception, trio.Cancelled))
+        if may_release and can_give_back(volume.keeper, volume.db, volume.keyring):
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await release_after_error(volume.keeper)
         volume.db.close()

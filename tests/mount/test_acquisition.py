@@ -1,12 +1,16 @@
 """Opening a filesystem for a mount, and changing its page size."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import trio
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount import acquisition
 from s3fs_meta.mount.acquisition import open_for_mount, page_size_of
 from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.mount.stores import opened_store
@@ -15,6 +19,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from tests.cli.conftest import Place
+from tests.faults import raising
 from tests.programs import Program
 
 
@@ -35,6 +40,10 @@ def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool =
             return found
 
     return trio.run(run)
+
+
+def _is_released(place: Place) -> bool:
+    return lease_codec.decode(lease_codec.KEY, (place.bucket / "lease").read_bytes()).released
 
 
 def test_new_database_page_size_is_used_on_all_hosts(program: Program, place: Place) -> None:
@@ -62,6 +71,24 @@ def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, pla
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_mount_that_fails_to_heal_holes_releases_the_lease(
+    program: Program, place: Place, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """The lease is kept if only this host has the last txg, which must become an image."""
+    _page_size(place, program.cachedir)
+    last = max(place.bucket.glob("changelog/*"))
+    if damaged:
+        last.write_bytes(b"rotten")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(acquisition, "heal_holes", raising(full))
+
+    with pytest.raises(OSError, match="No space left"):
+        _page_size(place, program.cachedir)
+
+    assert _is_released(place) != damaged
 
 
 @pytest.mark.mount

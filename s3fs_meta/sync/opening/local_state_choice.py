@@ -453,9 +453,9 @@ class Chooser:
         if attempt is None or abandoned_txgs.wanted(db) is None:
             return link
         txg, data = attempt
-        kind = changelog_codec.decode(key_of(txg), data, self._keyring).kind
+        is_fence = _is_fence(txg, data, self._keyring)
         try:
-            is_there = kind is Kind.FENCE and await chain.bytes_of(self._store, txg) == data
+            is_there = is_fence and await chain.bytes_of(self._store, txg) == data
         except (FormatError, ObjectMissingError):
             return link
         if not is_there:
@@ -501,8 +501,7 @@ class Chooser:
         attempt = pending.outbox(db)
         if attempt is None:
             return
-        txg, data = attempt
-        if changelog_codec.decode(key_of(txg), data, self._keyring).kind is Kind.FENCE:
+        if _is_fence(*attempt, self._keyring):
             db.begin_local()
             pending.clear_outbox(db)
             db.commit()
@@ -525,10 +524,34 @@ class Chooser:
 
 def is_settled(db: Database) -> bool:
     """Return whether the bucket has all blocks, changelogs and changes of the local state."""
+    return pending.outbox(db) is None and not _has_unsent(db)
+
+
+def needs_no_lease(db: Database, keyring: Keyring) -> bool:
+    """Return whether another host may take the lease, because the bucket has all changes.
+
+    A fence record that may be missing from the bucket contains no changes. If the next txg must be
+    an image, another host could replace the state that this image contains.
+
+    Raises:
+        DatabaseError, FormatError: the rows cannot be read.
+    """
+    attempt = pending.outbox(db)
+    if attempt is not None and not _is_fence(*attempt, keyring):
+        return False
+    return abandoned_txgs.wanted(db) is None and not _has_unsent(db)
+
+
+def _has_unsent(db: Database) -> bool:
+    """Return whether there are dirty blocks, or changes that no changelog contains."""
     waiting = cached_blocks.in_state(db, BlockState.DIRTY, 1) + cached_blocks.in_state(
         db, BlockState.SEALED, 1
     )
-    return not waiting and pending.outbox(db) is None and not pending.has_news(db)
+    return bool(waiting) or pending.has_news(db)
+
+
+def _is_fence(txg: Txg, data: bytes, keyring: Keyring) -> bool:
+    return changelog_codec.decode(key_of(txg), data, keyring).kind is Kind.FENCE
 
 
 def _why_kept(left: ReplacedState, restored: Path) -> str:

@@ -34,7 +34,7 @@ from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
-from s3fs_meta.sync.opening.local_state_choice import Local
+from s3fs_meta.sync.opening.local_state_choice import Local, needs_no_lease
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock.changes import put_back
@@ -189,12 +189,8 @@ class _Opening:
         )
 
     async def give_lease_back(self) -> None:
-        """Release the lease again after an error, if no host held it before.
-
-        The fence record contains no changes, so it may be missing from the bucket. A repair of the
-        chain keeps the lease, because another host could replace the state that it chose.
-        """
-        if self._keeper.has_replaced_released and not self._current.mended:
+        """Release the lease again after an error, if no host held it before and none needs it."""
+        if self.db is not None and can_give_back(self._keeper, self.db, self._keyring):
             await release_after_error(self._keeper)
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
@@ -382,6 +378,20 @@ def _volatile(db: Database, *, crashed: bool) -> str:
     return (
         "power" if crashed and volatile == "nothing" and intent_replay.is_in_use(db) else volatile
     )
+
+
+def can_give_back(keeper: LeaseKeeper, db: Database, keyring: Keyring) -> bool:
+    """Return whether a failed opening may release its lease, so that any host may take it.
+
+    No host may have held the lease before. But a lease that fsck -y made in place of a lost lease
+    was held by no host either, although the local state may have changes that are not in the
+    bucket. So the rows must show that the bucket has all changes.
+    """
+    try:
+        return keeper.has_replaced_released and needs_no_lease(db, keyring)
+    except S3fsError as exc:
+        _log.warning("the lease is kept, because the local state cannot be read: %s", exc)
+        return False
 
 
 async def release_after_error(keeper: LeaseKeeper) -> None:

@@ -7,21 +7,25 @@ from dataclasses import replace
 import pytest
 
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import (
     DatabaseFullError,
     HeldError,
     PassphraseError,
+    StoreUnavailableError,
 )
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import cached_blocks
-from s3fs_meta.model import BlockState
-from s3fs_meta.sync.hooks import Hook
+from s3fs_meta.meta.tables import cached_blocks, inodes
+from s3fs_meta.model import ROOT_INO, BlockState
+from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
+from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising
-from tests.sync.conftest import Power, read_file, unmount, write_file
+from tests.sync.conftest import REGULAR, Power, failing_append, read_file, unmount, write_file
 from tests.sync.opening.histories import end_at, require_files, rot, written
 
 CONTENT = b"hello" * 1000
@@ -92,6 +96,35 @@ async def test_failed_opening_keeps_the_lease_that_protects_unshipped_changes(
             pass
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == CONTENT
+
+
+@pytest.mark.parametrize("left", ["block", "row", "attempt"])
+async def test_failed_opening_keeps_the_lease_that_replaces_a_lost_lease(
+    power: Power, left: str
+) -> None:
+    """fsck -y makes a released lease, although this host has changes that are not in the bucket."""
+    store = FaultyStore(power.store)
+    hook = failing_append(store) if left == "attempt" else no_hook
+    async with power.session("a", tasks=False, store=store, hook=hook) as session:
+        if left == "row":
+            session.db.begin()
+            inodes.create(session.db, REGULAR, 0, 0, ROOT_INO, 0)
+        else:
+            write_file(session, CONTENT)
+        if left == "attempt":
+            with pytest.raises(StoreUnavailableError):
+                await session.flush()
+        session.durability.commit()
+    del power.store.objects[lease_codec.KEY]
+    await mend_lease(power.store, (await power.keys()).keyring, power.clock)
+
+    with pytest.raises(DatabaseFullError):
+        async with power.session("a", options=OpenOptions(hook=failing_at("epoch noted"))):
+            pass
+
+    with pytest.raises(HeldError):
+        async with power.session("b"):
+            pass
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:

@@ -16,6 +16,7 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
+from s3fs_meta.errors import HeldError, S3fsError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
@@ -89,17 +90,37 @@ async def open_for_mount(
     front.notice(
         f"changing the page size of the database from {page_size_of(volume.db)} to {wanted} bytes"
     )
-    volume.db.begin_local()
-    image_head.want_image(volume.db)
-    await close_filesystem(volume, release=False)
-    await state_dir.lock(wait_s=plan.open.lock_wait_s)
-    try:
-        await trio.to_thread.run_sync(change_page_size, state_dir.database, wanted)
-    finally:
-        state_dir.unlock()
+    await _change_page_size(volume, plan, wanted)
     volume = await open_it()
     unreached = await _announce_superblock(volume, wanted)
     return replace(volume, notices=(*volume.notices, *unreached))
+
+
+async def _change_page_size(volume: Volume, plan: MountPlan, wanted: int) -> None:
+    """Close a volume, and change the page size of its database; the next opening keeps the lease.
+
+    Raises:
+        HeldError: another process on this host has begun to use the filesystem.
+        UsageError, DatabaseError, OSError: the page size could not be changed. If no host held the
+            lease before the opening, the lease is released again.
+    """
+    is_as_found = can_give_back(volume.keeper, volume.db, volume.keyring)
+    try:
+        volume.db.begin_local()
+        image_head.want_image(volume.db)
+        await close_filesystem(volume, release=False)
+        await volume.state_dir.lock(wait_s=plan.open.lock_wait_s)
+        try:
+            await trio.to_thread.run_sync(change_page_size, volume.state_dir.database, wanted)
+        finally:
+            volume.state_dir.unlock()
+    except HeldError:
+        raise
+    except (S3fsError, OSError):
+        if is_as_found:
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                await release_after_error(volume.keeper)
+        raise
 
 
 async def _healed(volume: Volume) -> Volume:

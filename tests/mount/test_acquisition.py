@@ -19,6 +19,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from tests.cli.conftest import Place
+from tests.cli.fsck_in_process import state_of
 from tests.faults import raising
 from tests.programs import Program
 
@@ -71,6 +72,18 @@ def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, pla
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
+
+
+def test_failed_change_of_the_page_size_releases_the_lease(program: Program, place: Place) -> None:
+    """Another host can mount the filesystem if the disk has no space for a second database."""
+    _page_size(place, program.cachedir)
+    (state_of(place, program.cachedir).path / "meta.db-resized").mkdir()
+
+    with pytest.raises(OSError, match=r"meta\.db-resized"):
+        _page_size(place, program.cachedir, "page_size=16K")
+
+    assert _is_released(place)
+    assert _page_size(place, program.cachedir.with_name("elsewhere")) == 4096
 
 
 @pytest.mark.parametrize("damaged", [False, True])

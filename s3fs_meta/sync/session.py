@@ -478,18 +478,31 @@ class Session:
         try:
             await self._lead_at_end()
             await self._sync_at_end()
+            is_shipped = self.is_everything_shipped
         except BaseException as exc:
-            if isinstance(exc, (S3fsError, OSError)) and self.is_everything_shipped:
-                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                    await release_after_error(self.volume.keeper)
-            self.volume.db.close()
-            let_go(self.volume)
+            try:
+                if isinstance(exc, (S3fsError, OSError)):
+                    with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                        await self._release_if_shipped()
+            finally:
+                self.volume.db.close()
+                let_go(self.volume)
             raise
         try:
-            await close_filesystem(self.volume, release=self.is_everything_shipped)
+            await close_filesystem(self.volume, release=is_shipped)
         except (FencedError, LostLeaseError) as exc:
             # The lease is lost or held by another host, so this host cannot release it.
             _log.warning("cannot release the lease, which was already lost: %s", exc)
+
+    async def _release_if_shipped(self) -> None:
+        """Release the lease if it is held and the bucket has all changes, after a disk error."""
+        try:
+            is_unneeded = self.volume.keeper.is_held and self.is_everything_shipped
+        except S3fsError as exc:
+            _log.warning("the lease is kept, because the local state cannot be read: %s", exc)
+            return
+        if is_unneeded:
+            await release_after_error(self.volume.keeper)
 
     @property
     def is_everything_shipped(self) -> bool:

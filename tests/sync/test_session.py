@@ -12,6 +12,7 @@ from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.sync.chain import abandoned_txgs
+from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -268,3 +269,23 @@ async def test_end_of_a_session_keeps_the_lease_that_protects_unshipped_changes(
     with pytest.raises(HeldError):
         async with power.session("b"):
             pass
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_end_reports_the_first_error_if_the_database_also_fails(
+    power: Power, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    """The state directory is unlocked, so that this process can mount the filesystem again."""
+    async with power.session("a", tasks=False) as session:
+        await session.flush_at_end()
+        await session.close()
+    options = OpenOptions(read_only=read_only)
+    async with power.session("a", options=options, tasks=False) as session:
+        session.db.connection.execute("DROP TABLE outbox")
+        monkeypatch.setattr(session.files, "sync_everything", raising(FULL))
+
+        with pytest.raises(OSError, match="the disk is full"):
+            await session.close()
+
+        assert not session.volume.state_dir.is_locked_by_other
+        assert session.db.is_closed

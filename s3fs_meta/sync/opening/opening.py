@@ -414,7 +414,8 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
 
     Raises:
         StoreError: the lease was not released; the local state is clean.
-        OSError, DatabaseError: the disk failed; the next mount treats the end as a crash.
+        OSError, DatabaseError: the disk failed; the next mount treats the end as a crash, or
+            writes the local state to the disk again.
     """
     release = release and volume.keeper.is_held
     try:

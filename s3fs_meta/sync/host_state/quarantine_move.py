@@ -73,7 +73,9 @@ def resume(state: Path, quarantines: str) -> None:
     for aside in sorted(state.glob(quarantines)):
         if aside.is_symlink() or not aside.is_dir():
             continue
-        if not _is_interrupted(state, aside):
+        if _is_used_since(state, aside):
+            _unmark(aside)
+        elif not _is_interrupted(state, aside):
             if not any(aside.iterdir()):  # interrupted before the first link
                 aside.rmdir()
         elif (aside / _BLOCKS).exists():
@@ -116,9 +118,13 @@ def _finish(state: Path, aside: Path) -> None:
             (state / name).rename(aside / name)
     sync_path(aside)
     sync_path(state)
+    _unmark(aside)
+
+
+def _unmark(aside: Path) -> None:
+    """Durably remove the mark, if it exists, so that no files of a later database are moved."""
     if (aside / _MARK).exists():
         (aside / _MARK).unlink()
-        # The next process must not treat the logs of a new database as the rest of this move.
         sync_path(aside)
 
 
@@ -137,6 +143,15 @@ def _is_interrupted(state: Path, aside: Path) -> bool:
     """Return whether a quarantine directory belongs to a move that did not end."""
     is_marked = (aside / _MARK).exists()
     return is_marked or any(_is_same(state / name, aside / name) for name in _DATABASE_FILES)
+
+
+def _is_used_since(state: Path, aside: Path) -> bool:
+    """Return whether a process has used the state directory since a marked move was interrupted.
+
+    Older program versions ignore the mark, and every use creates the directory of the block files
+    again. The files in *state* then belong to a later database.
+    """
+    return all(path.exists() for path in (aside / _MARK, aside / _BLOCKS, state / _BLOCKS))
 
 
 def _is_same(one: Path, other: Path) -> bool:

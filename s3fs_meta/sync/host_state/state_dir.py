@@ -228,8 +228,7 @@ class StateDir:
         move.
 
         Raises:
-            DatabaseError: the disk is full or failed; the state is complete, here or in the
-                quarantine.
+            DatabaseError: the disk is full or failed; no file is lost.
         """
         aside = self.quarantine(stamp)
         quarantine_move.move(self.path, aside)

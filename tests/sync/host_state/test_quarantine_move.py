@@ -199,6 +199,26 @@ def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Pat
     assert files_in(state.path) == {"meta.db": b"new db", "meta.db-wal": b"new wal"}
 
 
+@pytest.mark.parametrize("steps", [4, 5])
+def test_database_of_an_older_program_stays_after_a_killed_quarantine_without_hard_links(
+    tmp_path: Path, steps: int
+) -> None:
+    """An older program ignores the mark: it quarantines the rest, and makes a new database."""
+    state = new_state(tmp_path / "s")
+    assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS)
+    for name in FILES:
+        (state.path / name).unlink(missing_ok=True)
+    state.blocks.mkdir()
+    for name in FILES:
+        (state.path / name).write_bytes(b"later " + FILES[name])
+
+    assert state.try_lock()
+
+    state.unlock()
+    assert files_in(state.path) == {name: b"later " + data for name, data in FILES.items()}
+    assert not list(state.path.glob("kept-1/unfinished"))
+
+
 def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) -> None:
     """A disk without a journal may write the removal of a name before the new name.
 

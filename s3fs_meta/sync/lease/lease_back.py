@@ -5,7 +5,8 @@ Owns: the proof that no other host has written. Does not know: how the loss is d
 Keeps: the chain decides which host writes. The lease is stored again only if this host wrote the
 last link of the chain. Another writer would first append a fence record, and this host's next
 append would then fail, because the key is taken. A conditional write creates the lease or replaces
-its damaged bytes, so a lease of another host is never overwritten.
+its damaged bytes, so a lease of another host is never overwritten. No lease is stored if destroy
+has removed the superblock.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """
@@ -15,9 +16,11 @@ import logging
 from typing import Final
 
 from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import PreconditionError
+from s3fs_meta.errors import ObjectMissingError, ObjectTooLargeError, PreconditionError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -27,9 +30,9 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 
 _log = logging.getLogger(__name__)
 
+_KEPT: Final = "the mount is read-only and keeps its changes on this host"
 _ADVICE: Final = (
-    "the mount is read-only and keeps its changes on this host; unmount it, run s3fs-meta fsck -y"
-    " here, which makes a lease, and mount it again"
+    f"{_KEPT}; unmount it, run s3fs-meta fsck -y here, which makes a lease, and mount it again"
 )
 
 
@@ -55,10 +58,13 @@ async def put_back(
 
     Raises:
         FencedError: another host has the lease, or has written.
-        LostLeaseError: the bucket lost this writer's last changelog, too; the message says what to
-            do.
+        LostLeaseError: the filesystem was removed, or the bucket lost this writer's last changelog,
+            too; the message says what to do.
         StoreError: the store is unavailable; the next txg retries.
     """
+    if await _is_removed(store):
+        why = f"{lost.why}, and the superblock is removed, as after s3fs-meta destroy"
+        raise LostLeaseError(lost.url, why, lost.etag, _KEPT)
     try:
         await watch.require(link)
     except OlderBucketError as exc:
@@ -72,3 +78,20 @@ async def put_back(
         await keeper.put_back(lost)
         _log.error("%s; this host stored the lease again, because no other host has written", lost)
     await keeper.require_hold()
+
+
+async def _is_removed(store: ObjectStore) -> bool:
+    """Return whether the superblock is a tombstone, or both superblock objects are missing.
+
+    The chain does not show this: a txg that this writer has shipped since ``destroy`` listed the
+    objects stays in the bucket.
+    """
+    for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
+        try:
+            data = (await store.get(key, TEXT_OBJECT_BYTES_MAX)).data
+        except ObjectMissingError:
+            continue
+        except ObjectTooLargeError:
+            return False
+        return superblock_codec.tombstone_label(data) is not None
+    return True

@@ -7,6 +7,7 @@ import trio.testing
 from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import FencedError, ReadOnlyStateError
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
@@ -135,6 +136,30 @@ async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power
     await mend_lease(power.store, (await power.keys()).keyring, power.clock)
     async with power.session("a", options=OpenOptions(mend=Mend())) as session:
         assert await read_file(session, ino) == b"not shipped"
+
+
+@pytest.mark.parametrize("has_tombstone", [True, False])
+async def test_lost_lease_is_not_restored_in_a_removed_filesystem(
+    power: Power, has_tombstone: bool
+) -> None:
+    """The last changelog still exists if it was shipped after destroy listed the objects."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"shipped")
+        await session.flush()
+        _lose_lease(power.store, "missing")
+        del power.store.objects[superblock_codec.COPY_KEY]
+        if has_tombstone:
+            tombstone = superblock_codec.encode_tombstone("test")
+            power.store.objects[superblock_codec.KEY] = tombstone
+        else:
+            del power.store.objects[superblock_codec.KEY]
+        before = dict(power.store.objects)
+
+        with pytest.raises(LostLeaseError, match="superblock is removed, as after"):
+            await session.flush_now()
+
+        assert power.store.objects == before
+        assert session.status.state is MountState.DEGRADED
 
 
 @pytest.mark.parametrize("check", ["require_shipped", "require_hold"])

@@ -182,7 +182,8 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
     """Delete objects if the superblock is still the tombstone.
 
     Names of changelogs, the lease and the superblock are the same in each filesystem. If another
-    destroy was faster, objects with these names may belong to a filesystem created since then.
+    destroy was faster than this process, they may belong to a filesystem that was made since then.
+    Repetitions of a failed request are not checked again.
     """
     try:
         found = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data

@@ -543,13 +543,13 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
 def _needs_no_lease(volume: Volume, report: Report) -> bool:
     """Return whether the bucket has all changes of this host.
 
-    After a crash, all rows count as changed. But if no host held the lease before this run, and it
-    was not lost, the crashed process was a read-only mount, which had nothing to upload.
+    After a crash, all rows count as changed. But if no host held the lease before this run, and the
+    lease was not lost, the crashed process had nothing to upload: it was a read-only mount, or it
+    released the lease after an error.
     """
     db = volume.db
     was_released = volume.keeper.has_replaced_released and _CLOSED not in report.broken
-    was_read_only = volume.crashed and was_released
-    changed = report.changes_rows if was_read_only else db.changed
+    changed = report.changes_rows if volume.crashed and was_released else db.changed
     try:
         return not changed and abandoned_txgs.wanted(db) is None and is_settled(db)
     except (CorruptionError, DatabaseError):

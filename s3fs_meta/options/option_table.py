@@ -102,7 +102,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "wal_autocheckpoint",
         "wal_autocheckpoint",
         "PAGES",
-        integer(0, 1 << 31),
+        integer(0, (1 << 31) - 1),
         "0",
         "Size of the WAL, in pages, at which a commit checkpoints it. With 0 the mount checkpoints "
         "in the background.",

@@ -94,6 +94,7 @@ def test_unknown_mount_option_is_refused_with_a_suggestion() -> None:
         "uid=root",
         "uid=4294967295",
         "wal_autocheckpoint=-1",
+        "wal_autocheckpoint=2147483648",
         "endpoint_url=",
         "remount",
         "ro=1",

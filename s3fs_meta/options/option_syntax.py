@@ -66,14 +66,14 @@ def parse_size(word: str, text: str, example: str = "512M") -> int:
         example: an example of a value, for the error message.
 
     Raises:
-        UsageError: the text is not a size.
+        UsageError: the text is not a size, or the size is above the maximum.
     """
     match = _SIZE.fullmatch(text.strip())
-    size_bytes = math.inf
-    if match is not None:
-        size_bytes = float(match[1]) * _SIZE_UNITS[match[2].upper()]
-    if size_bytes > SIZE_BYTES_MAX:
+    if match is None:
         raise UsageError(f"{word}={text} is not a size; write for example {word}={example}")
+    size_bytes = float(match[1]) * _SIZE_UNITS[match[2].upper()]
+    if size_bytes > SIZE_BYTES_MAX:
+        raise UsageError(f"{word}={text} is above the maximum, {size_text(SIZE_BYTES_MAX)}")
     return int(size_bytes)
 
 

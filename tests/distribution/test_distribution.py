@@ -141,8 +141,8 @@ def test_documented_commands_install_and_remove_links_to_the_man_pages(
         return [path for path in tmp_path.rglob("*") if path.is_symlink()]
 
     linked = run(link)
-    pages = {path.name for path in linked if path.is_file() and path.suffix == ".1"}
-    assert pages == {name for name in man_pages.pages() if name.endswith(".1")}
+    pages = {path.name for path in linked if path.is_file() and path.suffix in {".1", ".8"}}
+    assert pages == set(man_pages.pages())
     assert (tmp_path / ".local/share/bash-completion/completions/s3fs-meta").is_file()
     assert run(remove) == []
 

@@ -79,7 +79,7 @@ def recover_key(
         return passphrase_source.ask_terminal("Recovery key: ", "--recovery-key-file").encode()
 
     place = targets.of_url(url, access.cachedir)
-    secret: Secret = RecoveryKey(typed, given=True)
+    secret: Secret = RecoveryKey(typed, given="as a recovery key")
     if renew:
         if recovery_key_file is None:
             secret = access.secret()

@@ -65,8 +65,11 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
 
 def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
     """Return the passphrase of an existing filesystem as a secret that is read when needed."""
-    environment = from_environment()
-    given = file is not None or environment is not None
+    environment, given = from_environment(), ""
+    if file is not None:
+        given = f"in the passphrase file {str(file)!r}"
+    elif environment is not None:
+        given = f"in ${secret_environment.VARIABLE}"
     return Passphrase(lambda: existing(environment, file, ask), given=given)
 
 

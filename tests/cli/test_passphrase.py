@@ -53,3 +53,19 @@ def test_passphrase_file_that_other_users_can_read_causes_one_warning(
             f"s3fs-meta: other users can read the passphrase file {str(file)!r}: chmod 600"
             for file in named
         )
+
+
+def test_error_about_a_needless_passphrase_names_its_source(
+    program: Program, empty: Place, tmp_path: Path
+) -> None:
+    """The passphrase may be in a variable that the user has forgotten."""
+    program.ok("mkfs", "--plain", empty.url)
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    file.chmod(0o600)
+
+    done = program.run("fsck", "-n", "--passphrase-file", file, empty.url)
+    assert f"a passphrase is given in the passphrase file {str(file)!r}; leave" in done.stderr
+    program.environment["S3FS_META_PASSPHRASE"] = "one"
+    done = program.run("fsck", "-n", empty.url)
+    assert "a passphrase is given in $S3FS_META_PASSPHRASE; leave" in done.stderr

@@ -198,7 +198,8 @@ async def _open_remembered(
     superblock = superblock_codec.decode(superblock_codec.KEY, data)
     if secret.given and not superblock.encrypted:
         raise PassphraseError(
-            "a passphrase was given, but the filesystem of the local state is not encrypted"
+            f"a passphrase is given {secret.given}, but the filesystem of the local state is not"
+            " encrypted; leave the passphrase out to use a filesystem without encryption"
         )
     return superblock, await secret.open(superblock)
 

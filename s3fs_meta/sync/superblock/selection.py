@@ -411,8 +411,8 @@ def _require_encrypted(
     """Raise PassphraseError if a passphrase is given but no copy is encrypted."""
     if secret.given and not any(map(_encrypted, copies)):
         raise PassphraseError(
-            f"the filesystem {store.url} is not encrypted, although a passphrase is given;"
-            " leave the passphrase out to use a filesystem without encryption"
+            f"the filesystem {store.url} is not encrypted, although a passphrase is given"
+            f" {secret.given}; leave the passphrase out to use a filesystem without encryption"
         )
 
 

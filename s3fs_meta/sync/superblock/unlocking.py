@@ -20,8 +20,11 @@ class Secret(Protocol):
     """A secret that unlocks superblocks of one filesystem."""
 
     @property
-    def given(self) -> bool:
-        """Return whether the user gave the secret in advance, and therefore expects encryption."""
+    def given(self) -> str:
+        """Return how the user gave the secret in advance, and therefore expects encryption.
+
+        For example "in $S3FS_META_PASSPHRASE"; "" if the user was not asked yet.
+        """
         ...
 
     def ask(self) -> None:
@@ -45,13 +48,13 @@ class Secret(Protocol):
 class _Typed(Secret):
     """A secret that a user types or that a file contains."""
 
-    def __init__(self, source: Callable[[], bytes], *, given: bool = False) -> None:
+    def __init__(self, source: Callable[[], bytes], *, given: str = "") -> None:
         """Create a secret; the user is asked for it when it is first needed.
 
         Args:
             source: returns the secret, or asks the user for it.
-            given: an option, a file or the environment contains the secret, so the filesystem must
-                be encrypted.
+            given: how the user gave the secret, so that the filesystem must be encrypted; "" if the
+                source asks the user.
         """
         self._source = source
         self._given = given
@@ -59,7 +62,7 @@ class _Typed(Secret):
 
     @property
     @override
-    def given(self) -> bool:
+    def given(self) -> str:
         return self._given
 
     @override
@@ -103,8 +106,8 @@ class HeldKeys(Secret):
 
     @property
     @override
-    def given(self) -> bool:
-        return self._keyring.encrypted
+    def given(self) -> str:
+        return "to the mount" if self._keyring.encrypted else ""
 
     @override
     def ask(self) -> None:

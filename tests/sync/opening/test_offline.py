@@ -313,7 +313,7 @@ async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: P
         local_state.put(session.db, "key_check", "00")
         session.db.commit()
         await session.close()
-    given = Passphrase(lambda: power.passphrase, given=True)
+    given = Passphrase(lambda: power.passphrase, given="in a file")
     state_dir, options = StateDir(power.home / "a"), OpenOptions(read_only=True)
 
     error = OfflineError if power.encrypted else PassphraseError

@@ -423,11 +423,12 @@ async def test_unencrypted_superblock_is_refused_if_a_passphrase_is_given(encryp
     before = dict(encrypted.store.objects)
 
     for host in ("a", "b"):
-        secret = Passphrase(lambda: b"secret", given=True)
+        secret = Passphrase(lambda: b"secret", given="in a file")
         with pytest.raises((PassphraseError, ExchangedSuperblockError)):
             await open_keys(encrypted.store, encrypted.remembered(host), secret)
-    secret = Passphrase(lambda: b"secret", given=True)
-    with pytest.raises(PassphraseError, match="is not encrypted, although a passphrase is given"):
+    secret = Passphrase(lambda: b"secret", given="in a file")
+    why = "is not encrypted, although a passphrase is given in a file; leave the passphrase out"
+    with pytest.raises(PassphraseError, match=why):
         await open_first(encrypted.store, encrypted.remembered("a"), secret)
     assert encrypted.store.objects == before
 

@@ -30,6 +30,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import with_options
+from s3fs_meta.objects import urls
 from s3fs_meta.sync.host_state.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 
@@ -170,9 +171,11 @@ def fsck(
         objects_from is not None,
     )
     _require_all(answer, for_all)
+    copy = None if objects_from is None else objects_from_option.copy_of(objects_from, access.s3)
+    urls.require_bucket(access.s3, url, *([] if copy is None else [copy.url]))
     plan = CheckPlan(
         place=targets.of_url(url, access.cachedir),
-        s3=access.s3,
+        s3=urls.options_of(url, access.s3),
         open=OpenOptions(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
@@ -182,7 +185,7 @@ def fsck(
         accept_superblock=accept_superblock,
         verbose=verbose and not json,
         publish_local=publish_local,
-        objects_from=None if objects_from is None else objects_from_option.url_of(objects_from),
+        objects_from=copy,
         end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:

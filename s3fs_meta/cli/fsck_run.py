@@ -102,7 +102,7 @@ class CheckPlan:
     accept_superblock: bool = False
     verbose: bool = False
     publish_local: bool = False  # upload the local state if its last txg is not in the bucket
-    objects_from: str | None = None  # URL of the copy of the bucket from which objects are restored
+    objects_from: BucketCopy | None = None
     end_at: Txg | None = None  # the last txg to keep; later txgs are abandoned
 
 
@@ -390,8 +390,7 @@ async def _check_alone(
         epoch = Epoch(lease.epoch + 1) if lease.released else lease.epoch
         examined = Examined(volume.db, store, volume.keyring, cache, epoch=epoch, facts=facts)
         if plan.objects_from is not None:
-            source = BucketCopy(plan.objects_from, plan.s3)
-            uuid = volume.uuid
+            source, uuid = plan.objects_from, volume.uuid
             filesystem = RestoredFilesystem(store, volume.keyring, uuid, state_dir.path)
             deep = plan.wanted.deep
             lines = await objects_from_option.mend_packs(source, filesystem, volume.db, deep=deep)
@@ -437,7 +436,7 @@ async def _open(
         keys = await _mend_superblock(plan, store, secret, report)
         if plan.objects_from is not None:
             lines = await objects_from_option.mend_metadata(
-                BucketCopy(plan.objects_from, plan.s3),
+                plan.objects_from,
                 RestoredFilesystem(store, keys.keyring, keys.superblock.uuid, plan.place.state),
                 lock_wait_s=plan.open.lock_wait_s,
             )

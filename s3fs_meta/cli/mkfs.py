@@ -101,7 +101,7 @@ def mkfs(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta mkfs``: create a filesystem."""
-    urls.parse(url)
+    urls.require_bucket(access.s3, url)
     if plain and access.passphrase_file is not None:
         raise UsageError("--plain and --passphrase-file cannot be combined")
     block_bytes = parse_size("--block-size", block_size, "512K")

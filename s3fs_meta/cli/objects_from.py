@@ -18,6 +18,7 @@ from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingErr
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
@@ -43,6 +44,12 @@ class RestoredFilesystem(NamedTuple):
 def url_of(words: str) -> str:
     """Return the URL of a copy of the bucket; an argument without a scheme is a directory."""
     return words if "://" in words else f"local://{Path(words).absolute()}"
+
+
+def copy_of(words: str, options: S3Options) -> BucketCopy:
+    """Return the copy that an argument names, with the options that its URL uses."""
+    url = url_of(words)
+    return BucketCopy(url, urls.options_of(url, options))
 
 
 async def mend_metadata(

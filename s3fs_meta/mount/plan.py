@@ -75,7 +75,8 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         UsageError: an option, the URL or the mountpoint is unusable; nothing was changed.
         SettingsError: the state directory cannot be used; nothing was changed.
     """
-    urls.parse(url)
+    s3 = S3Options(options.endpoint_url, options.region, options.profile)
+    urls.require_bucket(s3, url)
     _check_mountpoint(mountpoint)
     _check_privileges(options)
     Compressor.for_name(options.compression)
@@ -93,7 +94,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         place=place,
         mountpoint=Path(path),
         options=_absolute(options),
-        s3=S3Options(options.endpoint_url, options.region, options.profile),
+        s3=s3,
         open=OpenOptions(
             pragmas=pragmas,
             read_only=options.read_only,

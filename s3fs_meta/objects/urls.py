@@ -70,6 +70,25 @@ def parse(url: str) -> StoreAddress:
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 
+def require_bucket(options: S3Options, *urls: str) -> None:
+    """Refuse options that have no effect, because no URL is that of a bucket.
+
+    Raises:
+        UsageError: an option is given but no URL is that of a bucket, or a URL is invalid.
+    """
+    given = [word for word, value in options._asdict().items() if value is not None]
+    buckets = [url for url in urls if isinstance(parse(url), S3Address)]
+    if given and not buckets:
+        raise UsageError(
+            f"the option {given[0]} has no effect on {urls[0]!r}, because only s3:// URLs use it"
+        )
+
+
+def options_of(url: str, options: S3Options) -> S3Options:
+    """Return the options that a URL uses: none for a local store."""
+    return S3Options() if isinstance(parse(url), LocalAddress) else options
+
+
 def above(url: str) -> list[str]:
     """Return the URLs of the parents of *url* that may contain objects, nearest first.
 
@@ -117,7 +136,7 @@ def open_store(
 
     Args:
         url: a URL of one of the forms that ``parse`` accepts.
-        options: used only for buckets.
+        options: settings of a bucket's store; refused for a local store.
         make_root: True to create the directory of a local store, for mkfs.
         probe_only: True if the caller reads only a few objects, which may not be in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
@@ -125,13 +144,15 @@ def open_store(
 
     Raises:
         AbsentDirectoryError: the directory does not exist.
-        UsageError: the URL is invalid, or its path is a file instead of a directory.
+        UsageError: the URL is invalid, or its path is a file instead of a directory; or an option
+            has no effect or is invalid.
     """
-    address = parse(url)
+    address, options = parse(url), options or S3Options()
+    require_bucket(options, url)
     required = not (make_root or probe_only or may_be_absent)
     if isinstance(address, LocalAddress) and required and not address.root.exists():
         raise AbsentDirectoryError(url)
-    endpoint_url = (options or S3Options()).endpoint_url
+    endpoint_url = options.endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
     meter = Meter()
@@ -141,7 +162,7 @@ def open_store(
         )
         bare: ObjectStore = MeteredStore(local, meter)
     else:
-        bare = _open_bucket(address, options or S3Options(), meter)
+        bare = _open_bucket(address, options, meter)
     return CountingStore(RetryingStore(bare, notify=notify, charge=charge), meter)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.cli.objects_from import url_of
+from s3fs_meta.cli.objects_from import BucketCopy, copy_of, url_of
+from s3fs_meta.objects.urls import S3Options
 from tests.cli.conftest import Place
 from tests.damage import flipped
 from tests.programs import Program
@@ -20,16 +21,30 @@ def test_objects_from_option_accepts_a_path_without_a_scheme(
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
+def test_only_a_copy_in_a_bucket_uses_the_options_of_buckets() -> None:
+    """The copy and the filesystem may be of different kinds."""
+    options = S3Options("https://nas:9000")
+    assert copy_of("s3://bucket/prefix", options) == BucketCopy("s3://bucket/prefix", options)
+    assert copy_of("local:///srv/copy", options) == BucketCopy("local:///srv/copy", S3Options())
+
+
 def test_invalid_use_of_the_objects_from_option_is_refused(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path."""
+    """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path.
+
+    It refuses an option of buckets if neither the filesystem nor the copy is in a bucket.
+    """
     assert program.run("fsck", "-p", "--objects-from", tmp_path, place.url).returncode == 16
     refused = program.run("fsck", "-y", "--objects-from", place.bucket, place.url)
     assert refused.returncode == 16
     assert "is the bucket to repair" in refused.stderr
     refused = program.run("fsck", "-y", "--objects-from", tmp_path / "none", place.url)
     assert refused.returncode == 16
+    words = ("--objects-from", tmp_path, "--region", "x", place.url)
+    refused = program.run("fsck", "-y", *words)
+    assert refused.returncode == 16
+    assert "the option region has no effect" in refused.stderr
 
 
 @pytest.mark.mount

@@ -44,6 +44,12 @@ def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -
     assert not list(tmp_path.iterdir())
 
 
+def test_mount_option_of_a_bucket_is_refused_for_a_local_store(tmp_path: Path) -> None:
+    options = parse_mount_options(["region=x"])
+    with pytest.raises(UsageError, match="the option region has no effect on 'local:///srv/store'"):
+        make_plan(URL, tmp_path, options)
+
+
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
 def test_mount_plan_refuses_an_invalid_url(tmp_path: Path, url: str) -> None:
     """The error about a wrong URL shows the valid forms of a URL."""

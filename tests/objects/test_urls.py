@@ -18,7 +18,9 @@ from s3fs_meta.objects.urls import (
     StoreAddress,
     above,
     open_store,
+    options_of,
     parse,
+    require_bucket,
 )
 
 
@@ -104,6 +106,19 @@ def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
     """An invalid endpoint is refused without a network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))
+
+
+@pytest.mark.parametrize("word", ["endpoint_url", "region", "profile"])
+def test_option_of_a_bucket_is_refused_for_a_local_store(tmp_path: Path, word: str) -> None:
+    """The option has an effect if any URL of a command is that of a bucket."""
+    url, options = f"local://{tmp_path}", S3Options(**{word: "https://x"})
+    with pytest.raises(UsageError, match=f"^the option {word} has no effect on '{url}'"):
+        open_store(url, options)
+    with pytest.raises(UsageError, match=f"^the option {word} has no effect on '{url}'"):
+        require_bucket(options, url, "local:///srv/copy")
+    require_bucket(options, url, "s3://bucket/copy")
+    assert options_of(url, options) == S3Options()
+    assert options_of("s3://bucket/copy", options) == options
 
 
 async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Work on directory trees on a used mount, compared with a new mount and with other filesystems.
 
 The used mount has *cached* files of 4 KiB in its cache and in the bucket, and *txgs* transaction
-groups of a simulated week in its history. The steps are taken from ``workloads``: they unpack,
-search, copy and remove a tree of *files* files. As in ``workloads``, the steps alternate between
-all filesystems.
+groups of a simulated week in its history. The steps are those of ``workloads`` that unpack, search,
+copy and remove a tree of *files* files. The steps alternate between all filesystems, as in
+``workloads``.
 """
 
 import shutil

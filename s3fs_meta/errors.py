@@ -365,6 +365,14 @@ class NewerFormatError(FormatError):
         self.args = (self.message,)
 
 
+class DamagedDatabaseError(FormatError):
+    """SQLite found damage in a database; the change that it interrupted may be incomplete."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(path, what)
+        self.changed_nothing = False  # True if the error was raised before any row changed
+
+
 class MetadataError(CorruptionError):
     """Rows of the metadata contradict each other."""
 

@@ -17,6 +17,7 @@ import trio
 
 from s3fs_meta.errors import (
     BadRowError,
+    DamagedDatabaseError,
     FormatError,
     NewerFormatError,
     ObjectMissingError,
@@ -96,7 +97,8 @@ def failed(
 ) -> int:
     """Return the errno of an S3fsError; log the error unless it is a normal result.
 
-    An unreadable row fails only the request, unless the request had already changed rows.
+    An unreadable row or a damaged page of the database fails only the request, unless the request
+    had already changed rows.
 
     Args:
         status: the status of the mount; it may be degraded.
@@ -114,7 +116,7 @@ def failed(
         _log.error(
             "request %s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code)
         )
-    half_done = isinstance(exc, BadRowError) and not exc.changed_nothing
+    half_done = isinstance(exc, (BadRowError, DamagedDatabaseError)) and not exc.changed_nothing
     if half_done:
         is_change = name not in CHANGES_NO_TWO_ROWS
         half_done = is_change if begun is None else status.is_half_done(begun)

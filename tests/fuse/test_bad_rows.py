@@ -10,7 +10,7 @@ import pyfuse3
 import pytest
 import trio
 
-from s3fs_meta.errors import BadRowError
+from s3fs_meta.errors import BadRowError, DamagedDatabaseError
 from s3fs_meta.fuse.error_boundary import failed
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
@@ -207,16 +207,21 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
     assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
-async def test_bad_row_found_during_a_change_degrades_the_mount(handlers: Handlers) -> None:
-    """If a change finds a bad row, its group is rolled back and the mount is degraded."""
-    bad, good, _link = await make_entries(handlers)
+@pytest.mark.parametrize(
+    "error", [BadRowError("the row", 3), DamagedDatabaseError("meta.db", "malformed")]
+)
+async def test_damage_found_during_a_change_degrades_the_mount(
+    handlers: Handlers, error: BadRowError | DamagedDatabaseError
+) -> None:
+    """If a change finds a bad row or page, its group is rolled back and the mount is degraded."""
+    _bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status
     begun = status.progress
     status.require_writable()
     handlers.fs.db.begin()
     inodes.set_flag(handlers.fs.db, good, InodeFlag.LOCKED, on=True)
 
-    failed(status, "rename", (), BadRowError("the row", bad), begun)
+    failed(status, "rename", (), error, begun)
 
     assert status.state is MountState.DEGRADED
     assert not inodes.get(handlers.fs.db, good).flags

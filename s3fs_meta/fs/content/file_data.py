@@ -23,6 +23,7 @@ from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.fetching.arrived_content import Content
 from s3fs_meta.errors import (
     BadRowError,
+    DamagedDatabaseError,
     InvalidRequestError,
     NotLocalError,
     RefusesDirectoryError,
@@ -338,7 +339,7 @@ class FileData:
             if before.mapped_blocks or before.size_bytes:
                 return before, self._parts(ino, offset, stop)
             return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]
-        except BadRowError as exc:
+        except (BadRowError, DamagedDatabaseError) as exc:
             exc.changed_nothing = True
             raise
 

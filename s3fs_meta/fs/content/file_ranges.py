@@ -14,6 +14,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     BadRowError,
+    DamagedDatabaseError,
     DatabaseError,
     InvalidRequestError,
     MetadataError,
@@ -269,7 +270,8 @@ class FileRanges:
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
-            DatabaseError, MetadataError, BadRowError: the rows of a slice are undone or incomplete.
+            DatabaseError, MetadataError, DamagedDatabaseError, BadRowError: the rows of a slice are
+                undone or incomplete.
 
         Always yields to other tasks.
         """
@@ -290,9 +292,12 @@ class FileRanges:
                 written_bytes += written
         except (DatabaseError, MetadataError):
             raise  # the rows of this slice, and perhaps of earlier slices, are undone or incomplete
-        except S3fsError as exc:
-            is_half_done = isinstance(exc, BadRowError) and self._status.is_half_done(begun)
+        except (DamagedDatabaseError, BadRowError) as exc:
+            is_half_done = not exc.changed_nothing and self._status.is_half_done(begun)
             if done == offset or is_half_done:
+                raise
+        except S3fsError:
+            if done == offset:
                 raise
         return max(done - offset, 0)
 

@@ -19,7 +19,12 @@ from urllib.parse import quote
 import apsw
 
 from s3fs_meta import sync_failures
-from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError, S3fsError
+from s3fs_meta.errors import (
+    DamagedDatabaseError,
+    DatabaseError,
+    DatabaseFullError,
+    S3fsError,
+)
 from s3fs_meta.limits import (
     DATABASE_BUSY_MS,
     DATABASE_SQL_BYTES_MAX,
@@ -144,5 +149,5 @@ def translated(exc: apsw.Error, path: str) -> S3fsError:
             f"the disk that contains {path!r} is full ({text}); free some space on it"
         )
     if isinstance(exc, _DAMAGE):
-        return FormatError(path, text)
+        return DamagedDatabaseError(path, text)
     return DatabaseError(f"SQLite failed on {path!r}: {text}")

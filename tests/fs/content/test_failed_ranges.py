@@ -7,7 +7,14 @@ import random
 
 import pytest
 
-from s3fs_meta.errors import BadRowError, MetadataError, S3fsError, TransientStoreError
+from s3fs_meta.errors import (
+    BadRowError,
+    DamagedDatabaseError,
+    DatabaseError,
+    MetadataError,
+    S3fsError,
+    TransientStoreError,
+)
 from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.meta.tables import block_map
@@ -65,6 +72,25 @@ async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     damage(fs, block_at(fs, other, 1), change)
+    with pytest.raises(error):
+        await fs.ranges.copy(ino, 0, other, 0, 2 * BLOCK_BYTES)
+
+
+@sliced(shared_blocks=1)
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [("RAISE(ABORT, 'failure')", DatabaseError), ("zeroblob(1 << 40)", DamagedDatabaseError)],
+)
+async def test_copy_that_sqlite_interrupts_in_a_later_slice_reports_the_error(
+    fs: Filesystem, volume: Volume, failure: str, error: type[S3fsError]
+) -> None:
+    """SQLite refuses a value of this length with an error that also reports damage."""
+    ino, _content = await uploaded(fs, volume, b"f", 2)
+    other, _before = await uploaded(fs, volume, b"g", 2)
+    fs.db.connection.execute(
+        "CREATE TEMP TRIGGER failing BEFORE INSERT ON main.block_map"
+        f" WHEN new.block_index = 1 BEGIN SELECT {failure}; END"
+    )
     with pytest.raises(error):
         await fs.ranges.copy(ino, 0, other, 0, 2 * BLOCK_BYTES)
 

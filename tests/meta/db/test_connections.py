@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from s3fs_meta import sync_failures
-from s3fs_meta.errors import DatabaseError, DatabaseFullError, FormatError
+from s3fs_meta.errors import DamagedDatabaseError, DatabaseError, DatabaseFullError, FormatError
 from s3fs_meta.limits import DATABASE_VALUE_BYTES_MAX
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
@@ -115,8 +115,8 @@ def test_only_one_module_opens_connections_to_sqlite() -> None:
     ("theirs", "ours"),
     [
         (apsw.FullError("f"), DatabaseFullError),
-        (apsw.CorruptError("c"), FormatError),
-        (apsw.NotADBError("n"), FormatError),
+        (apsw.CorruptError("c"), DamagedDatabaseError),
+        (apsw.NotADBError("n"), DamagedDatabaseError),
         (apsw.IOError("i"), DatabaseError),
         (apsw.BusyError("b"), DatabaseError),
         (apsw.Error(), DatabaseError),

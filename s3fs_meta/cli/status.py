@@ -169,7 +169,7 @@ def status(
         _show_unshipped(target, access.cachedir, json=json)
         return ExitStatus.DONE
     if target is None:
-        _show_all(json=json)
+        _show_all(json=json, every=every)
         return ExitStatus.DONE
     return _show(targets.of_either(target, access.cachedir), access, json=json, every=every)
 
@@ -261,17 +261,28 @@ def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) ->
         output.print_text("… and more; s3fs-meta flush uploads all changes")
 
 
-def _show_all(*, json: bool) -> None:
+def _show_all(*, json: bool, every: bool) -> None:
+    """Print a line, or all statistics, for each mount."""
     found = trio.run(_all_figures)
     if json:
         output.print_json({"mounts": found})
         return
     if not found:
         output.print_text("nothing is mounted")
-    for figures in found:
-        pending = figures.get("upload", {}).get("pending_bytes")
-        rest = "" if pending is None else f", {output.human_bytes(pending)} to upload"
-        output.print_text(f"{figures['url']} on {figures['mountpoint']}: {figures['state']}{rest}")
+    for number, figures in enumerate(found):
+        if not every:
+            output.print_text(_line(figures))
+            continue
+        if number:
+            output.print_text("")
+        output.print_table(status_view.table_rows(figures))
+
+
+def _line(figures: Mapping[str, Any]) -> str:
+    """Return the URL, mountpoint and state of a mount in one line."""
+    pending = figures.get("upload", {}).get("pending_bytes")
+    rest = "" if pending is None else f", {output.human_bytes(pending)} to upload"
+    return f"{figures['url']} on {figures['mountpoint']}: {figures['state']}{rest}"
 
 
 async def _all_figures() -> list[dict[str, Any]]:

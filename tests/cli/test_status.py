@@ -57,7 +57,12 @@ def test_status_finds_a_mount_by_path_or_url_and_lists_all_mounts(
     by_path = program.status(mounted.mountpoint)
     by_url = program.status(mounted.url)
     listed = json.loads(program.ok("status", "--json", here=False))["mounts"]
+    lines = program.ok("status", here=False)
+    tables = program.ok("status", "--all", here=False)
 
+    assert f"{mounted.url} on {mounted.mountpoint}: serving" in lines
+    assert "chain mark" not in lines
+    assert "chain mark" in tables
     assert by_path["state"] == by_url["state"] == "serving"
     assert by_path["inodes"] == 2
     assert by_path["file_bytes"] == 5000

@@ -3,6 +3,7 @@
 import pytest
 
 from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.hooks import TAKEOVER_STEPS
 from tests.model.machine import Event, Happening
 from tests.model.programs import FIRST, run
 from tests.sampled import sampled
@@ -19,7 +20,7 @@ def test_flush_after_a_cancelled_flush_ships_all_changes(
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("step", range(len(TAKEOVER_STEPS) - 1))
 @pytest.mark.parametrize("hosts", range(4))
 def test_mount_after_a_killed_takeover_succeeds(
     template: MemoryStore, step: int, hosts: int

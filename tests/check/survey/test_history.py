@@ -44,7 +44,7 @@ def hide(power: Power, session: Session, key: ObjectKey) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("harm", sampled(["hidden", "hidden above", "damaged"], 3))
+@pytest.mark.parametrize("harm", sampled(["hidden", "hidden above", "damaged"], 2))
 async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str) -> None:
     """fsck deletes wrong and damaged index objects, and the next mount rebuilds them.
 

@@ -30,6 +30,7 @@ from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.cache.upload_signal import UploadSignal
+from s3fs_meta.cache.waiting_writers import WaitingWriters
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
 from s3fs_meta.limits import (
@@ -47,6 +48,7 @@ from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs
 from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.retry import outage_of
 from s3fs_meta.objects.throttle import Throttles, throttles_of
 from s3fs_meta.options.settings import CacheOptions
 
@@ -71,11 +73,14 @@ class BlockCache:
         self.throttles = throttles = throttles or throttles_of(options)
         self._files = files
         self.bytes_max = options.cache_bytes
-        self._write_timeout_s = options.write_timeout_s
+        self.upload_signal = UploadSignal()  # wakes the uploader when a writer starts waiting
+        self.writers = WaitingWriters(
+            options.write_timeout_s, self.upload_signal, lambda: bool(outage_of(store).why)
+        )
         self.index = CacheIndex()
         self.pinned = PinnedTrees(db, self.index, options.cache_bytes)
         self.evictor = Evictor(
-            db, files, self.index, self.pinned, options.cache_bytes, self._let_go, self.note_room
+            db, files, self.index, self.pinned, options.cache_bytes, self._let_go, self.writers.wake
         )
         self.disk = DiskSpace(files.root, self.evictor.evict_bytes)
         self.fetcher = Fetcher(
@@ -88,9 +93,6 @@ class BlockCache:
             throttle=throttles.download,
             damage=damage,
         )
-        self._room = trio.Event()
-        self.upload_signal = UploadSignal()  # wakes the uploader when a writer starts waiting
-        self.writers_waiting = 0
         self.hits = 0
         self.misses = 0
         self.suspects = Suspects(db, files, keyring, self._forget)
@@ -487,7 +489,8 @@ class BlockCache:
         self.copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
-        self.note_room()
+        if self.writers.count:
+            self.writers.note_upload()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
         """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
@@ -507,7 +510,8 @@ class BlockCache:
             for block in piece:
                 self._let_go(block)
         await self.evictor.evict(0)
-        self.note_room()
+        if self.writers.count:
+            self.writers.wake()
 
     # --- make room in the cache ----------------------------------------------------------------
 
@@ -539,25 +543,19 @@ class BlockCache:
         """Wait until *size_bytes* fit into the cache, to slow writers down to the upload speed.
 
         Raises:
-            NoSpaceLeftError: the bytes did not fit until the write timeout, or the disk has only
+            NoSpaceLeftError: no upload has made room within the write timeout, or the disk has only
                 its reserve left.
         """
-        if self.find_room(size_bytes):
+
+        async def has_room() -> bool:
+            await self.evictor.evict(size_bytes)
+            return self.index.fits(size_bytes, self.bytes_max)
+
+        if self.find_room(size_bytes) or await has_room():
             return
-        await self.evictor.evict(size_bytes)
-        if self.index.fits(size_bytes, self.bytes_max):
-            return
-        self.writers_waiting += 1
-        try:
-            with trio.move_on_after(self._write_timeout_s), self.throttles.upload.lifted():
-                while not self.index.fits(size_bytes, self.bytes_max):
-                    self.upload_signal.set()
-                    await self._room.wait()
-                    await self.evictor.evict(size_bytes)
-                return
-        finally:
-            self.writers_waiting -= 1
-        raise NoSpaceLeftError("the cache is full of blocks that are not uploaded yet")
+        with self.throttles.upload.lifted():
+            if not await self.writers.wait(has_room):
+                raise NoSpaceLeftError("the cache is full of blocks that are not uploaded yet")
 
     async def resize(self, bytes_max: int) -> None:
         """Change the maximum size of the cache; evict clean blocks if it is smaller now.
@@ -569,14 +567,9 @@ class BlockCache:
         self.bytes_max = bytes_max
         self.evictor.resize(bytes_max)
         self.pinned.resize(bytes_max)
-        self.note_room()
+        self.writers.wake()
         self.upload_signal.set()
         await self.evictor.evict(0)
-
-    def note_room(self) -> None:
-        """Wake writers that wait for room, so that they check the free room again."""
-        self._room.set()
-        self._room = trio.Event()
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove the cache files of blocks without a row in ``cached_blocks``."""

@@ -1,8 +1,8 @@
 """A wrapper of a store that retries requests after transient failures.
 
 Owns: the number, duration and pauses of retries; recognising an earlier attempt's own write.
-Requests are retried only here; the inner stores make one attempt. A request is repeated only after
-TransientStoreError. Does not know: which store is wrapped.
+Only this module retries requests; the inner stores make one attempt. A request is repeated only
+after TransientStoreError. Does not know: which store is wrapped.
 """
 
 import random
@@ -34,7 +34,7 @@ from s3fs_meta.limits import (
     STORE_UNCONNECTED_S_MAX,
 )
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contact import Contact, Outage
+from s3fs_meta.objects.contact import NO_OUTAGE, Contact, Outage
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, listing_of
 from s3fs_meta.objects.wrapper import StoreWrapper
 
@@ -250,3 +250,13 @@ class RetryingStore(StoreWrapper):
         except (ObjectMissingError, ObjectTooLargeError):
             return None
         return stored.etag if stored.data == data else None
+
+
+def outage_of(store: ObjectStore) -> Outage:
+    """Return the outage of a store that retries requests, perhaps below other wrappers."""
+    found: object = store
+    while isinstance(found, StoreWrapper):
+        if isinstance(found, RetryingStore):
+            return found.outage
+        found = found.inner
+    return NO_OUTAGE

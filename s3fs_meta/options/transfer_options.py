@@ -128,7 +128,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "60",
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
-        "it fails with ENOSPC.",
+        "it fails with ENOSPC. While a pack is being uploaded, the write continues to wait.",
         "During an outage of the bucket, a write to a full cache waits at most `write_timeout`.",
         NO_EFFECT,
     ),

@@ -361,7 +361,7 @@ async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> 
         nursery.start_soon(cache.wait_for_room, 50 * KIB)
         await trio.testing.wait_all_tasks_blocked()
         await cache.resize(200 * KIB)
-    assert cache.writers_waiting == 0
+    assert cache.writers.count == 0
     await cache.upload_signal.wait(0)
     await cache.resize(50 * KIB)
 

@@ -144,7 +144,7 @@ async def test_writer_gets_the_room_of_blocks_that_a_finished_request_needed(
         with cache.evictor.keeping() as kept:
             kept.add(block)
             nursery.start_soon(cache.wait_for_room, 6)
-            await until(lambda: cache.writers_waiting)
+            await until(lambda: cache.writers.count)
             assert cache.index.get(block) is not None
 
     assert cache.index.get(block) is None

@@ -28,8 +28,8 @@ from s3fs_meta.meta.trees import tree_paths
 from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, Ino, PointInTime, Txg
 from s3fs_meta.mount.past_points import temporary_state
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
-from s3fs_meta.mount.statistics.figures import outage_of
 from s3fs_meta.objects.contact import Outage
+from s3fs_meta.objects.retry import outage_of
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.index.index_search import HistorySearch
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader

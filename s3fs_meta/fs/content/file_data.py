@@ -68,8 +68,7 @@ _REGULAR: Final = 0o100000
 _DIRECTORY: Final = 0o040000
 _EVICTED: Final = "its blocks were evicted before they could be used"
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
-# Bytes of a file within one cached block. The fields are the block's content (or the descriptor
-# of the block's file), the offset in the block, and the length.
+# Bytes of a file in one cached block: content or descriptor of its file, offset, and length.
 CachedBytes = tuple[int | Content, int, int]
 
 

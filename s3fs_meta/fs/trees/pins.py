@@ -305,7 +305,7 @@ class Pins:
                 for piece in slices(blocks):
                     self._pin_slice(piece, is_cached=is_cached)
                     await trio.lowlevel.checkpoint()
-        self._cache.note_room()
+        self._cache.writers.wake()
 
     def _pin_slice(self, piece: Iterable[tuple[BlockId, int]], *, is_cached: bool) -> None:
         for block, size_bytes in piece:

@@ -14,10 +14,9 @@ import trio
 from s3fs_meta.model import BlockState, PointInTime
 from s3fs_meta.mount.stores import with_options
 from s3fs_meta.objects.billing import NOTHING, RequestClass
-from s3fs_meta.objects.contact import NO_OUTAGE, Outage
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.metrics import CountingStore
-from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.retry import outage_of
 from s3fs_meta.sync.history.points_in_time import mark_of
 from s3fs_meta.sync.host_state.request_log import RequestLog
 from s3fs_meta.sync.session import Session
@@ -172,12 +171,6 @@ def requests_today(log: RequestLog) -> dict[str, int]:
         "sent_bytes": sum(billed.sent_bytes for billed in requests.values()),
         "received_bytes": sum(billed.received_bytes for billed in requests.values()),
     }
-
-
-def outage_of(store: ObjectStore) -> Outage:
-    """Return the start and the reason of the store's outage."""
-    inner = store.inner if isinstance(store, CountingStore) else store
-    return inner.outage if isinstance(inner, RetryingStore) else NO_OUTAGE
 
 
 def _outage(store: ObjectStore) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Sealer:
 
     def ripe_after_s(self) -> float:
         """Return the age at which blocks are sealed; it is 0 while writers wait for cache space."""
-        return 0.0 if self._cache.writers_waiting else self._bounds.seal_age_s
+        return 0.0 if self._cache.writers.count else self._bounds.seal_age_s
 
     async def next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks.

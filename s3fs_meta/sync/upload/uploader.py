@@ -36,6 +36,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
+    STORE_BODY_BYTES_PER_S_MIN,
     UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -126,7 +127,7 @@ class Uploader:
                         break
                     await self.acquire(batch)
                     nursery.start_soon(self.ship_and_release, batch)
-                if self._cache.writers_waiting and not self._pauses:
+                if self._cache.writers.count and not self._pauses:
                     await self._try(self._settle)
 
     async def acquire(self, batch: Sequence[Sealed]) -> None:
@@ -142,7 +143,7 @@ class Uploader:
 
         async def ship() -> None:
             await self._ship(batch)
-            if self._cache.writers_waiting:
+            if self._cache.writers.count:
                 await self._settle()
 
         try:
@@ -424,7 +425,13 @@ class Uploader:
         number = packs.create(self._db, pack.key, len(pack.data))
         await self._make_durable()
         self._hook("pack intended")
-        await self._put(pack)
+        # Writers wait for room while the pack is being sent, but not below the minimum speed.
+        until_s = trio.current_time() + len(pack.data) / STORE_BODY_BYTES_PER_S_MIN
+        self._cache.writers.sent_until_s.append(until_s)
+        try:
+            await self._put(pack)
+        finally:
+            self._cache.writers.sent_until_s.remove(until_s)
         self._hook("pack put")
         record = PackRecord(number, pack.key, len(pack.data))
         cut = self._cut

@@ -238,7 +238,7 @@ async def test_copy_that_waits_for_cache_room_shares_blocks_uploaded_during_the_
         before = fs.db.counters.block_bytes
         async with trio.open_nursery() as nursery:
             nursery.start_soon(clone, fs, b"file")
-            await until(lambda: volume.session.cache.writers_waiting == 1)
+            await until(lambda: volume.session.cache.writers.count == 1)
             await volume.upload()
 
         assert await whole(fs, look(fs, b"copy").ino) == content

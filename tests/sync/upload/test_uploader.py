@@ -82,6 +82,21 @@ async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interv
         assert session.status.writable
 
 
+async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(power: Power) -> None:
+    """While a pack is being sent, a writer does not fail with ENOSPC."""
+    faulty = FaultyStore(power.store)
+    options = SessionOptions(cache_bytes=MIB, sync_interval_s=3600, write_timeout_s=0.1)
+    async with power.session(
+        "a", store=faulty, session_options=options, bounds=IMPATIENT
+    ) as session:
+        gate = faulty.hold("create")
+        write_file(session, os.urandom(MIB - 4096))
+        await gate.wait_started()
+        with trio.move_on_after(0.5):  # the writer fails earlier if the timeout applies
+            await session.cache.wait_for_room(MIB // 2)
+        gate.open()
+
+
 async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
     """Programs can write files while the store is unreachable."""
     faulty = FaultyStore(power.store)

@@ -1,0 +1,87 @@
+"""How long writers wait for room in a full cache, while packs are sent slowly or not at all."""
+
+from collections.abc import Callable
+
+import trio
+import trio.testing
+
+from s3fs_meta.cache.upload_signal import UploadSignal
+from s3fs_meta.cache.waiting_writers import WaitingWriters
+
+Clock = trio.testing.MockClock
+TIMEOUT_S = 60.0
+PACK_S_MAX = 512.0  # a pack of 16 MiB at the minimum speed
+
+
+def new_writers(is_away: Callable[[], bool] = lambda: False) -> WaitingWriters:
+    """Return the writers of a cache whose bucket is away if *is_away* returns true."""
+    return WaitingWriters(TIMEOUT_S, UploadSignal(), is_away)
+
+
+async def waited_s(writers: WaitingWriters, has_room: Callable[[], bool]) -> tuple[bool, float]:
+    """Return whether a writer got room, and how long it waited."""
+
+    async def checked() -> bool:
+        return has_room()
+
+    began_s = trio.current_time()
+    return await writers.wait(checked), trio.current_time() - began_s
+
+
+async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -> None:
+    """Three packs take 200 s each; only the third makes enough room."""
+    writers, stored = new_writers(), []
+
+    async def upload() -> None:
+        for number in range(3):
+            until_s = trio.current_time() + PACK_S_MAX
+            writers.sent_until_s.append(until_s)
+            await trio.sleep(200)
+            writers.sent_until_s.remove(until_s)
+            stored.append(number)
+            writers.note_upload()
+            await trio.sleep(30)  # the next pack is made
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upload)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await waited_s(writers, lambda: len(stored) == 3) == (True, 660)
+
+
+async def test_writer_gives_up_if_no_pack_is_sent(autojump_clock: Clock) -> None:
+    assert await waited_s(new_writers(), lambda: False) == (False, TIMEOUT_S)
+
+
+async def test_writer_gives_up_while_a_pack_is_retried_in_an_outage(autojump_clock: Clock) -> None:
+    writers = new_writers(is_away=lambda: True)
+    writers.sent_until_s.append(trio.current_time() + PACK_S_MAX)
+
+    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+
+
+async def test_writer_gives_up_if_a_pack_is_sent_below_the_minimum_speed(
+    autojump_clock: Clock,
+) -> None:
+    """A store that never finishes does not keep a writer waiting without limit."""
+    writers = new_writers()
+    writers.sent_until_s.append(trio.current_time() + PACK_S_MAX)
+
+    has_room, taken_s = await waited_s(writers, lambda: False)
+
+    assert not has_room
+    assert PACK_S_MAX <= taken_s <= PACK_S_MAX + TIMEOUT_S
+
+
+async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock: Clock) -> None:
+    """A sync wakes writers in each second, but uploads nothing."""
+    writers = new_writers()
+
+    async def wake_often() -> None:
+        while True:
+            await trio.sleep(1)
+            writers.wake()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wake_often)
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+        nursery.cancel_scope.cancel()

@@ -91,7 +91,7 @@ class Evictor:
         """Yield a set; blocks that the caller adds to it are not evicted in the ``with`` block.
 
         A request may need several blocks at the same time. If nothing else can be evicted,
-        downloading one of these blocks would otherwise evict another, again and again.
+        each download of one of these blocks would otherwise evict another one.
         """
         needed: set[BlockId] = set()
         self._needed.append(needed)

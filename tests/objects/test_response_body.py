@@ -174,15 +174,20 @@ async def test_large_response_body_may_arrive_slowly(double: S3Double, *, is_tex
         assert (await store.get(KEY, MIB)).data == body
 
 
+def _receive_slowly(server: socket.socket, reader: TimedReader) -> None:
+    """Send and receive one byte at a time, until the time limit expires."""
+    while True:
+        server.send(b"x")
+        reader.readinto(bytearray(1))
+
+
 def test_time_for_a_body_begins_after_the_header() -> None:
     """The time limit of a header expires; the body has its own limit."""
     client, server = socket.socketpair()
     client.settimeout(0.02)
     with client, server, TimedReader(socket.SocketIO(client, "r"), client) as reader:
         with pytest.raises(TimeoutError, match=r"incomplete after 0\.04 s"):
-            while True:  # ends when the time limit expires
-                server.send(b"x")
-                reader.readinto(bytearray(1))
+            _receive_slowly(server, reader)
         server.send(b"y")
         reader.allow(MIB)
 

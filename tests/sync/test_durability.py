@@ -68,7 +68,7 @@ async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next
 
         upload_again()
         write_file(session, CONTENT)
-        session.files.sync = sync_meanwhile  # type: ignore[method-assign]
+        session.files.sync = sync_meanwhile  # type: ignore[method-assign, assignment]
         await session.durability.sync_all()
         session.files.sync = sync  # type: ignore[method-assign]
         assert session.cache.index.is_in(found.block, BlockState.UPLOADED)

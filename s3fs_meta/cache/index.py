@@ -41,8 +41,9 @@ class CacheIndex:
         # Sizes of all pinned blocks, cached or not; pinned blocks are not evicted.
         self._pinned: dict[BlockId, int] = {}
         self.pinned_bytes = 0
-        # Blocks that were sealed again since the last sync began; see ``begin_sync``.
-        self._sealed_again: set[BlockId] = set()
+        # Blocks that were sealed again, to be uploaded to a new location. A sync clears the set when
+        # it begins, because the rows that it makes durable may not contain later locations.
+        self.sealed_again: set[BlockId] = set()
         self.clear()
 
     def clear(self) -> None:
@@ -153,21 +154,14 @@ class CacheIndex:
         if held is not None:
             self.put(block, state, held.size_bytes)
 
-    def begin_sync(self) -> None:
-        """Record from now on which blocks are sealed again, to be uploaded to a new location.
-
-        The rows that the sync makes durable may not contain these locations.
-        """
-        self._sealed_again.clear()
-
     def seal_again(self, block: BlockId, size_bytes: int) -> None:
         """Make an uploaded block SEALED, so that it is uploaded to a new location."""
-        self._sealed_again.add(block)
+        self.sealed_again.add(block)
         self.put(block, BlockState.SEALED, size_bytes)
 
     def can_settle(self, block: BlockId) -> bool:
-        """Return whether a block is UPLOADED, and its location has not changed since ``begin_sync``."""
-        return self.is_in(block, BlockState.UPLOADED) and block not in self._sealed_again
+        """Return whether a block is UPLOADED, with the location that the last sync made durable."""
+        return self.is_in(block, BlockState.UPLOADED) and block not in self.sealed_again
 
     def drop(self, block: BlockId) -> None:
         """Remove a block from the index of cached blocks."""

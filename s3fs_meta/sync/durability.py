@@ -210,7 +210,7 @@ class Durability:
         Afterwards uploaded blocks become clean, and doomed blocks are removed.
         """
         async with self._sync_lock:
-            self._cache.index.begin_sync()
+            self._cache.index.sealed_again.clear()
             uploaded, doomed = cached_blocks.settling(self._db)
             await self.sync()
             await self._cache.settle(uploaded, doomed)

@@ -18,7 +18,7 @@ from s3fs_meta.limits import (
     WAL_ROOM_PIECE_BYTES,
 )
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, inodes
+from s3fs_meta.meta.tables import block_map, cached_blocks, inodes
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
@@ -43,38 +43,6 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
         await session.durability.sync_all()
         assert session.files.size(block) is None
         assert cached_blocks.get(session.db, block) is None
-
-
-async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next_sync(
-    power: Power,
-) -> None:
-    """The sync may not contain the new location. A power cut would then restore the old one."""
-    async with power.session("a", tasks=False) as session:
-        ino = write_file(session, CONTENT)
-        await session.flush()
-        found = block_map.locate(session.db, ino, BlockIndex(0))
-        assert found is not None
-        sync, token = session.files.sync, trio.lowlevel.current_trio_token()
-
-        def upload_again() -> None:
-            session.db.begin()
-            row = blocks.get(session.db, found.block)
-            session.cache.seal_for_move(row, ino, BlockIndex(0))
-            session.cache.uploaded(found.block)
-
-        def sync_meanwhile(wanted: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-            sync(wanted, named)
-            trio.from_thread.run_sync(upload_again, trio_token=token)
-
-        upload_again()
-        write_file(session, CONTENT)
-        session.files.sync = sync_meanwhile  # type: ignore[method-assign, assignment]
-        await session.durability.sync_all()
-        session.files.sync = sync  # type: ignore[method-assign]
-        assert session.cache.index.is_in(found.block, BlockState.UPLOADED)
-
-        await session.durability.sync_all()
-        assert session.cache.index.is_in(found.block, BlockState.CLEAN)
 
 
 async def test_open_group_is_committed_soon_after_its_first_operation(power: Power) -> None:

@@ -1,13 +1,19 @@
-"""Operations that begin or commit during a sync of the WAL need another sync."""
+"""Operations that begin or commit, and blocks that are uploaded, during a sync need another sync."""
 
 import threading
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.meta.tables import block_map, blocks
+from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power
+from tests.sync.conftest import Power, write_file
+
+CONTENT: Final = b"content" * 100
 
 
 class SlowLog:
@@ -50,3 +56,35 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
 
         await session.durability.sync()
         assert log.count == 2 + is_open
+
+
+async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next_sync(
+    power: Power,
+) -> None:
+    """The sync may not contain the new location. A power cut would then restore the old one."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush()
+        found = block_map.locate(session.db, ino, BlockIndex(0))
+        assert found is not None
+        sync, token = session.files.sync, trio.lowlevel.current_trio_token()
+
+        def upload_again() -> None:
+            session.db.begin()
+            row = blocks.get(session.db, found.block)
+            session.cache.seal_for_move(row, ino, BlockIndex(0))
+            session.cache.uploaded(found.block)
+
+        def sync_meanwhile(wanted: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            sync(wanted, named)
+            trio.from_thread.run_sync(upload_again, trio_token=token)
+
+        upload_again()
+        write_file(session, CONTENT)
+        session.files.sync = sync_meanwhile  # type: ignore[method-assign, assignment]
+        await session.durability.sync_all()
+        session.files.sync = sync  # type: ignore[method-assign]
+        assert session.cache.index.is_in(found.block, BlockState.UPLOADED)
+
+        await session.durability.sync_all()
+        assert session.cache.index.is_in(found.block, BlockState.CLEAN)

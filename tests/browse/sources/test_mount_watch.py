@@ -13,6 +13,7 @@ from s3fs_meta.browse.sources.mount_watch import MountWatch, Sample, rates
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.statistics import prices
+from s3fs_meta.mount.statistics.latency import Histogram
 from tests.programs import Program
 
 
@@ -101,3 +102,9 @@ async def test_statistics_of_a_mount_are_read_from_its_daemon(place: Target) -> 
         "median",
         "slowest",
     }
+
+
+def test_latencies_since_a_reading_without_requests_are_those_of_all_requests() -> None:
+    found = Histogram((0.1, 1.0), (1, 2, 3), 4.0)
+
+    assert found.since(Histogram((0.0,), (0, 0), 0.0)) == found

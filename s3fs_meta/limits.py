@@ -346,7 +346,7 @@ OPEN_BLOCKS_MAX: Final = 2048
 FILES_AHEAD: Final = 128
 # Number of block numbers reserved for blocks that are written before the first empty files exist.
 FILES_AHEAD_MARGIN: Final = 32
-CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 50 MB
+CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 43 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks; limits the work of one flush
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
 EARLY_WRITE_BYTES: Final = 4 * MIB  # size of large writes after which their write-back starts

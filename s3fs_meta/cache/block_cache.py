@@ -205,7 +205,7 @@ class BlockCache:
         candidates = [
             of_row(row)
             for row in blocks.near_in_pack(self._db, pack, located.block, NEIGHBOURS_MAX)
-            if self.index.get(row.block) is None
+            if row.block not in self.index
         ]
         chosen = read_coalescing.choose(located, candidates, plain_bytes_max=room_bytes)
         self.disk.spend(sum(each.plain_bytes for each in chosen))
@@ -237,7 +237,7 @@ class BlockCache:
         """
         taken_bytes = read_coalescing.stored_bytes(run)
         await self.throttles.download.take(taken_bytes)
-        run = [each for each in run if self.index.get(each.block) is None]
+        run = [each for each in run if each.block not in self.index]
         self.throttles.download.give_back(taken_bytes - read_coalescing.stored_bytes(run))
         if not run:
             return
@@ -257,7 +257,7 @@ class BlockCache:
 
         If the block is already cached, its row and state do not change.
         """
-        if self.index.get(located.block) is not None:
+        if located.block in self.index:
             return
         # The block may have been deleted during the download.
         if not blocks.has_hash(self._db, located.block, located.hash):
@@ -265,14 +265,14 @@ class BlockCache:
             return
         self._db.begin_local()
         cached_blocks.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
-        self.index.put(located.block, BlockState.CLEAN, located.plain_bytes)
+        self.index.add_clean(located.block, located.plain_bytes)
 
     def _arrived_unasked(self, located: Located) -> None:
         """Insert the row of a neighbour, which was fetched together with a requested block."""
-        if self.index.get(located.block) is not None:
+        if located.block in self.index:
             return
         self._arrived(located)
-        if self.index.get(located.block) is not None:
+        if located.block in self.index:
             self.index.put_unasked(located.block, located.plain_bytes)
             self.evictor.make_room(0)
 
@@ -284,7 +284,7 @@ class BlockCache:
         """
         for block, of in self.pinned.take_replaced():
             row = blocks.find(self._db, of)
-            if row is None or self.index.get(of) is not None:
+            if row is None or of in self.index:
                 continue
             with contextlib.suppress(LostBlockError, NoSpaceLeftError):
                 self.disk.spend(row.plain_bytes)
@@ -444,7 +444,7 @@ class BlockCache:
     async def make_files_ahead(self) -> None:
         """Make empty files for new blocks until cancelled; raise errors of ``FilesAhead.run``."""
         counters = self._db.counters
-        numbers = Numbers(lambda: counters.next_block, lambda one: self.index.get(one) is not None)
+        numbers = Numbers(lambda: counters.next_block, lambda one: one in self.index)
         # The kernel reports a lost directory entry only once, so ``syncing`` records the failure.
         with self._files.syncing():
             await self._files.ahead.run(numbers)
@@ -468,7 +468,7 @@ class BlockCache:
 
     async def forget_gone(self, gone: Iterable[BlockId]) -> None:
         """Remove cached blocks whose rows were deleted by another host's changes."""
-        for piece in slices([block for block in gone if self.index.get(block) is not None]):
+        for piece in slices([block for block in gone if block in self.index]):
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)

@@ -2,6 +2,9 @@
 
 Owns: totals and orders derived from ``cached_blocks``, loaded at mount, updated by ``block_cache``.
 Does not know: files, rows, the store. The row of a block is the authority on its state.
+Keeps: a clean block is only a key and a size in one of four dictionaries, without an object of its
+own. A cache may contain CACHED_BLOCKS_MAX clean blocks, and a garbage collection examines every
+object while it holds the interpreter lock.
 """
 
 from collections import OrderedDict
@@ -48,26 +51,27 @@ class CacheIndex:
 
     def clear(self) -> None:
         """Remove all blocks from the index; keep the pins."""
-        self._held: dict[BlockId, Held] = {}
+        self._unclean: dict[BlockId, Held] = {}  # all blocks that are not clean
         self.total_bytes = 0  # total size of the cached blocks in bytes
         self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
-        self._clean: OrderedDict[BlockId, None] = OrderedDict()
-        # clean blocks that were read ahead and never requested
-        self._unasked: OrderedDict[BlockId, None] = OrderedDict()
+        # The next four dictionaries contain the sizes of clean blocks. These two are in the order of
+        # eviction; the second contains the blocks that were read ahead and never requested.
+        self._clean: OrderedDict[BlockId, int] = OrderedDict()
+        self._unasked: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0
-        # Sizes of the clean blocks that ``spare`` excludes from eviction.
+        # blocks that ``spare`` excludes from eviction
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
-        self._kept: dict[BlockId, int] = {}  # sizes of the pinned blocks that are clean
+        self._kept: dict[BlockId, int] = {}  # pinned blocks
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
         self.sealed: dict[BlockId, None] = {}  # sealed blocks in the order they were sealed in
         self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
         self._unsynced: set[BlockId] = set()
-        # lengths that dirty and sealed blocks had at the last sync
+        # lengths that blocks had at the last sync, until the blocks are clean
         self._synced: dict[BlockId, int] = {}
 
     @property
@@ -91,31 +95,52 @@ class CacheIndex:
 
     def get(self, block: BlockId) -> Held | None:
         """Return a block's state and size, or None if it is not cached."""
-        return self._held.get(block)
+        held = self._unclean.get(block)
+        if held is not None:
+            return held
+        size_bytes = self._clean.get(block)
+        for others in (self._unasked, self._spared, self._kept):
+            if size_bytes is not None:
+                break
+            size_bytes = others.get(block)
+        return None if size_bytes is None else Held(BlockState.CLEAN, size_bytes)
 
-    def is_in(self, block: BlockId, state: BlockState) -> bool:
-        """Return whether a block is cached and has this state."""
-        held = self._held.get(block)
-        return held is not None and held.state is state
+    def __contains__(self, block: BlockId) -> bool:
+        """Return whether a block is cached."""
+        return (
+            block in self._clean
+            or block in self._unclean
+            or block in self._unasked
+            or block in self._spared
+            or block in self._kept
+        )
 
     def blocks(self) -> list[BlockId]:
         """Return all cached blocks."""
-        return list(self._held)
+        return [*self._unclean, *self._clean, *self._unasked, *self._spared, *self._kept]
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
         """Set the state and size of a block; add the block if it is not in the index."""
-        if block in self._held:
-            self._take_out(block)
-        self._add(block, state, size_bytes)
-        if state is BlockState.CLEAN and block in self._pinned:
-            self._kept[block] = size_bytes
-            self.kept_bytes += size_bytes
-        elif state is BlockState.CLEAN:
-            self._clean[block] = None
-        elif state is BlockState.DIRTY:
+        self._take_out(block)
+        if state is BlockState.CLEAN:
+            self._synced.pop(block, None)
+            self.add_clean(block, size_bytes)
+            return
+        self._count(state, size_bytes)
+        self._unclean[block] = Held(state, size_bytes)
+        if state is BlockState.DIRTY:
             self._dirty[block] = now_s
         elif state is BlockState.SEALED:
             self.sealed[block] = None
+
+    def add_clean(self, block: BlockId, size_bytes: int) -> None:
+        """Add a clean block that is not in the index."""
+        self._count(BlockState.CLEAN, size_bytes)
+        if block in self._pinned:
+            self._kept[block] = size_bytes
+            self.kept_bytes += size_bytes
+        else:
+            self._clean[block] = size_bytes
 
     def made(
         self, block: BlockId, size_bytes: int, now_s: float, *, is_named: bool = False
@@ -124,7 +149,8 @@ class CacheIndex:
 
         *is_named* is True if the name of the file is durable.
         """
-        self._add(block, BlockState.DIRTY, size_bytes)
+        self._count(BlockState.DIRTY, size_bytes)
+        self._unclean[block] = Held(BlockState.DIRTY, size_bytes)
         self._dirty[block] = now_s
         self._unsynced.add(block)
         if is_named:
@@ -132,17 +158,16 @@ class CacheIndex:
 
     def wrote(self, block: BlockId, size_bytes: int, now_s: float) -> None:
         """Record a write into a dirty block: its new size and time; mark the block as unsynced."""
-        grown = size_bytes - self._held[block].size_bytes
+        grown = size_bytes - self._unclean[block].size_bytes
         if grown:
-            self._held[block] = Held(BlockState.DIRTY, size_bytes)
+            self._unclean[block] = Held(BlockState.DIRTY, size_bytes)
             self.total_bytes += grown
             self.bytes_in[BlockState.DIRTY] += grown
         self._dirty[block] = now_s
         self._dirty.move_to_end(block)
         self._unsynced.add(block)
 
-    def _add(self, block: BlockId, state: BlockState, size_bytes: int) -> None:
-        self._held[block] = Held(state, size_bytes)
+    def _count(self, state: BlockState, size_bytes: int) -> None:
         self.total_bytes += size_bytes
         self.total_count += 1
         self.bytes_in[state] += size_bytes
@@ -150,7 +175,7 @@ class CacheIndex:
 
     def move(self, block: BlockId, state: BlockState) -> None:
         """Change the state of a cached block; ignore a block that is not cached."""
-        held = self._held.get(block)
+        held = self._unclean.get(block) or self.get(block)
         if held is not None:
             self.put(block, state, held.size_bytes)
 
@@ -161,7 +186,9 @@ class CacheIndex:
 
     def can_settle(self, block: BlockId) -> bool:
         """Return whether a block is UPLOADED, with the location that the last sync made durable."""
-        return self.is_in(block, BlockState.UPLOADED) and block not in self.sealed_again
+        held = self._unclean.get(block)
+        is_uploaded = held is not None and held.state is BlockState.UPLOADED
+        return is_uploaded and block not in self.sealed_again
 
     def drop(self, block: BlockId) -> None:
         """Remove a block from the index of cached blocks."""
@@ -169,43 +196,56 @@ class CacheIndex:
         self._synced.pop(block, None)
 
     def _take_out(self, block: BlockId) -> None:
-        held = self._held.pop(block, None)
+        held = self._unclean.pop(block, None)
         if held is None:
+            self._take_out_clean(block)
             return
         self.total_bytes -= held.size_bytes
         self.total_count -= 1
         self.bytes_in[held.state] -= held.size_bytes
         self.count_in[held.state] -= 1
-        self._clean.pop(block, None)
-        if block in self._unasked:
-            self._ask(block, held.size_bytes)
-        self.spared_bytes -= self._spared.pop(block, 0)
-        self.kept_bytes -= self._kept.pop(block, 0)
         self._dirty.pop(block, None)
         self.sealed.pop(block, None)
         self.unnamed.discard(block)
+
+    def _take_out_clean(self, block: BlockId) -> None:
+        if block in self._clean:
+            size_bytes = self._clean.pop(block)
+        elif block in self._unasked:
+            size_bytes = self._ask(block)
+        elif block in self._spared:
+            size_bytes = self._spared.pop(block)
+            self.spared_bytes -= size_bytes
+        elif block in self._kept:
+            size_bytes = self._kept.pop(block)
+            self.kept_bytes -= size_bytes
+        else:
+            return
+        self.total_bytes -= size_bytes
+        self.total_count -= 1
+        self.bytes_in[BlockState.CLEAN] -= size_bytes
+        self.count_in[BlockState.CLEAN] -= 1
 
     def put_unasked(self, block: BlockId, size_bytes: int) -> None:
         """Add a clean block that was fetched as a neighbour, and that no reader has used."""
         self.put(block, BlockState.CLEAN, size_bytes)
         if block in self._pinned:
             return
-        del self._clean[block]
-        self._unasked[block] = None
+        self._unasked[block] = self._clean.pop(block)
         self.unasked_bytes += size_bytes
 
-    def _ask(self, block: BlockId, size_bytes: int) -> None:
-        """Remove a block from the list of blocks that no reader has used; it stays cached."""
-        del self._unasked[block]
+    def _ask(self, block: BlockId) -> int:
+        """Remove a block from the blocks that no reader has used; return its size."""
+        size_bytes = self._unasked.pop(block)
         self.unasked_bytes -= size_bytes
+        return size_bytes
 
     def used(self, block: BlockId) -> None:
         """Move a clean block to the end of the eviction order."""
         if block in self._clean:
             self._clean.move_to_end(block)
         elif block in self._unasked:
-            self._ask(block, self._held[block].size_bytes)
-            self._clean[block] = None
+            self._clean[block] = self._ask(block)
 
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
         """Return the clean block to evict next, the least recently used; None if there is none.
@@ -223,10 +263,7 @@ class CacheIndex:
 
     def spare(self, block: BlockId) -> None:
         """Exclude a clean block from eviction until ``reconsider``."""
-        size_bytes = self._held[block].size_bytes
-        if block in self._unasked:
-            self._ask(block, size_bytes)
-        self._clean.pop(block, None)
+        size_bytes = self._ask(block) if block in self._unasked else self._clean.pop(block)
         self._spared[block] = size_bytes
         self.spared_bytes += size_bytes
 
@@ -234,14 +271,15 @@ class CacheIndex:
         """Move a block to the end of the eviction order if ``spare`` excluded it; return whether."""
         if block not in self._spared:
             return False
-        self.spared_bytes -= self._spared.pop(block)
-        self._clean[block] = None
+        size_bytes = self._spared.pop(block)
+        self.spared_bytes -= size_bytes
+        self._clean[block] = size_bytes
         return True
 
     def reconsider(self) -> None:
         """Move all blocks that ``spare`` excluded to the beginning of the eviction order."""
-        for block in self._spared:
-            self._clean[block] = None
+        for block, size_bytes in self._spared.items():
+            self._clean[block] = size_bytes
             self._clean.move_to_end(block, last=False)
         self._spared.clear()
         self.spared_bytes = 0
@@ -259,16 +297,15 @@ class CacheIndex:
         """Exclude a block from eviction, even if the block is not yet cached or clean."""
         self.pinned_bytes += size_bytes - self._pinned.get(block, 0)
         self._pinned[block] = size_bytes
-        held = self._held.get(block)
+        held = self.get(block)
         if held is not None and held.state is BlockState.CLEAN and block not in self._kept:
             self.put(block, BlockState.CLEAN, held.size_bytes)
 
     def unpin(self, block: BlockId) -> None:
         """Undo ``pin``; move a cached clean block to the end of the eviction order."""
         self.pinned_bytes -= self._pinned.pop(block, 0)
-        held = self._held.get(block)
-        if held is not None and block in self._kept:
-            self.put(block, BlockState.CLEAN, held.size_bytes)
+        if block in self._kept:
+            self.put(block, BlockState.CLEAN, self._kept[block])
 
     def is_pinned(self, block: BlockId) -> bool:
         """Return whether a block is pinned; the block need not be cached."""
@@ -289,7 +326,7 @@ class CacheIndex:
         chosen: list[BlockId] = []
         total = 0
         for block, written_s in self._dirty.items():
-            size = self._held[block].size_bytes
+            size = self._unclean[block].size_bytes
             full = chosen and total + size > bytes_max
             if written_s > before_s or full or len(chosen) == count_max:
                 break
@@ -306,12 +343,12 @@ class CacheIndex:
         blocks, self._unsynced = list(self._unsynced), set()
         lengths: list[tuple[BlockId, int]] = []
         for block in blocks:
-            held = self._held.get(block)
+            held = self._unclean.get(block)
             if held is not None and self._synced.get(block) != held.size_bytes:
                 lengths.append((block, held.size_bytes))
         return Unsynced(blocks, lengths, {block for block in blocks if block in self._synced})
 
     def note_synced(self, block: BlockId, length: int) -> None:
         """Record that a block's row has a new synced length."""
-        if block in self._held:
+        if block in self._unclean:
             self._synced[block] = length

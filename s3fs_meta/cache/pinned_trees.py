@@ -77,7 +77,7 @@ class PinnedTrees:
 
     def note_duplicate(self, block: BlockId, ino: Ino, of: BlockId) -> None:
         """Record that deduplication replaced a cached block of a file with an equal block."""
-        if self._roots and self._index.get(of) is None and self._is_below_a_root(ino):
+        if self._roots and of not in self._index and self._is_below_a_root(ino):
             self._replaced.append((block, of))
 
     def take_replaced(self) -> list[tuple[BlockId, BlockId]]:

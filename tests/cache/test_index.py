@@ -1,6 +1,10 @@
 """The in-memory index of cached blocks."""
 
-from s3fs_meta.cache.index import CacheIndex
+import gc
+import random
+from functools import partial
+
+from s3fs_meta.cache.index import CacheIndex, Held
 from s3fs_meta.model import BlockId, BlockState
 
 
@@ -160,3 +164,57 @@ def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
     assert (index.spared_bytes, index.kept_bytes, index.evictable_bytes) == (0, 10, 0)
     index.reconsider()
     assert index.oldest_clean() is None
+
+
+def test_clean_block_needs_no_object_that_garbage_collections_examine() -> None:
+    """A garbage collection of many cached blocks would otherwise delay every request."""
+    index = CacheIndex()
+    gc.collect()
+    before = len(gc.get_objects())
+
+    for number in range(1000, 2000):
+        index.made(BlockId(number), number, 0.0)
+        index.note_synced(BlockId(number), number)
+        index.move(BlockId(number), BlockState.CLEAN)
+
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert index.get(BlockId(1999)) == Held(BlockState.CLEAN, 1999)
+
+
+def test_index_returns_the_last_state_and_size_of_each_block_after_random_changes() -> None:
+    draw = random.Random(7)
+    index, expected, pinned = CacheIndex(), dict[BlockId, Held](), set[BlockId]()
+    for _ in range(5000):
+        block, size_bytes = BlockId(draw.randrange(20)), draw.randrange(100)
+        state, change = draw.choice(list(BlockState)), draw.randrange(8)
+        held = expected.get(block)
+        is_clean = held is not None and held.state is BlockState.CLEAN
+        if change == 0:
+            index.drop(block)
+            expected.pop(block, None)
+        elif change == 1:
+            index.put_unasked(block, size_bytes)
+            expected[block] = Held(BlockState.CLEAN, size_bytes)
+        elif change == 2 and is_clean and block not in pinned:
+            if not index.unspare(block):
+                index.spare(block)
+        elif change == 3:
+            change_pin = (
+                index.unpin if block in pinned else partial(index.pin, size_bytes=size_bytes)
+            )
+            change_pin(block)
+            pinned ^= {block}
+        elif change == 4 and held is not None:
+            index.move(block, state)
+            expected[block] = Held(state, held.size_bytes)
+        elif change == 5:
+            index.used(block)
+        else:
+            index.put(block, state, size_bytes)
+            expected[block] = Held(state, size_bytes)
+        assert {block: index.get(block) for block in index.blocks()} == expected
+        assert all((BlockId(one) in index) == (one in expected) for one in range(20))
+        assert index.total_bytes == sum(held.size_bytes for held in expected.values())
+    assert sum(index.count_in.values()) == index.total_count == len(expected)
+    assert sum(index.bytes_in.values()) == index.total_bytes

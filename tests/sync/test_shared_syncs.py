@@ -84,7 +84,9 @@ async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next
         session.files.sync = sync_meanwhile  # type: ignore[method-assign, assignment]
         await session.durability.sync_all()
         session.files.sync = sync  # type: ignore[method-assign]
-        assert session.cache.index.is_in(found.block, BlockState.UPLOADED)
+        held = session.cache.index.get(found.block)
+        assert held is not None and held.state is BlockState.UPLOADED
 
         await session.durability.sync_all()
-        assert session.cache.index.is_in(found.block, BlockState.CLEAN)
+        held = session.cache.index.get(found.block)
+        assert held is not None and held.state is BlockState.CLEAN

@@ -284,7 +284,7 @@ class Pins:
             self._damaged.update(
                 block
                 for block in missing
-                if is_wanted(block) and self._cache.index.get(block) is None
+                if is_wanted(block) and block not in self._cache.index
             )
         return done.error
 
@@ -309,7 +309,7 @@ class Pins:
 
     def _pin_slice(self, piece: Iterable[tuple[BlockId, int]], *, is_cached: bool) -> None:
         for block, size_bytes in piece:
-            is_present = self._cache.index.get(block) is not None
+            is_present = block in self._cache.index
             if is_present is is_cached and not self._cache.pinned.pin(block, size_bytes):
                 self.over_bytes += size_bytes
 

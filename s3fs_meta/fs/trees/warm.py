@@ -135,7 +135,7 @@ async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> se
     found: set[BlockId] = set()
 
     def take(some: Sequence[TreeBlock]) -> None:
-        found.update(one.block for one in some if cache.index.get(one.block) is not None)
+        found.update(one.block for one in some if one.block in cache.index)
 
     await walk(db, roots, take)
     return found
@@ -155,7 +155,7 @@ async def incomplete(
     found: dict[Ino, None] = {}
 
     def take(some: Sequence[TreeBlock]) -> None:
-        found.update((one.ino, None) for one in some if cache.index.get(one.block) is None)
+        found.update((one.ino, None) for one in some if one.block not in cache.index)
 
     await walk(db, roots, take)
     return Incomplete(len(found), list(found)[:limit])
@@ -275,7 +275,7 @@ class _Download:
         return [
             of_row(row)
             for row in rows
-            if row is not None and row.pack is not None and self._cache.index.get(row.block) is None
+            if row is not None and row.pack is not None and row.block not in self._cache.index
         ]
 
     async def _work(
@@ -306,7 +306,7 @@ class _Download:
             run_bytes = int(size_bytes / took_s * WARM_RUN_S)
             self._run_bytes = min(max(run_bytes, WARM_RUN_BYTES_MIN), WARM_RUN_BYTES)
         for each in run:
-            if self._cache.index.get(each.block) is None:
+            if each.block not in self._cache.index:
                 await self._fetch_alone(each.block)
         self._done_bytes += size_bytes
         self._on_progress(self._done_bytes, self._content.missing_bytes)
@@ -326,12 +326,12 @@ class _Download:
         cached_bytes = fetched_bytes = 0
         for piece in slices(list(content.sizes.items())):
             for block, size_bytes in piece:
-                if index.get(block) is not None:
+                if block in index:
                     index.used(block)
                     cached_bytes += size_bytes
             await trio.lowlevel.checkpoint()
         for missing in content.missing.values():
-            arrived = [block for _offset, block in missing if index.get(block) is not None]
+            arrived = [block for _offset, block in missing if block in index]
             fetched_bytes += sum(content.sizes[block] for block in arrived)
             await trio.lowlevel.checkpoint()
         return Warmed(content.total_bytes, cached_bytes, fetched_bytes, self._error)

@@ -128,7 +128,7 @@ class Compactor:
         if sum(row.plain_bytes for row in live) > self._cache.spare_bytes:
             return 0  # the cache has no room for the pack's blocks now
         self._cache.disk.spend(sum(row.plain_bytes for row in live))
-        missing = [row for row in live if self._cache.index.get(row.block) is None]
+        missing = [row for row in live if row.block not in self._cache.index]
         moved = 0
         try:
             places = await self._fetch(pack, missing)
@@ -166,7 +166,7 @@ class Compactor:
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
         """Remove files of fetched blocks that have no row: their move failed or became obsolete."""
         index = self._cache.index
-        strays = [row.block for row in brought if index.get(row.block) is None]
+        strays = [row.block for row in brought if row.block not in index]
         await self._cache.remove_files(strays)
 
     def _freeze(

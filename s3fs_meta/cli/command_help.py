@@ -6,8 +6,6 @@ Owns: the structure of the texts. Does not know: the commands.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rich.markup import escape
-
 from s3fs_meta.console.exits import MEANINGS, ExitStatus
 
 # Exit statuses of commands that open a bucket (OF_BUCKET) or send a request to a mount (OF_MOUNT).
@@ -41,13 +39,15 @@ class CommandHelp(NamedTuple):
     @property
     def text(self) -> str:
         """Return the text above the options in ``--help``."""
-        return escape("\n\n".join([self.summary, *self.description]))
+        return _escaped("\n\n".join([self.summary, *self.description]))
 
     @property
     def epilog(self) -> str:
         """Return the text below the options in ``--help``."""
-        examples = [f"  {escape(one.command)}\n      {escape(one.does)}" for one in self.examples]
-        exits = [f"  {status:>3}  {escape(meaning)}" for status, meaning in self.exits.items()]
+        examples = [
+            f"  {_escaped(one.command)}\n      {_escaped(one.does)}" for one in self.examples
+        ]
+        exits = [f"  {status:>3}  {_escaped(meaning)}" for status, meaning in self.exits.items()]
         # The character \b makes click keep the line breaks of the paragraph.
         return "\n\n".join(
             [
@@ -55,6 +55,15 @@ class CommandHelp(NamedTuple):
                 "\b\n[bold]Exit status[/bold]\n" + "\n".join(exits),
             ]
         )
+
+
+def _escaped(text: str) -> str:
+    """Return a text in which rich finds no markup. Only a bracket or a backslash needs escapes."""
+    if not {"[", "\\"} & {*text}:
+        return text
+    from rich.markup import escape  # imported late, because few texts need it
+
+    return escape(text)
 
 
 def exits_of(*statuses: ExitStatus) -> dict[int, str]:

@@ -7,9 +7,6 @@ from datetime import datetime, timezone
 from textwrap import indent
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from s3fs_meta.console import standard_streams
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import UnprintedKeyError
@@ -83,6 +80,9 @@ def print_recovery_key(text: str, remains: str) -> None:
 
 def print_table(rows: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
+    from rich.console import Console  # imported late, because a daemon prints no tables
+    from rich.table import Table
+
     table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -97,6 +97,9 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     A row that is longer than a line of the terminal is printed in full, because a truncated
     name could not be used in the next command.
     """
+    from rich.console import Console  # imported late, because a daemon prints no tables
+    from rich.table import Table
+
     table = Table(box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)

@@ -2,29 +2,25 @@
 
 Owns: the interface ``Front``, and its implementation on a terminal. Does not know: commands.
 ``mount.daemon`` implements ``Front`` for the terminal of another process.
-Keeps: a terminal that is closed ends no command; its messages are discarded.
+Keeps: a terminal that is closed ends no command; its messages are discarded. The library for
+progress bars is loaded with the first bar, because most commands and daemons show none.
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from typing_extensions import Self
 
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import PROGRAM, discard_messages, print_line
 from s3fs_meta.console.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class Front(Protocol):
@@ -51,10 +47,9 @@ class TerminalFront:
     """A front on standard error; progress bars are shown only on a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console = Console(stderr=True)
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._show_bars = not quiet and self._console.is_terminal
+        self._show_bars = not quiet and _is_terminal()
 
     def __enter__(self) -> Self:
         return self
@@ -88,13 +83,7 @@ class TerminalFront:
 
     def _draw(self, what: str, done: int, total: int) -> None:
         if self._bars is None:
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-            )
+            self._bars = _new_bars()
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
@@ -136,3 +125,29 @@ class TerminalFront:
             discard_messages()
             self._show_bars = False
             self.close()
+
+
+def _is_terminal() -> bool:
+    """Return whether standard error shows progress bars; ``FORCE_COLOR`` is a setting of rich."""
+    if sys.stderr is None:
+        return False
+    return sys.stderr.isatty() or bool(os.environ.get("FORCE_COLOR"))
+
+
+def _new_bars() -> "Progress":
+    from rich.console import Console  # imported late, because most commands show no bars
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

@@ -282,9 +282,7 @@ class Pins:
         if isinstance(done.error, CorruptionError | ObjectMissingError):
             missing = [block for some in content.missing.values() for _offset, block in some]
             self._damaged.update(
-                block
-                for block in missing
-                if is_wanted(block) and block not in self._cache.index
+                block for block in missing if is_wanted(block) and block not in self._cache.index
             )
         return done.error
 

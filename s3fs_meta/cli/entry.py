@@ -5,7 +5,6 @@ Keeps: only the module of the requested command is imported. Importing all modul
 FUSE and cryptography, takes twice as long as most commands take to run.
 """
 
-import gc
 import importlib
 import inspect
 import io
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from s3fs_meta.cli import completion
+from s3fs_meta.cli import completion, garbage_collection
 from s3fs_meta.cli.command_help import CommandHelp
 from s3fs_meta.console import boundary, exits
 
@@ -57,10 +56,6 @@ COMMANDS: Final = (
     "bench",
     "version",
 )
-
-# Net number of new objects after which the garbage collector examines young objects. With Python's
-# default of 700, a busy daemon spends 2 % of its CPU time in collections.
-_YOUNG_OBJECTS_MAX: Final = 5_000
 
 
 def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
@@ -102,7 +97,7 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(**given: Any) -> Any:
         for name, kind in structs.items():
             given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-        _enable_collections()
+        garbage_collection.begin()
         return function(**given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -110,17 +105,6 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = signature  # type: ignore[attr-defined]  # typer uses this signature
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
-
-
-def _enable_collections() -> None:
-    """Enable garbage collections, which skip all existing objects: the loaded modules.
-
-    Does nothing in a process that did not disable them (``start``), such as that of a test.
-    """
-    if not gc.isenabled():
-        gc.freeze()
-        gc.set_threshold(_YOUNG_OBJECTS_MAX)
-        gc.enable()
 
 
 def _print_version(wanted: bool) -> None:

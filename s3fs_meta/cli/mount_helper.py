@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from s3fs_meta.cli import garbage_collection
 from s3fs_meta.console import boundary, exits, secret_environment, standard_streams
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
@@ -62,6 +63,7 @@ def run(arguments: list[str]) -> int:
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan
 
+    garbage_collection.begin()
     call = parse(arguments)
     if remount.asks_for_it(call.options):
         if not call.fake:
@@ -77,6 +79,7 @@ def run(arguments: list[str]) -> int:
 
 def main() -> int:
     """Run the helper and return mount(8)'s exit status."""
+    garbage_collection.postpone()
     standard_streams.open_missing()
     secret_environment.take()
     status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)

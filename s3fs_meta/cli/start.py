@@ -5,13 +5,13 @@ Owns: the choice between the fast path and the command line. Does not know: othe
 the parser, tables and event loop takes five times as long as the removal itself.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from s3fs_meta.cli import garbage_collection
 from s3fs_meta.console import standard_streams
 
 _INTERRUPTED: Final = 130  # equal to ExitStatus.INTERRUPTED, whose module is slow to import
@@ -19,7 +19,7 @@ _INTERRUPTED: Final = 130  # equal to ExitStatus.INTERRUPTED, whose module is sl
 
 def program() -> NoReturn:
     """Run the program and exit."""
-    gc.disable()  # until the modules of the command are loaded (``entry.flat``)
+    garbage_collection.postpone()
     standard_streams.open_missing()
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment

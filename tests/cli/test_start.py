@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -67,33 +66,6 @@ def test_interrupted_rm_prints_one_line_and_exits_with_130(program: Program) -> 
 
     assert done.returncode == ExitStatus.INTERRUPTED
     assert done.stderr == "s3fs-meta: interrupted: some of the paths may be removed already\n"
-
-
-_COUNTED = """
-import atexit, gc, sys
-from s3fs_meta.cli import start
-before = gc.get_stats()[0]["collections"]
-atexit.register(lambda: print(gc.get_stats()[0]["collections"] - before, gc.isenabled()))
-sys.argv = ["s3fs-meta", "umount", sys.argv[1]]
-start.program()
-"""
-
-
-def test_garbage_collections_begin_after_the_modules_are_loaded(
-    program: Program, tmp_path: Path
-) -> None:
-    """With Python's default threshold, loading the modules causes more than a hundred collections."""
-    done = subprocess.run(
-        [sys.executable, "-c", _COUNTED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=program.environment,
-    )
-
-    collections, is_enabled = done.stdout.split()
-    assert int(collections) < 10
-    assert is_enabled == "True"
 
 
 def test_mount_command_does_not_load_the_library_for_progress_bars(program: Program) -> None:

@@ -139,3 +139,19 @@ def test_readme_shows_the_table_of_committed_benchmark_results() -> None:
 
     assert made.count("\n") > 20
     assert made in (ROOT / "README.md").read_text()
+
+
+def test_readme_states_the_committed_ratios_to_juicefs() -> None:
+    """The README gives the lowest and the highest ratio of all operations without content."""
+    figures = COMMITTED["peers"]["figures"]
+    ratios = [
+        operation["speed against JuiceFS"]
+        for clients in ("1 client", "4 clients")
+        for name, operation in figures[clients].items()
+        if "write" not in name
+    ]
+
+    stated = re.search(r"performs (\S+) to (\S+) times as many", (ROOT / "README.md").read_text())
+    assert stated is not None
+    assert len(ratios) == 14
+    assert stated.groups() == (f"{min(ratios):.1f}", f"{max(ratios):.1f}")

@@ -16,7 +16,7 @@ SYMLINK_BYTES_MAX: Final = 4095  # maximum length of a symlink's target: PATH_MA
 XATTR_NAME_BYTES_MAX: Final = 255  # maximum length of an xattr's name: XATTR_NAME_MAX in xattr(7)
 XATTR_VALUE_BYTES_MAX: Final = 64 * KIB  # maximum xattr value: XATTR_SIZE_MAX in xattr(7)
 XATTR_LIST_BYTES_MAX: Final = 64 * KIB  # maximum result of listxattr(2): XATTR_LIST_MAX
-LINKS_MAX: Final = (1 << 31) - 1  # hard links to an inode: the largest signed 32-bit integer
+LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links: largest signed 32-bit integer
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
@@ -68,10 +68,10 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGE_CUTS_MAX: Final = 16  # cuts for an image that must be the next txg: 4 GiB of changes
-IMAGES_KEPT: Final = 2  # latest images that are never deleted, nor the objects that they need
+IMAGE_CUTS_MAX: Final = 16  # maximum number of cuts to publish an image as the next txg
+IMAGES_KEPT: Final = 2  # number of latest images that are kept, with the objects that they need
 IMAGES_SPACED: Final = 8  # number of older images that are kept per retention period
-IMAGE_LINKS_MAX: Final = 100  # links of kind image that a restore follows; only attacks need more
+IMAGE_LINKS_MAX: Final = 100  # maximum length of a chain of images that a restore follows
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
 # Maximum number of searches for readable rows in one table; they take about a minute.
 SALVAGE_PROBES_MAX: Final = 2_000_000
@@ -224,8 +224,10 @@ RECLAIM_INTERVAL_S: Final = 600.0  # time between two searches for objects to de
 RECLAIM_IDLE_S: Final = 86_400.0
 RECLAIM_KEYS_MAX: Final = 10_000  # maximum number of objects that one pass deletes
 RECLAIM_PASSES_MAX: Final = 100_000  # maximum number of passes of one command: a billion objects
-RECLAIM_PLANS_MAX: Final = 3  # searches in one pass; more are needed only if the bucket was reset
-RECLAIM_PACK_ROWS: Final = 100_000  # pack keys in memory during a search for packs without a row
+RECLAIM_PLANS_MAX: Final = 3  # maximum searches per pass; one is enough unless the bucket was reset
+RECLAIM_PACK_ROWS: Final = (
+    100_000  # maximum pack keys in memory in a search for packs without a row
+)
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
@@ -272,8 +274,10 @@ STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the l
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
-STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; small, to notice a slow response early
-STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # listing or error; 1000 keys on S3 take less than 7 MiB
+STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; few, to notice a slow response early
+STORE_TEXT_BYTES_MAX: Final = (
+    8 * MIB
+)  # maximum size of a listing or an error; S3 sends less than 7 MiB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
 
@@ -321,7 +325,7 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a changelog above this size contains more than deletions
+NEWS_BYTES_MIN: Final = 512  # a larger changelog contains more than deletions of objects
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
@@ -412,7 +416,7 @@ PINS_MAX: Final = 1000  # maximum number of pinned trees; limits the time of a c
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
 # Maximum size of the pins file. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# Pins leave 1/N of the cache, or at least room for two blocks of maximum size, to other blocks.
+# Pinned blocks leave 1/N of the cache, and at least two of the largest blocks, to other blocks.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
 # Maximum number of parent directories that a write checks for pins.
@@ -534,7 +538,7 @@ PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
-STATEMENTS_CACHED_MAX: Final = 256  # more than the program has different SQL statements
+STATEMENTS_CACHED_MAX: Final = 256  # number of prepared statements kept; the program has fewer
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
@@ -552,8 +556,8 @@ PAGE_BYTES_MAX: Final = 64 * KIB
 # --- operations on files and trees --------------------------------------------------------------
 PURGE_BLOCKS_MAX: Final = 256  # number of blocks of a removed file released in one slice: a few ms
 TREE_SLICE_NAMES: Final = 1000  # number of names of a removed tree deleted in one slice: 2 to 5 ms
-TREE_SLICE_DIRECTORIES: Final = 128  # small directories of removed trees emptied in one slice
-ANCESTORS_SLICE: Final = 1000  # directories above a directory that one slice visits: up to 5 ms
+TREE_SLICE_DIRECTORIES: Final = 128  # maximum number of small directories emptied in one slice
+ANCESTORS_SLICE: Final = 1000  # number of parent directories that one slice visits: up to 5 ms
 SEEK_SLICE_ROWS: Final = 1000  # number of blocks that a hole search reads in one slice: 1 to 2 ms
 CLONE_SLICE_NAMES: Final = 400  # number of names that a clone creates in one slice: 2 to 5 ms
 CLONE_SLICE_BLOCKS: Final = 1000  # number of blocks that a clone shares in one slice: 2 to 5 ms
@@ -566,9 +570,9 @@ CLONE_COPIED_BYTES: Final = 4 * MIB  # dirty bytes that a clone copies in one sl
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
-TREE_BUSY_S: Final = 0.0002  # minimum duration of a scheduler pass in which other tasks ran
-MARK_PASSES_MAX: Final = 8  # passes over the names of an inode; nothing interrupts the last one
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # deeper directories are perhaps a cycle
+TREE_BUSY_S: Final = 0.0002  # if a schedule point takes longer, other tasks have run
+MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last one never yields
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # deeper directories probably form a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.
 READDIR_ROWS_MIN: Final = 24

@@ -33,8 +33,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limit operations instead of time. Without fallocate, stress-ng writes files, and reports an
-    # error if the time limit expires during a write.
+    # Limit the number of operations, not the time. Without fallocate(2), stress-ng writes its files.
+    # If the time ended during such a write, stress-ng would report an error.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

@@ -44,8 +44,8 @@ class CacheIndex:
         # Sizes of all pinned blocks, cached or not; pinned blocks are not evicted.
         self._pinned: dict[BlockId, int] = {}
         self.pinned_bytes = 0
-        # Blocks that were sealed again, to be uploaded to a new location. A sync clears the set when
-        # it begins, because the rows that it makes durable may not contain later locations.
+        # Blocks that were sealed again, to be uploaded to a new location.
+        # A sync clears the set when it begins, because it may miss rows with later locations.
         self.sealed_again: set[BlockId] = set()
         self.clear()
 

@@ -32,7 +32,7 @@ class WaitingWriters:
         self._upload_signal = upload_signal
         self._is_away = is_away
         self._room = trio.Event()
-        # For each pack that is being sent, the time after which the network is not just slow.
+        # For each pack that is being sent, the time by which even a slow network has sent it.
         self.sent_until_s: list[float] = []
         self._uploaded_s = float("-inf")
 

@@ -154,8 +154,8 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # The names of objects are not authenticated. If a forged name contained a huge txg, no
-            # numbers would remain for later txgs.
+            # The names of objects are not authenticated.
+            # After a forged name with a huge txg, no numbers would remain for later txgs.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:

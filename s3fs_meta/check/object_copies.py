@@ -297,7 +297,7 @@ class ObjectCopies:
 
     def _in_order(self, changelog: Changelog, digest: str) -> Changelog:
         self._hashes[changelog.txg] = digest
-        # The hash in a fence record may be that of an earlier changelog than the previous one.
+        # A fence record may contain the hash of an older changelog than the one directly before it.
         if changelog.kind is not Kind.FENCE:
             self._named[Txg(changelog.txg - 1)] = changelog.previous
         return changelog

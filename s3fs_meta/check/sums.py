@@ -69,8 +69,8 @@ _TABLES: Final = {
     "check_live": "(pack INTEGER PRIMARY KEY, stored_bytes INTEGER)",
 }
 
-# No index has the order of check_names or check_refs. While a table fits into the page cache,
-# unsorted inserts are twice as fast as sorting, because inodes of a directory have similar numbers.
+# No index has the order of check_names or check_refs, so the rows arrive unsorted.
+# A table that fits into the page cache is filled unsorted, which is twice as fast as sorting.
 # A larger table is filled in sorted order, to avoid accesses to random pages.
 # Rows with values of wrong types are skipped, because invariant I70 may report them only later.
 _SOUND_ENTRY: Final = "typeof(ino) = 'integer' AND typeof(parent) = 'integer'"

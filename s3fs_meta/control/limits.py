@@ -2,8 +2,8 @@
 
 from typing import Final
 
-# Maximum number of open connections. If there are more, silent clients are disconnected. Each
-# connection can hold one request in memory, of at most CONTROL_MESSAGE_BYTES_MAX.
+# Maximum number of open connections. If there are more, silent clients are disconnected.
+# Each connection keeps at most one request in memory (CONTROL_MESSAGE_BYTES_MAX).
 CONTROL_CONNECTIONS_MAX: Final = 64
 # Maximum number of requests that are handled at once; prompt and waiting requests do not count.
 CONTROL_REQUESTS_MAX: Final = 16
@@ -14,8 +14,8 @@ CONTROL_QUEUED_MAX: Final = 32
 CONTROL_EVENTS_MAX: Final = 64
 # Time after which a client that sends no request, or does not read its answer, is disconnected.
 CONTROL_IDLE_S_MAX: Final = 60.0
-# Time after which a silent client is disconnected if another client needs the connection. Even on
-# a busy machine, a client can send its request within this time.
+# Time after which a silent client is disconnected if another client needs the connection.
+# Even on a busy machine, a client can send its request within this time.
 CONTROL_SILENCE_S_MAX: Final = 5.0
 
 assert CONTROL_REQUESTS_MAX + CONTROL_QUEUED_MAX < CONTROL_CONNECTIONS_MAX, (

@@ -50,14 +50,14 @@ _ACCEPT_RETRY_S = 1.0
 class RequestKind(enum.Enum):
     """How the server treats the requests of a command."""
 
-    # Waits for its turn, and is refused if too many requests wait. Finishes even if the client
-    # disconnects, because an interrupted flush is useless.
+    # Waits for its turn, and is refused if too many requests wait.
+    # Finishes even if the client disconnects, because an interrupted flush is useless.
     ORDINARY = "ordinary"
-    # As ORDINARY, but is cancelled if the client disconnects.
+    # Like ORDINARY, but the request is cancelled if the client disconnects.
     BOUND = "bound"
     # Is handled at once, because it takes little time.
     PROMPT = "prompt"
-    # Waits for an event, without a turn; is cancelled if the client disconnects, or to make room.
+    # Waits for an event, not for its turn. Is cancelled if the client disconnects, or to make room.
     WAITING = "waiting"
 
 

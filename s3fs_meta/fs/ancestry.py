@@ -16,8 +16,8 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino
 
-# A rename needs at most two walks, and the kernel sends one rename of a directory to another
-# directory at a time. Other positions are left over from refused renames.
+# A rename needs at most two walks, and the kernel moves only one directory at a time.
+# All other positions are left over from refused renames.
 _WALKS_MAX: Final = 8
 
 

@@ -51,8 +51,8 @@ class RemovedTrees:
         """
         self._db = db
         self._directories = directories
-        # For each directory whose check is not finished: the next directory to visit, and the
-        # number visited so far. A request has at most one unfinished check.
+        # For each unfinished check of a directory: the next directory to visit, and the number visited.
+        # A request has at most one unfinished check.
         self._positions: dict[Ino, tuple[Ino, int]] = {}
         self._tops: dict[Ino, None] = {}  # top directories of removed trees, in order of removal
         self._arrived = trio.Event()

@@ -36,7 +36,7 @@ from s3fs_meta.sync.kernel import Turned
 
 _log = logging.getLogger(__name__)
 
-# Number of names or inodes between two schedule points: less than a millisecond.
+# Number of names or inodes between two schedule points; they take less than a millisecond.
 _SLICE_ROWS = 2000
 
 Names = Sequence[tuple[Ino, bytes]]

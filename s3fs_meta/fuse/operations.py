@@ -473,7 +473,7 @@ class Operations(pyfuse3.Operations):
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
-        while True:  # ends when the reply is full
+        while True:  # the loop ends when the reply is full
             rows = self._fs.read_directory_rows(ino, after, limit)
             added = page.add_rows(rows)
             for row in rows[:added]:

@@ -153,7 +153,7 @@ class PastRequests:
                     return
         shift = _TOP_SHIFT if ino == PAST_TOP_INO else 0
         after = Cookie(max(start - shift, 0) if shift else max(start, _AT_DOT_DOT))
-        while True:  # ends when the reply is full
+        while True:  # the loop ends when the reply is full
             page = await tree.read_directory(ino, after, READDIR_ROWS_MIN)
             for name, cookie, attributes in page:
                 entry = entry_of(attributes)

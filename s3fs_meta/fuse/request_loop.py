@@ -40,7 +40,7 @@ class Gate:
         self._fd = -1
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
-        # True once the loop ends. Workers check the flag before waiting: trio wakes only waiters.
+        # True once the loop ends. A worker checks this before it waits, because no later event wakes it.
         self._is_closing = False
         self._is_direct = False  # True if the worker that just passed the gate need not wait
         # The worker that received the last request. It replies before it passes the gate again.

@@ -130,7 +130,7 @@ def test_every_handler_listed_as_needing_no_rollback_exists() -> None:
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "setattr" not in error_boundary.CHANGES_NO_TWO_ROWS  # It can truncate a file.
+    assert "setattr" not in error_boundary.CHANGES_NO_TWO_ROWS  # setattr can truncate a file
 
 
 async def test_exception_in_a_handler_is_logged_with_its_traceback_but_without_content(

@@ -141,7 +141,7 @@ def test_starting_mount_refuses_a_request_to_end(
     slow.chmod(0o755)
     program.environment["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
     words = ("--cachedir", program.cachedir, mounted.url, mounted.mountpoint)
-    starting = program.begin("mount", *words)  # It waits for fusermount3 to detach the old mount.
+    starting = program.begin("mount", *words)  # the mount waits until fusermount3 exits
     try:
         wait_until(lambda: _listens(state), "the mount did not start")
         with pytest.raises(ControlError, match="still starting"):

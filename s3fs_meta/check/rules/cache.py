@@ -87,8 +87,8 @@ def _forget_origins(exam: Examination, invariant: Invariant) -> None:
     exam.run(f"DELETE FROM copies WHERE block IN ({invariant.select('k.block')})")
 
 
-# Cache files that no row or repair needs. Repairs need the files of all rows in cached_blocks,
-# the files of dirty, searched and unknown blocks, and verified copies.
+# Cache files that no row and no repair needs.
+# Repairs need verified copies, and the files of cached, dirty, searched and unknown blocks.
 _STRAY_FILES: Final = (
     "(SELECT f.block, NULL AS path FROM temp.seen_files AS f"
     " LEFT JOIN blocks AS b ON b.block = f.block"

@@ -234,7 +234,7 @@ class _Chain:
             data = (await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, self._keyring)
         elif self._exam.db.one(sql, (part.key,)) is None:
-            # A running mount may have stored the part after its prefix was listed.
+            # A running mount may have stored the part after this survey listed the parts.
             await self._store.get_range(part.key, 0, 1)
 
     def _fault(self, key: ObjectKey, why: str, *, past: bool) -> None:

@@ -406,7 +406,7 @@ class TreeClone:
             return
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
-        # A write may change the original block in place. After a power cut, the copied block would
-        # then be restored with bytes that it never had.
+        # A write may change the original block in place.
+        # After a power cut, the copied block would then be restored with bytes that it never had.
         self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)

@@ -442,7 +442,7 @@ class TreeRemoval:
             self._cache.doom(freed.block)
         for block in sealed:
             if not blocks.get(self._db, block).refs:
-                index.unnamed.add(block)  # the next cut removes it, and does not upload it
+                index.unnamed.add(block)  # the next cut removes the block instead of uploading it
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
         """Delete empty directories; those that are open or have a lookup count become orphans."""

@@ -209,9 +209,9 @@ class CollectingProcess:
         Raises:
             OSError: the process cannot be started.
         """
-        # The daemon is blocked until execve(2) has read the program. So the program must not be on
-        # the daemon's own mount: a blocked daemon cannot answer. posix_spawn(3) is used, because
-        # the module subprocess would also wait until the new process has closed inherited files.
+        # The daemon is blocked until execve(2) has read the program.
+        # A blocked daemon answers no request, so the program must not be on the daemon's own mount.
+        # posix_spawn(3) is used, because subprocess waits until the child has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
             if os.path.commonpath([path, place]) == place:
                 raise OSError(

@@ -33,9 +33,9 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors after which no written pages are lost: failed reads, and a failed extension of the -shm
-# file, which SQLite creates again after a crash. On a full disk, the failed extension is reported
-# as an I/O error instead of a FullError.
+# Errors that lose no written page: a failed read, or a failed extension of the -shm file.
+# SQLite creates the -shm file again after a crash. On a full disk, SQLite reports
+# the failed extension of the -shm file as an I/O error, not as a FullError.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 

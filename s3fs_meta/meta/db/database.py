@@ -80,7 +80,7 @@ class Database(Statements):
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
-        self._wants_restart = False  # True if the WAL should be restarted after the last commit
+        self._wants_restart = False  # True if the WAL should be restarted
         self._view: View | None = None  # set only on a follower, where groups never change the file
 
     # --- create and open databases -------------------------------------------------------------

@@ -61,8 +61,8 @@ _NEWER: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE block >= ? AND ino IN (SELECT ino FROM inodes)"
 )
 
-# Find files whose block maps were not read completely. The index entries of other files are
-# removed, because the image shows the block or the hole at each position.
+# Find files whose block maps were not read completely.
+# Index entries of other files are removed: the image has each of their blocks and holes.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -74,8 +74,7 @@ _SETTLED: Final = (
     " AND claims.block_index * ? < u.size_bytes)"
 )
 
-# If the row of an inode is missing, the newest block at each position is used, as in a rebuild
-# without an image.
+# If an inode has no row, the newest block at each position is used, as without an image.
 _REWRITTEN: Final = (
     "DELETE FROM block_map WHERE ino NOT IN (SELECT ino FROM inodes) AND EXISTS (SELECT 1"
     " FROM temp.claims AS c WHERE NOT c.doubted AND c.ino = block_map.ino"

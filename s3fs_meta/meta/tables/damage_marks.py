@@ -19,7 +19,7 @@ from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import PackId
 
 _PREFIX: Final = "damaged/"
-_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # in ASCII, "0" follows "/"
+_OURS: Final = "name >= 'damaged/' AND name < 'damaged0'"  # names that begin with "damaged/"
 _RECORDS: Final = "name > ?1 || '/' AND name < ?1 || '0'"  # marks of records in pack ?1
 
 # An SQL condition that is true if the database has a damage mark. SQLite tests it once per query.

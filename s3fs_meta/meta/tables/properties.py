@@ -16,7 +16,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
-# SQL conditions for names with a prefix. In ASCII, "0" follows "/".
+# SQL conditions for names that begin with "image/" or "pack/"; in ASCII, "0" follows "/".
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 _RENUMBERED: Final = "renumbered/packs"  # name of a property: a txg and a pack number, in decimal

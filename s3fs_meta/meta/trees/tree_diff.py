@@ -325,7 +325,7 @@ def _pieces(
     while True:
         for source, found in zip(sources, rows, strict=True):
             found.extend(islice(source, piece_rows - len(found)))
-        # A list that is shorter than a piece contains all remaining rows of its state.
+        # A list that is shorter than a piece contains the last rows of its state.
         last = min((found[-1] for found in rows if len(found) == piece_rows), default=None)
         if last is None:
             break

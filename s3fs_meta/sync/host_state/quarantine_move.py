@@ -24,8 +24,8 @@ from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
 _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
-# An empty file in the quarantine directory while an interrupted move must be resumed, on disks
-# without hard links.
+# An empty file in the quarantine directory that marks an unfinished move.
+# Only disks without hard links need it: the next process resumes the move.
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")

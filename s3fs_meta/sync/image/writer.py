@@ -92,7 +92,7 @@ class Imager:
         Raises:
             StoreError: the bucket cannot be listed.
         """
-        while self._image_bytes is None:  # repeats only if a new image appears
+        while self._image_bytes is None:  # the loop repeats only if a new image appears
             await self._measure()
         wanted = max(changelog_bytes_min, self._image_bytes // IMAGE_SHARE)
         return self._shipper.since_image.bytes > wanted
@@ -212,7 +212,7 @@ class Imager:
         if self._unsure:
             await self._settle_attempt()
         if not self._disk.has_room(self._copies_bytes()):
-            if abandoned_txgs.wanted(self._db) is None:  # else the image must be the next txg
+            if abandoned_txgs.wanted(self._db) is None:  # otherwise the image must be the next txg
                 await self._shipper.ship_blocks(progress)
             await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
         copy = self._tmp / f"image-{self._db.counters.txg}.db"

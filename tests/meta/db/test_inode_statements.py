@@ -38,14 +38,14 @@ OTHER_CONNECTIONS = frozenset(
     }
 )
 
-# Functions that build statements from variables; no statement uses the table of inodes.
+# These functions build SQL statements from variables, but none that uses the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/db/database.py", "commit"),  # The statement writes the counters.
+        ("meta/db/database.py", "commit"),  # an UPDATE of the counters
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/bulk_records.py", "header"),  # The statement is a PRAGMA.
+        ("meta/trees/bulk_records.py", "header"),  # a PRAGMA
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",

@@ -288,7 +288,7 @@ async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
 async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         (ino, content, key), _other = await _mostly_dead_packs(session, 2)
-        assert await read_file(session, ino) == content  # cached from now on
+        assert await read_file(session, ino) == content  # the read caches the block
         located = session.cache.located(ino, BlockIndex(0))
         assert located is not None
         session.db.begin()

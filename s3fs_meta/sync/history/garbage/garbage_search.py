@@ -372,8 +372,7 @@ class Finder:
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         # All packs between these two epochs have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # Base and pins of the last search after which no changelogs or level objects were left to
-        # delete.
+        # Base and pins of the last search that left no changelog or level object to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:

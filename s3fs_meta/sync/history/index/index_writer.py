@@ -114,8 +114,8 @@ class Indexer:
             made += await self._make(1, last, is_older=True)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # Runs are indexed latest first, so the first part of a larger run is its last
-                # missing part.
+                # Runs are indexed from the latest to the earliest, so a larger run
+                # is complete once its first part is indexed.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)

@@ -116,7 +116,7 @@ class PathLog:
         for ino, content, other in index.inodes:
             more = (content | other) & ~found
             if more:
-                # number of parts that start while the inode is in the tree
+                # number of parts that begin while the inode is in the tree
                 parts = (self._tree.until(ino) - index.first) // step + 1
                 found |= more & ((1 << max(parts, 0)) - 1)
         # Removed names of a matching part are added later, when its txgs are read one by one.

@@ -113,7 +113,7 @@ class _Names:
     def add(self, names: Iterable[bytes]) -> None:
         """Add the names that match."""
         self.kept.update(name for name in names if fnmatchcase(name, self._pattern))
-        if len(self.kept) > 2 * self._names_max:  # rarely, because this sorts the names
+        if len(self.kept) > 2 * self._names_max:  # do this rarely, because it sorts all names
             self.kept = set(nsmallest(self._names_max, self.kept))
             self.are_all = False
 
@@ -249,9 +249,9 @@ class PathVersions:
         for stay in reached.found:
             stays_of[stay.ino].append(stay)
         for ino, stays in stays_of.items():
-            names = _Names(pattern, self._names_max)  # present names, and names lost after a stay
+            names = _Names(pattern, self._names_max)  # names in the directory after a stay
             await self._add_present(ino, names)
-            after = self._last  # the names lost after this txg are among *names*
+            after = self._last  # *names* contains all names removed after this txg
             for stay in stays:
                 lost = _Names(pattern, self._names_max)
                 await self._add_lost(stay, lost)

@@ -104,7 +104,6 @@ def test_next_benchmark_step_runs_after_a_failed_step(tmp_path: Path) -> None:
 
 
 def test_benchmark_continues_if_a_filesystem_refuses_a_directory(tmp_path: Path) -> None:
-    """A filesystem may have reached a limit, such as that of open files."""
     disk, full = PlainDirectory(DISK, tmp_path / "disk"), PlainDirectory("full", tmp_path / "full")
     (full.mountpoint / "turn-0").touch()
     fine = steps.Step("fine", ("touch", "{work}/file"))

@@ -110,7 +110,7 @@ def test_links_to_files_with_hostile_names_work(served: Served, browser: Browser
 def test_folder_of_the_past_shows_the_changes_since_then_in_a_frame(
     served: Served, browser: Browser, width: int, is_beside: bool
 ) -> None:
-    """The list is beside the tree in a wide window, and below the tree on a phone."""
+    """The list of changes is beside the folder in a wide window, and below it on a phone."""
     browser.messages.clear()
     browser.look(width, 2000, "light")
     browser.call("Emulation.setScriptExecutionDisabled", value=True)

@@ -137,7 +137,7 @@ async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync
 async def test_writer_gets_the_room_of_blocks_that_a_finished_request_needed(
     bench: CacheBench,
 ) -> None:
-    """Nothing is dirty, so no upload wakes the writer."""
+    """No block is dirty, so no upload wakes the waiting writer."""
     block = await bench.upload_content(b"needed")
     cache = bench.new_cache(bytes_max=6)
     async with trio.open_nursery() as nursery:

@@ -29,7 +29,7 @@ async def waited_s(writers: WaitingWriters, has_room: Callable[[], bool]) -> tup
 
 
 async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -> None:
-    """Three packs take 200 s each; only the third makes enough room."""
+    """Three packs take 200 s each, and a writer waits until the third is uploaded."""
     writers, stored = new_writers(), []
 
     async def upload() -> None:

@@ -50,7 +50,6 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
 
 
 def test_undone_repairs_do_not_count_as_changes(healthy: Healthy) -> None:
-    """After a rollback the rows are the committed ones, so a second connection may read them."""
     exam = _examination(healthy)
     healthy.db.begin()
     exam.run("DELETE FROM dentries WHERE ino = ?", (healthy.fifo,))

@@ -57,7 +57,7 @@ def test_one_run_of_fsck_repairs_all_damage(healthy: Healthy) -> None:
 async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
     healthy: Healthy,
 ) -> None:
-    """Corrected rows would have to be published in an image, together with the damaged rows."""
+    """fsck -p repairs nothing if damaged rows remain, because an image would publish them."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
     (healthy.tmp / "leftover").write_bytes(b"")

@@ -116,7 +116,7 @@ async def test_every_damaged_object_is_restored_from_a_copy(power: Power, damage
 async def test_object_that_is_too_large_to_save_is_not_replaced(
     power: Power, tmp_path: Path
 ) -> None:
-    """The repair reports the object and restores the other objects."""
+    """An object that is too large to save is reported, and the other objects are restored."""
     await written(power)
     whole = dict(power.store.objects)
     bucket, state = tmp_path / "bucket", tmp_path / "state"

@@ -98,7 +98,7 @@ def test_fsck_replaces_a_database_with_a_damaged_page(program: Program, place: P
 def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
     program: Program, mounted: Place, tmp_path: Path, option: str
 ) -> None:
-    """The report advises restoring the intact state from the bucket."""
+    """If the database cannot be repaired, the report advises a restore from the bucket."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("umount", mounted.mountpoint)
     with changing(state_of(mounted, program.cachedir).database) as database:
@@ -133,7 +133,7 @@ def test_fsck_does_not_publish_a_database_that_it_cannot_repair(
 def test_fsck_with_option_p_does_not_publish_damaged_rows(
     program: Program, mounted: Place, tmp_path: Path, cause: str
 ) -> None:
-    """Without the damaged rows, each cause in the parameters would lead to a new image.
+    """fsck -p publishes no image while damaged rows remain, even if other changes need one.
 
     fsck releases the lease that it acquired, unless this host may have changes to upload.
     """
@@ -190,7 +190,6 @@ def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place)
 
 @pytest.mark.mount
 def test_fsck_publishes_new_damage_marks_once(program: Program, mounted: Place) -> None:
-    """A damaged bucket needs an image only if rows were changed."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("umount", mounted.mountpoint)
     for pack in [path for path in mounted.bucket.rglob("pack/**/*") if path.is_file()]:
@@ -483,7 +482,7 @@ class _InterruptedFront(TerminalFront):
 def test_interrupted_fsck_releases_the_lease_that_it_acquired(
     program: Program, place: Place, step: str
 ) -> None:
-    """Otherwise other hosts could mount only with --takeover, although nothing was changed."""
+    """An interrupted fsck that changed nothing must not force other hosts to use --takeover."""
     check(place, program.cachedir, Mode.SAFE)
     with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
@@ -506,7 +505,7 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
 def test_interrupted_fsck_keeps_the_lease_while_a_block_is_not_uploaded(
     program: Program, place: Place, *, is_dirty: bool
 ) -> None:
-    """Another host could acquire a released lease and continue without the block."""
+    """If fsck released the lease, another host could continue without the block."""
     trio.run(_write_file, place, targets.of_url(place.url, program.cachedir).state)
     with changing(state_of(place, program.cachedir).database) as database:
         if is_dirty:

@@ -141,7 +141,7 @@ def test_impossible_restore_is_refused_before_any_change(
 def test_restore_command_reports_paths_that_are_too_long_as_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The filesystem is not damaged, so the exit status is not that of damage."""
+    """Refused paths are no damage of the filesystem, so restore exits with another status."""
     at = os.open(mounted.mountpoint, os.O_RDONLY)
     for _ in range(17):
         os.mkdir("d" * 255, dir_fd=at)

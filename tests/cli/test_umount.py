@@ -72,7 +72,7 @@ def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
 def test_umount_succeeds_if_another_process_unmounts_during_its_upload(
     program: Program, mounted: Place
 ) -> None:
-    """Umount then waits for the daemon, as after fusermount3."""
+    """If another process unmounts first, umount waits for the daemon's upload."""
     pid = program.status(mounted.mountpoint)["pid"]
     words = (mounted.mountpoint, "--cachedir", program.cachedir)
     suspend(pid)

@@ -266,7 +266,7 @@ async def test_silent_control_client_is_disconnected(
 async def test_control_request_above_the_limit_waits_until_another_request_ends(
     directory: Path, commands: Commands
 ) -> None:
-    """A prompt request does not wait."""
+    """A request that is handled promptly, such as status, does not wait for its turn."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_REQUESTS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -298,7 +298,6 @@ async def test_control_request_whose_client_disconnects_before_its_turn_is_not_h
 async def test_requests_that_wait_for_their_turn_leave_connections_for_prompt_requests(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> None:
-    """The requests that are handled do not end, and no client is silent."""
     bounds = ControlBounds(connections=5, requests=1, queued=2)
     refused: list[str] = []
 

@@ -140,7 +140,7 @@ def test_copier_fails_if_a_link_cannot_be_created_for_an_unexpected_reason(
 async def test_copier_error_on_a_full_disk_names_the_file(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system calls that write a file have only its descriptor."""
+    """A failed write reports only a file descriptor, so the copier adds the path of the file."""
     copier = Copier(db, Nothing(), target)
     empty = copier.make(inode(db, stat.S_IFREG | 0o644), b"f", again=False)
     assert empty is not None
@@ -281,6 +281,6 @@ def test_entry_that_the_target_does_not_accept_is_counted_as_refused(code: int) 
 
 
 def test_error_without_a_path_of_the_target_ends_the_copy() -> None:
-    """An error without a path may come from another disk, and then concerns other files, too."""
+    """An error without a path may come from another disk, so the copy ends."""
     with pytest.raises(OSError, match="Invalid argument"), Tally().noting_faults(b"f"):
         raise OSError(errno.EINVAL, "Invalid argument")

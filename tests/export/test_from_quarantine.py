@@ -262,7 +262,7 @@ async def test_quarantined_content_in_the_intent_log_survives_a_power_loss(
 async def test_content_is_reported_as_lost_if_the_key_of_the_intent_log_is_damaged(
     power: Power, tmp_path: Path
 ) -> None:
-    """All other files are copied."""
+    """Only content in the intent log is lost; all other files are copied."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [tail] = unsynced_tails(session.db)

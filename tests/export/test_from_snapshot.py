@@ -162,7 +162,7 @@ async def test_copy_preserves_hard_links(db: Database, target: Path) -> None:
 
 
 def test_path_lookup_returns_every_directory_on_the_path(db: Database) -> None:
-    """The steps to a file begin with its outermost directory."""
+    """The directories on a path are returned from the outermost to the innermost."""
     tree(db)
 
     assert [step.path for step in find(db, b"a/b/c/f")] == [b"a", b"a/b", b"a/b/c", b"a/b/c/f"]
@@ -257,7 +257,7 @@ async def test_copy_continues_after_names_that_the_target_does_not_accept(
 async def test_invalid_size_of_a_file_counts_as_damage(
     db: Database, target: Path, size_bytes: int
 ) -> None:
-    """The target did not refuse the file: no filesystem could have accepted its size."""
+    """No target could accept the size, so the error counts as damage and not as a refusal."""
     ino = add(db, ROOT_INO, b"f")
     add(db, ROOT_INO, b"g")
     db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size_bytes, ino))

@@ -28,7 +28,7 @@ async def test_rename_into_a_deep_directory_needs_several_slices(fs: Filesystem)
 
 @A_FEW
 async def test_directories_inside_deep_directories_can_be_exchanged(fs: Filesystem) -> None:
-    """An exchange needs two walks, and each of them several slices."""
+    """Exchanging two deep directories takes two walks to the root, each in several slices."""
     left = make_deep(fs)
     top = make_directory(fs, b"top")
     await fs.namespace.rename_slowly(ROOT_INO, b"0", top, b"0")
@@ -49,7 +49,7 @@ async def test_directory_cannot_be_moved_far_below_itself(fs: Filesystem) -> Non
 
 @A_FEW
 async def test_exchange_cannot_move_a_directory_far_below_itself(fs: Filesystem) -> None:
-    """Only the second walk, for the target of the exchange, finds the cycle."""
+    """Only the second walk, from the other directory of the exchange, finds the cycle."""
     deepest = make_deep(fs)[-1]
     make_directory(fs, b"inner", deepest)
     with pytest.raises(InvalidRequestError):
@@ -58,7 +58,7 @@ async def test_exchange_cannot_move_a_directory_far_below_itself(fs: Filesystem)
 
 @A_FEW
 async def test_walk_begins_again_after_a_directory_has_moved(fs: Filesystem) -> None:
-    """A directory that a walk has passed is moved below the directory that the rename moves."""
+    """During the check of a rename, a directory above its target moves below the renamed one."""
     chain = make_deep(fs)
     moved = make_directory(fs, b"moved")
     assert not fs.namespace.rename(ROOT_INO, b"moved", chain[-1], b"here")

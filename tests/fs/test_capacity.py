@@ -89,7 +89,7 @@ async def test_duplicate_content_uses_no_space_after_upload(fs: Filesystem, volu
 async def test_overwriting_content_shared_with_another_file_counts_against_the_capacity(
     fs: Filesystem, volume: Volume, offset: int
 ) -> None:
-    """The other file keeps the old content. Content of only one file can always be overwritten."""
+    """An overwrite needs space if another file still uses the old content, and none otherwise."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.write(ino, 0, b"x" * 3000)
     await volume.upload()
@@ -110,7 +110,7 @@ async def test_overwriting_content_shared_with_another_file_counts_against_the_c
 async def test_truncation_inside_a_shared_block_counts_against_the_capacity(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The other file keeps all bytes of the block. Blocks that the truncation frees make room."""
+    """Truncation copies the shared block, because the other file keeps all of its bytes."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.write(ino, 0, b"x" * 3000)
     await volume.upload()

@@ -106,7 +106,7 @@ async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
 async def test_sequential_write_into_a_sparse_file_executes_two_sql_statements(
     volume: Volume, fs: Filesystem, *, is_synced: bool
 ) -> None:
-    """A write looks up its block and changes the block's length, but checks no zeros after it."""
+    """The two statements look up the block and change its length."""
     ino, data = make_file(fs, b"sparse"), b"x" * 100
     await fs.data.truncate(ino, BLOCK_BYTES)
     await fs.write(ino, 0, data)

@@ -63,7 +63,7 @@ async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
 
 @sliced(ancestors=2)
 async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) -> None:
-    """An operation that raises an error after a slice is repeated after other tasks have run."""
+    """After each slice, the operation is refused and repeated, so that other tasks can run."""
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)

@@ -232,7 +232,6 @@ async def test_read_of_an_uncached_block_has_the_documented_cost(
 async def test_flush_of_a_small_file_has_its_documented_cost(
     mock_clock: MockClock, handlers: Handlers
 ) -> None:
-    """The first flush also reads the lease, which later flushes only compare."""
     await handlers.operations.write(await make_file(handlers, b"f"), 0, os.urandom(4096))
     await handlers.session.flush()
     await handlers.operations.write(await make_file(handlers, b"g"), 0, os.urandom(4096))

@@ -93,7 +93,7 @@ def use(root: Path) -> None:
 async def test_small_changes_of_a_file_bypass_pyfuse3(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each handler of pyfuse3 would fail in this test, but the extension answers first."""
+    """The handlers of pyfuse3 are made to fail, so only the extension can have answered."""
     for name in NOT_PASSED_ON:
         monkeypatch.setattr(
             Operations, name, raising(AssertionError("pyfuse3 has received the request"))
@@ -110,7 +110,7 @@ async def test_small_changes_of_a_file_bypass_pyfuse3(
 async def test_changes_in_a_deep_directory_work_while_a_tree_is_removed(
     tmp_path: Path, mountpoint: Path
 ) -> None:
-    """One slice is not enough to check that the directory is in no removed tree."""
+    """The check whether a directory is in a removed tree takes more than one slice."""
     async with opened(tmp_path) as made, trio.open_nursery() as nursery:
         nursery.start_soon(made.session.run)  # without the task that deletes removed trees
         await nursery.start(until_ready, made.operations, mountpoint)
@@ -354,7 +354,7 @@ async def test_extension_answers_only_reads_within_one_cached_block(mounted: Mou
 
 
 async def test_read_is_answered_from_content_in_memory(mounted: Mounted) -> None:
-    """Short and long replies come from memory; in this test, the file has other bytes."""
+    """The file and the content in memory differ, so that a reply shows its source."""
     path, size_bytes = mounted.path / "f", BLOCK_BYTES
     await mounted.run(path.write_bytes, b"a" * size_bytes)
     await mounted.run(drop_pages, path)

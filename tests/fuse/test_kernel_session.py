@@ -176,7 +176,7 @@ async def test_write_by_an_unprivileged_user_clears_privilege_bits(mounted: Moun
 
 @pytest.mark.mount
 async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mounted) -> None:
-    """The kernel therefore holds the inode's lock until it has dropped the file's pages."""
+    """The kernel drops the pages of the file while it holds the lock of the inode."""
     path, requests = mounted.path / "f", mounted.handlers.operations.requests
     await mounted.run(path.write_bytes, b"content")
     before = requests["setattr"]
@@ -190,7 +190,6 @@ async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mo
 
 @pytest.mark.mount
 async def test_truncation_to_the_same_size_changes_no_time(mounted: Mounted) -> None:
-    """The kernel keeps the times, so the daemon must store the same ones."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
     shown = await mounted.run(path.stat)

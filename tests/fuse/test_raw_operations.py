@@ -191,7 +191,7 @@ def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
 async def test_failed_changes_of_a_range_leave_no_outdated_pages_in_the_kernel(
     mounted: Mounted,
 ) -> None:
-    """A copy and a hole punch fail in the second block of a range. The kernel caches all pages."""
+    """A copy or hole punch that fails in its second block leaves no old page in the kernel."""
     source, target, handlers = (
         os.urandom(BLOCK_BYTES),
         os.urandom(2 * BLOCK_BYTES),

@@ -115,7 +115,6 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
 async def test_blocks_with_committed_locations_are_not_uploaded_again_after_a_kill(
     power: Power,
 ) -> None:
-    """Before the kill, a later operation commits the group with the locations."""
     kill, sessions = KillAt("locations recorded"), list[Session]()
 
     def hook(step: str) -> None:

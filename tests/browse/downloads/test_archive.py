@@ -42,7 +42,7 @@ async def test_archive_omits_names_that_point_outside_its_directory(tmp_path: Pa
 
 
 async def test_archive_with_an_unreadable_inode_is_aborted(tmp_path: Path) -> None:
-    """An archive without the inode would look complete."""
+    """An archive that omits an unreadable inode would look complete."""
     db = points.made(tmp_path)
     damaged = points.add(db, ROOT_INO, b"damaged")
     db.inodes.run("UPDATE inodes SET uid = 'text' WHERE ino = ?", (damaged,))

@@ -38,7 +38,6 @@ def test_removal_of_a_file_is_listed_as_a_version_without_a_comparison(served: S
 
 
 def test_file_versions_from_before_a_rename_are_shown_at_their_old_path(served: Served) -> None:
-    """The renamed file had a different name in a different directory."""
     page = served.page("/versions/latter")
     assert "as former" in page or "renamed" in page
     links = [html.unescape(link) for link in re.findall(r'href="[^"]*(/inode/[^"]*)"', page)]

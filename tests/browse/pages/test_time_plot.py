@@ -41,7 +41,7 @@ def test_height_of_a_time_line_bar_shows_the_number_of_changes() -> None:
 
 
 def test_time_line_shows_long_periods_without_changes_as_short_gaps() -> None:
-    """A txg with an unknown time, which may be inside a gap, does not lengthen the gap."""
+    """A txg with an unknown time does not lengthen a gap."""
     assert gaps(RUNS) == {Txg(5): 800.0}
     plot = Plot(RUNS)
     assert [gap.length_s for gap in plot.gaps] == [800.0]

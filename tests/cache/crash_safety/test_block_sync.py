@@ -103,7 +103,7 @@ async def _sync_three_times(
 async def test_syncs_that_wait_for_a_running_sync_share_the_next_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shared sync covers everything that was written before the calls that share it."""
+    """A sync that several callers share covers all bytes written before their calls."""
     first = bench.write(0, b"first")
 
     begun = await _sync_three_times(bench, monkeypatch, lambda: bench.write(2, b"third"))
@@ -219,7 +219,7 @@ async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: 
 
 
 async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None:
-    """After a power cut, a logged copy might need its origin from an unreachable bucket."""
+    """Restoring a copied block after a power cut could need the bucket, which may be offline."""
     logged.write(0, b"original")
     located = logged.located(0)
     logged.cache.seal([located.block])
@@ -248,7 +248,7 @@ async def test_content_too_large_for_one_intent_log_entry_needs_a_sync(logged: C
 async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_files(
     logged: CacheBench,
 ) -> None:
-    """Log entries stay until their content is in block files and durable rows record this."""
+    """Entries stay in the intent log until their content is in synced block files."""
     sync = logged.cache.block_sync
     for index in range(4):
         logged.write(index, b"content")

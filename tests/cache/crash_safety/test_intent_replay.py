@@ -144,7 +144,7 @@ async def test_zeros_after_replayed_overwrites_are_still_zeros_if_a_later_write_
 async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     logged: CacheBench, hole_bytes: int
 ) -> None:
-    """A row covers only the zeros of the first hole or gap; the log covers later zeros too."""
+    """The table of copies records only the first hole or gap; the intent log covers later ones."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), hole_bytes, b"a")
     await fsync(logged)
@@ -216,7 +216,7 @@ async def write_after_gap_during_sync(
 async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
 ) -> None:
-    """The zeros were part of the synced file; only the bytes after the gap were not synced."""
+    """The zeros of a gap belong to the synced file; only the bytes after the gap may be lost."""
     logged.write(0, b"ab")
     if is_logged:
         await fsync(logged)
@@ -230,7 +230,7 @@ async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
 async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write was undone during a sync; later the file gets other content at the same offset."""
+    """A write is undone during a sync, and a later write puts other content at its offset."""
     logged.db.begin()
     block = logged.cache.write_new(INO, BlockIndex(0), 1, b"a")
     await write_after_gap_during_sync(logged, monkeypatch, undoes=True)
@@ -248,7 +248,7 @@ async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
 async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_gap(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block is no longer restored from its origin, which has older content."""
+    """A synced copy is no longer restored from its origin, which has older content."""
     await logged.upload_content(b"xy")
     before = logged.located(0)
     logged.db.begin()
@@ -266,7 +266,7 @@ async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_g
 async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut, the record would replace content that the bucket has."""
+    """A leftover record of a gap would replace uploaded content after a power cut."""
     block = logged.write(0, b"ab")
     await write_after_gap_during_sync(logged, monkeypatch, uploads=True)
 
@@ -288,7 +288,6 @@ async def log_during_write_after_gap(bench: CacheBench) -> None:
 async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_written(
     logged: CacheBench,
 ) -> None:
-    """The zeros were part of the fsynced file."""
     logged.write(0, b"a")
     logged.cache.write_in_place(logged.located(0), 1, b"b")
     logged.write(1, b"other")  # so that the next write is a separate piece of the entry
@@ -304,7 +303,7 @@ async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_writt
 async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
 ) -> None:
-    """The sync deletes the record of the gap, with which recovery would remove the later bytes."""
+    """A sync deletes the record of a gap, because recovery would remove the bytes after the gap."""
     logged.write(0, b"ab")
     if is_logged:
         await log_during_write_after_gap(logged)
@@ -331,7 +330,7 @@ async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBe
 
 
 async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: CacheBench) -> None:
-    """Rows may reach the disk before a log entry; then a block in the entry may have no file."""
+    """Rows may reach the disk before the intent log, so a block may have a row but no file."""
     block = logged.write(0, b"ab")
 
     def write_meanwhile() -> None:
@@ -486,7 +485,7 @@ async def test_overwrite_after_the_last_fsync_survives_a_kill_and_becomes_durabl
 async def test_append_after_the_last_fsync_survives_a_kill_and_becomes_durable(
     logged: CacheBench,
 ) -> None:
-    """Recovery deletes the row of a gap, so the synced length must cover the zeros in the gap."""
+    """After recovery, the synced length of a block includes the zeros of a gap."""
     logged.write(0, b"ab")
     await fsync(logged)
     logged.db.begin()

@@ -25,7 +25,7 @@ def test_content_in_memory_is_dropped_after_its_last_byte_is_read() -> None:
 
 
 def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
-    """After a lost group, another block may have the number of a block in memory."""
+    """After the loss of a commit group, a new block may reuse the number of a block in memory."""
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 

@@ -89,7 +89,7 @@ def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
 
 
 async def test_repairs_are_undone_if_irreparable_damage_remains(healthy: Healthy) -> None:
-    """Repaired rows would have to be published together with the remaining damage."""
+    """fsck makes no repair if damage remains, because a new image would publish the damage."""
     _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
     healthy.sql("CREATE TABLE notes (text TEXT)")
     before = healthy.dump()

@@ -85,7 +85,7 @@ async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> Non
 
 
 async def test_wrong_block_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
-    """The verdict about a pack contains the locations in its index."""
+    """The result for a pack contains the block locations from the pack's index."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None

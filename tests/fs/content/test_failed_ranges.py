@@ -68,7 +68,7 @@ def damage(fs: Filesystem, block: BlockId, change: str) -> None:
 async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
     fs: Filesystem, volume: Volume, change: str, error: type[S3fsError]
 ) -> None:
-    """If the reply were a number of bytes, the daemon would commit the incomplete change."""
+    """A reply with a number of copied bytes would commit the incomplete change."""
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     damage(fs, block_at(fs, other, 1), change)
@@ -84,7 +84,7 @@ async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
 async def test_copy_that_sqlite_interrupts_in_a_later_slice_reports_the_error(
     fs: Filesystem, volume: Volume, failure: str, error: type[S3fsError]
 ) -> None:
-    """SQLite refuses a value of this length with an error that also reports damage."""
+    """SQLite refuses the overlong value of this test with an error that also reports damage."""
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     fs.db.connection.execute(
@@ -98,7 +98,7 @@ async def test_copy_that_sqlite_interrupts_in_a_later_slice_reports_the_error(
 async def test_copy_ends_before_an_unreadable_row_of_the_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The row is read before this block of the target changes, so the mount continues."""
+    """The damaged row is read before the target changes, so the mount stays writable."""
     ino, content = await uploaded(fs, volume, b"f", 2)
     other, before = await uploaded(fs, volume, b"g", 2)
     damage(fs, block_at(fs, ino, 1), "plain_bytes = 'text'")
@@ -111,7 +111,7 @@ async def test_copy_ends_before_an_unreadable_row_of_the_source(
 async def test_range_is_not_cleared_in_part_if_its_last_block_is_unavailable(
     fs: Filesystem, volume: Volume, mode: int
 ) -> None:
-    """If the start were cleared, the kernel would still show its old content from cached pages."""
+    """If only the start of the range were cleared, the kernel would still show cached pages."""
     ino, content = await uploaded(fs, volume, b"f", 3)
     await volume.session.cache.evictor.drop([block_at(fs, ino, 2)])
     volume.store.fail("get_range")

@@ -74,7 +74,7 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: Filesystem) -> None:
-    """An inode row counts no blocks, but a write still replaces bytes of the existing block."""
+    """A damaged row may count no blocks, but a write must still find the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
     fs.db.inodes.run("UPDATE inodes SET mapped_blocks = 0 WHERE ino = ?", (ino,))
@@ -87,7 +87,7 @@ async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: 
 async def test_power_cut_restores_overwritten_bytes_despite_a_wrong_file_size(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """An inode row has the size 0, but a write to its block must not lose the replaced bytes."""
+    """A damaged row has the size 0, but a lost write must not lose the bytes that it replaced."""
     ino, content = make_file(fs, b"f"), random.Random(2).randbytes(100)
     await fs.write(ino, 0, content)
     await volume.upload()

@@ -44,7 +44,7 @@ def _linked(fs: Filesystem, count: int) -> tuple[Ino, list[Ino]]:
 async def test_other_tasks_run_while_the_directories_above_many_names_are_marked(
     fs: Filesystem, protect: Protect
 ) -> None:
-    """A name that another task adds meanwhile is found, even in a directory with a low number."""
+    """A name that another task adds while directories are marked is found."""
     early = make_directory(fs, b"early")
     ino, directories = _linked(fs, 9)
     async with trio.open_nursery() as nursery:
@@ -84,10 +84,7 @@ async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesyste
 
 @sliced(names=3, directories=2)
 async def test_marking_ends_although_another_task_keeps_adding_names(fs: Filesystem) -> None:
-    """The last pass is not interrupted, so it marks every directory.
-
-    Each new name is in a directory that the running pass has already left behind.
-    """
+    """Earlier passes yield to other tasks; the last pass does not, so it marks every directory."""
     early = [make_directory(fs, b"early %d" % number) for number in range(40 * MARK_PASSES_MAX)]
     ino, directories = _linked(fs, 9)
     is_marked = False

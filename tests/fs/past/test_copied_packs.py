@@ -214,7 +214,7 @@ async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
 async def test_copy_first_verifies_every_needed_block_of_a_damaged_pack(
     volume: Volume, lacks: int
 ) -> None:
-    """If one needed record of a marked pack is damaged, the copy changes nothing."""
+    """A copy is refused if a block that it needs is damaged in a marked pack."""
     async with volume.mounted() as fs:
         await fill(fs, make_file(fs, b"tree"), 6 * BLOCK_BYTES)
         txg = await shipped(volume)

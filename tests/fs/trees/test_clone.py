@@ -104,7 +104,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
 async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The original is overwritten in place, and the power cut loses the file of the copied block."""
+    """A copied block must not be restored from its original, which was overwritten in place."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"old")
     await volume.session.durability.sync_all()
@@ -211,7 +211,7 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_the_forme
 
 
 async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Volume) -> None:
-    """No room is needed after the last dirty block, or for uploaded blocks."""
+    """Only dirty blocks of a file need room in the cache; uploaded blocks are shared."""
     async with volume.mounted(cache_bytes=4 * BLOCK_BYTES) as fs:
         uploaded, dirty = make_file(fs, b"uploaded"), make_file(fs, b"dirty")
         wanted = await fill(fs, uploaded, 3 * BLOCK_BYTES)
@@ -427,7 +427,7 @@ async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volu
 
 
 async def test_slice_of_a_tree_copy_that_fails_in_the_middle_is_undone(fs: Filesystem) -> None:
-    """A leftover row has the number that a copied symbolic link gets. Other changes stay."""
+    """A leftover row makes a copy fail in the middle of a slice; other changes stay."""
     await make_tree(fs)
     first = fs.db.counters.next_ino
     fs.db.begin()
@@ -449,7 +449,7 @@ async def test_slice_of_a_tree_copy_that_fails_in_the_middle_is_undone(fs: Files
 
 
 async def test_copy_that_fails_while_it_gets_its_name_is_undone(fs: Filesystem) -> None:
-    """The name must not stay when the copy, which is then deleted, did not get its link count."""
+    """A failed copy is deleted, so its name must not remain."""
     await make_tree(fs)
     fs.db.commit()
     fs.db.connection.execute(

@@ -132,7 +132,7 @@ def test_every_sqlite_error_has_a_specific_error_class(theirs: apsw.Error, ours:
 def test_full_disk_at_the_opening_is_reported_as_full_and_not_as_a_failed_sync(
     small_disk: Path, make_database: MakeDatabase
 ) -> None:
-    """SQLite cannot extend the -shm file, and reports only an I/O error."""
+    """On a full disk, SQLite cannot extend the -shm file and reports only an I/O error."""
     path = small_disk / "meta.db"
     made = make_database()
     made.close()

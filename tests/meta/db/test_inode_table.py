@@ -177,7 +177,6 @@ def test_changing_a_missing_inode_row_rolls_back_the_group(db: Database) -> None
 
 
 def test_inode_rows_stay_in_memory_after_a_group_commits(db: Database) -> None:
-    """The commit also writes the table of counters, which has a column named "inodes"."""
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

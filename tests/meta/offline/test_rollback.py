@@ -18,7 +18,7 @@ from tests.meta.offline.files_in_packs import database, file_in, pack
 
 
 def test_rollback_never_decreases_the_next_unused_numbers(tmp_path: Path) -> None:
-    """The older database gets the higher value of each number counter and of the txg."""
+    """A rollback decreases neither the next inode, block and pack numbers nor the txg."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200
@@ -107,7 +107,6 @@ def test_error_about_a_rollback_names_the_deleted_packs_that_it_needs(tmp_path: 
 
 
 def test_rollback_finds_a_renumbered_pack_by_its_key(tmp_path: Path) -> None:
-    """In the test, a rebuild exchanged two pack numbers, and a third pack is of another history."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     first, second, third = (pack(past, number) for number in (1, 2, 3))
     found = [file_in(past, one, bytes([one]) * 32)[1] for one in (first, second, third)]

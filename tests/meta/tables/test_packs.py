@@ -90,7 +90,6 @@ def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> No
 
 
 def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -> None:
-    """Live packs stay alive. Condemned packs are kept until the txg of their new ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)

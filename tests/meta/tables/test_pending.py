@@ -116,7 +116,7 @@ def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDa
 def test_number_of_a_record_that_merging_removed_is_not_reused_after_an_undo(
     make_database: MakeDatabase,
 ) -> None:
-    """A cut that includes the number must not include a later record."""
+    """A cut identifies its records by number, so a number must not be used again."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(2):

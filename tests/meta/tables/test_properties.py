@@ -91,7 +91,7 @@ def test_last_replaced_history_is_recorded(db: Database, make_database: MakeData
 def test_damaged_record_of_a_repair_is_reported_and_replaced(
     db: Database, value: bytes | str | int
 ) -> None:
-    """The new record keeps at least as many packs as any valid record."""
+    """A damaged record is replaced by one that keeps at least as many packs."""
     db.counters.begin_txg(12)
     db.begin()
     for name in ("renumbered/packs", "replaced/history"):

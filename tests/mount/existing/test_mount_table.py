@@ -25,7 +25,7 @@ def test_mount_table_with_optional_fields_is_parsed() -> None:
 
 @pytest.mark.parametrize("character", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\udcff"])
 def test_path_in_the_mount_table_may_contain_unusual_line_breaks(character: str) -> None:
-    """A mount with such a path does not prevent the parser from finding other mounts."""
+    """A path with unusual line breaks does not hide later mounts in the table."""
     odd = _LINES[0].replace(" / / ", f" / /a{character}b ")
     content = os.fsencode("\n".join([odd, *_LINES[1:]]) + "\n")
 

@@ -192,7 +192,7 @@ async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
 async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
     power: Power, tmp_path: Path, step: str
 ) -> None:
-    """Meanwhile, another destroy has finished the removal, and mkfs has made a filesystem."""
+    """While one destroy is slow, another one finishes, and mkfs makes a new filesystem."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -216,7 +216,7 @@ async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
 async def test_slower_of_two_destroy_commands_reports_that_the_other_one_has_ended(
     power: Power,
 ) -> None:
-    """The faster one continues the removal that the slower one began, and deletes everything."""
+    """The faster command continues the removal that the slower one began, and finishes it."""
     await use(power)
     own_keys = await own(power)
     ended: list[str] = []

@@ -101,7 +101,7 @@ async def test_rollback_revives_old_packs_and_marks_newer_packs_as_dead(power: P
 
 
 async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> None:
-    """The error names the pack. If another pack had an equal block, that block would be used."""
+    """A rollback fails if a block of the condemned pack is in no other pack."""
     async with power.session("a", tasks=False) as session:
         gone, copied = write_file(session, b"gone"), write_file(session, b"elsewhere")
         past = await flushed(session)

@@ -355,7 +355,7 @@ class _GrowingWal(FaultyStore):
 async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_number_of_cuts(
     power: Power,
 ) -> None:
-    """The next call continues, and no change is lost."""
+    """After a postponed image, the next attempt continues, and no change is lost."""
     store, cuts = _GrowingWal(power.store), list[str]()
 
     def hook(step: str) -> None:

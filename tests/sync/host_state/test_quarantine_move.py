@@ -147,7 +147,6 @@ def test_next_process_finishes_or_undoes_a_killed_quarantine(tmp_path: Path, ste
 @pytest.mark.parametrize("again", range(4))
 @pytest.mark.parametrize("steps", [4, 5])
 def test_resumed_quarantine_may_be_killed_again(tmp_path: Path, steps: int, again: int) -> None:
-    """After step 4 the move is undone, and after step 5 it is finished."""
     state = new_state(tmp_path / "s")
     assert stopped(state.path, steps)
 
@@ -175,7 +174,7 @@ def test_killed_quarantine_on_a_disk_without_hard_links_is_finished_or_undone(
 def test_resumed_quarantine_on_a_disk_without_hard_links_may_be_killed_again(
     tmp_path: Path, steps: int, again: int
 ) -> None:
-    """Once the block files are moved, after step 4, the move is finished."""
+    """Once the block files have moved, the next process finishes the move."""
     state = new_state(tmp_path / "s")
     assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS)
 

@@ -328,7 +328,7 @@ async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket
 async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires_the_lease(
     store: MemoryStore,
 ) -> None:
-    """Between the two requests of an acquisition, the lease is replaced by an older one."""
+    """While a host acquires the lease, an older lease replaces the one that it has read."""
     other = await Host(store, "b").acquire()
     older = store.objects[lease_codec.KEY]
     await other.release()

@@ -63,7 +63,7 @@ STEPS = ["lease taken", "epoch noted", "fence attempted", "fence put", "fence co
 async def test_failed_opening_releases_the_lease_that_no_host_held_before(
     power: Power, step: str
 ) -> None:
-    """Another host can mount the filesystem, and so can this host afterwards."""
+    """After a failed opening, another host can mount the filesystem, and later this host again."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await unmount(session)
@@ -128,7 +128,7 @@ async def test_failed_opening_keeps_the_lease_that_replaces_a_lost_lease(
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
-    """Another host could otherwise replace the state from which the repair continues."""
+    """If the lease were released, another host could replace the state that the repair needs."""
     inos = await written(power)
     rot(power, 9)
     mend = replace(end_at(8), hook=failing_at("fence attempted"))

@@ -62,7 +62,7 @@ async def test_image_pieces_verify_the_superblock_if_every_manifest_is_damaged(
 
 
 async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> None:
-    """In a bucket without other objects, nothing contradicts the superblock."""
+    """A bucket without other objects cannot prove a superblock wrong."""
     power.store.objects = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
 
     await _require(power)

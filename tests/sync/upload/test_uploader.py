@@ -224,7 +224,7 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
 
 
 async def test_cancelled_upload_records_the_locations_in_a_stored_pack(power: Power) -> None:
-    """Otherwise the same blocks would be uploaded again, in a second pack."""
+    """Without the recorded locations, the blocks would be uploaded again in a second pack."""
     scope = trio.CancelScope()
 
     def hook(step: str) -> None:

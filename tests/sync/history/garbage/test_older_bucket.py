@@ -406,7 +406,7 @@ async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
 
 
 async def test_cancelled_upload_of_blocks_before_an_image_undoes_the_cut(power: Power) -> None:
-    """The next flush ships the changes, and their age is known until then."""
+    """After the undone cut, the next flush ships the changes."""
     store = _HeldImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         inos = await ship(session, 1)

@@ -36,7 +36,7 @@ async def require_restorable(power: Power, session: Session, txg: Txg) -> None:
 async def test_garbage_found_before_a_reset_of_the_bucket_is_not_deleted(
     power: Power, garbage: str
 ) -> None:
-    """The images that the plan lists may be the only ones in the older state of the bucket."""
+    """After a reset, the images that were found to be garbage may be the only ones left."""
     await power.retain(0)
     faulty = FaultyStore(power.store)
     older: dict[ObjectKey, bytes] = {}

@@ -340,7 +340,6 @@ async def test_pattern_finds_names_removed_before_their_directory_was_renamed_an
     *,
     indexing: bool,
 ) -> None:
-    """The present names are read once, although the path led to the directory twice."""
     directory = await files.make_directory(b"old")
     for name in (b"early", b"elsewhere", b"late", b"present"):
         await files.make(name, 10, directory)

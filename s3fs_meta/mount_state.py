@@ -6,10 +6,10 @@
         ├────────────┴──► DEGRADED FENCED ─────┤
         └──────────────────────────────────────┘
 
-Background tasks run while a mount is STARTING, so any other state may follow. A FOLLOWING mount
-shows the changes of another host, and becomes SERVING when it is promoted. A SERVING mount accepts
-changes, unless it was mounted read-only. A DEGRADED or FENCED mount answers reads, refuses changes
-and ships nothing more. It never becomes SERVING again: the user unmounts it and mounts again.
+STARTING: background tasks already run, so every other state may follow. FOLLOWING: the mount shows
+the changes of another host; its promotion makes it SERVING. SERVING: the mount accepts changes,
+unless it was mounted read-only. DEGRADED, FENCED: the mount answers reads, refuses changes and
+ships nothing until it is unmounted.
 """
 
 import enum

@@ -1,9 +1,9 @@
 """Real S3 servers on loopback, for tests.
 
-This module finds a server program, starts it on a free port, and stops it. It stops only processes
-that it has started. versitygw is the first choice, because it checks signatures, clocks and
-checksums. moto's server is the second choice, and one of the test requirements. MinIO is another
-implementation for slow tests. See ``docs/design/testing.md``.
+This module finds a server program, starts the server on a free port, and stops it. It uses
+versitygw if it is installed, because versitygw checks signatures, clocks and checksums. Otherwise
+it uses moto's server, which the test requirements install. Slow tests also use MinIO. See
+``docs/design/testing.md``.
 """
 
 import contextlib

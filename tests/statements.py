@@ -1,8 +1,9 @@
 """A check of every test: only certain modules execute statements on the table ``inodes``.
 
-Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). SQLite
-reports which tables a statement uses, regardless of its text. A statement on ``inodes`` fails its test,
-unless it comes from the owner of the table or from a module that merges the rows in memory.
+Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). A statement
+that reads the table directly can therefore read old rows. SQLite reports which tables a statement
+uses. A test fails if a statement on ``inodes`` comes from a module other than the owner of the
+table and the modules that also read the rows in memory.
 """
 
 import sys

@@ -4,8 +4,8 @@
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to FILE]
     python -m contrib.bench page --table    (the table in README)
 
-matplotlib (the extra "bench") draws records with the same keys as a picture: a plot for each key,
-with a bar for each record. Single values form a list.
+The page has a picture for each table of results, with a plot for each column and a bar for each
+row. Single results are shown as a list. The pictures need matplotlib (the extra "bench").
 """
 
 import argparse

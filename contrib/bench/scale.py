@@ -1,13 +1,13 @@
 """The time per file of common operations on filesystems of several sizes.
 
-Rows of empty files with names of 16 bytes are inserted into the database, 1,000 files per
-directory. Then the benchmark measures on a mount: *image*, *restore* (a mount without local state),
+For each size, the benchmark inserts rows of empty files into the database, 1,000 files per
+directory. It mounts the filesystem and measures: *image*, *restore* (a mount without local state),
 *create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
-files, *rm* of the clone up to its last inode, and *fsck*. The time of *create* is divided by the
-number of created files, and any other time by the number of all files. From the time of a command,
-the time of a command without effect is subtracted; from the time of a restore, the time of a mount
-with local state. The growth targets compare CPU times of the daemon or of fsck. SQLite has its
-default page cache, so a large database is read through the page cache of the kernel.
+files, *rm* of the clone up to its last inode, and *fsck*. Names have 16 bytes. The time of *create*
+is divided by the number of created files, and any other time by the number of all files. From the
+time of a command, the time of a command without effect is subtracted; from the time of a restore,
+the time of a mount with local state. The growth targets compare CPU times of the daemon or of fsck.
+SQLite has its default page cache, so a large database is read through the page cache of the kernel.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """The states that a filesystem had, and which of them must still exist.
 
-States have ascending numbers. A state that a takeover or a kill has undone is *dead*: no mount may
-show this state again, but it stays in the list. A *point* is a txg whose state is known exactly.
+The soak test adds a state after each operation, and numbers the states. A takeover or a kill may
+undo a state: the state is then *dead*, and no mount may show it again. A *point* is a txg whose
+state is known exactly.
 """
 
 import copy

@@ -1,12 +1,12 @@
-"""The check that each dentry's cookie matches the hash of its name; SQL cannot compute this hash.
+"""The check that the cookie of each dentry matches the hash of its name.
 
-Owns: a thread with its own connection, which hashes every name while the other queries run. SQLite
-releases the interpreter lock during a scan, so on two cores a check takes a third less time.
+Owns: a thread with its own connection, which hashes every name, because SQL cannot compute the
+hash. The other queries of fsck run at the same time, so on two cores fsck takes a third less time.
 Does not know: the repair of a dentry with a wrong cookie.
 Tasks: one thread; ``close`` ends it.
 
-The thread's connection may read a later state than the other queries. This does no harm, because
-each name is checked independently; only the set of checked names differs.
+The thread's connection may read a later state than the other queries. Each name is checked
+independently, so only the set of checked names can differ.
 """
 
 import contextlib

@@ -422,8 +422,9 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
 def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
     """Return whether a damaged object has the same salt, beginning or end as a copy.
 
-    The salt is random, the end is a tag or a checksum, and the beginning contains the time at which
-    the txg ended, in nanoseconds. So if one of them is equal, the copy is the original.
+    No two different objects share these bytes: the salt is random, the beginning contains a time in
+    nanoseconds, and the end is a tag or a checksum. So if one of them is equal, the copy has the
+    original content of the object.
     """
     if not damaged:
         return False

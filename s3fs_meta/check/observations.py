@@ -138,9 +138,9 @@ class Evidence:
     def note_packs(self, *, mounted: bool) -> None:
         """Record the packs whose objects must be in the listing of the bucket.
 
-        If the filesystem is mounted, these are the packs in state STORED, because the
-        mount may upload other packs during the listing. Otherwise these are all packs, because a
-        repair may make any pack STORED.
+        In a mounted filesystem only packs in state STORED are recorded, because the mount may
+        upload other packs during the listing. In an unmounted filesystem all packs are recorded,
+        because a repair may make any pack STORED.
         """
         where = f" WHERE state = {PackState.STORED:d}" if mounted else ""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_packs SELECT pack FROM packs{where}")

@@ -200,7 +200,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
 
 
 def _judge(outcome: Mapping[str, object]) -> None:
-    """Raise an error that gives the reason if the bucket lacks changes of the mount."""
+    """Raise an error with the reason if the last upload of the mount was incomplete."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
             FencedError.__name__,

@@ -1,10 +1,9 @@
 """Standard streams for a process whose caller has closed some of them.
 
-Owns: the replacements, and the reason why standard output cannot be written. Does not know: output.
-Keeps: descriptors 0, 1 and 2 are in use. Otherwise the next file, such as a lock or a socket, would
-get the number of a stream, and the daemon would replace it by its log.
-Reading returns nothing, and messages on standard error are discarded. Standard output cannot be
-written, because a command must not succeed if its result is lost.
+Each closed stream is replaced: standard input is empty, standard error discards messages, and every
+write to standard output fails, because a command must not succeed if its result is lost. Without
+replacements, the next opened file, such as a lock, would get the descriptor 0, 1 or 2, and the
+daemon would later redirect this descriptor to its log.
 """
 
 import errno

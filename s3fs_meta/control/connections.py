@@ -109,10 +109,10 @@ class ControlConnections:
         self._changed = trio.Event()
 
     async def add(self, stream: trio.SocketStream) -> ControlConnection:
-        """Return a new connection as soon as there is room for it.
+        """Return a connection for *stream*; wait while too many connections are open.
 
-        If there is no room, close the connection that has waited longest for its client, but only
-        after ``silence_s``, so that a new client has time to send its request.
+        At the maximum, the connection that has waited longest for its client is closed. It is
+        closed only after ``silence_s``, so that a new client has time to send its request.
         """
         try:
             while len(self._open) >= self._bounds.connections:

@@ -3,10 +3,10 @@
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
 Keeps: a cached block is dropped only if no record reports the loss of its content, or if the files
-with the content were removed or changed since. Two kinds of record report a loss. A mark of damage
-exists until the pack's row is removed after the retention. When fsck replaces a lost part of a file
-with a hole, an attribute of the file records that part.
-All functions block, so they must run in a thread.
+with the content were removed or changed since. Two kinds of records report a loss: the damage mark
+of a pack, and the attribute of a file in which fsck has replaced a lost part by a hole. A damage
+mark exists until the pack's row is removed after the retention. All functions block, so they must
+run in a thread.
 Design: docs/design/durability.md, "At mount".
 """
 

@@ -1,9 +1,9 @@
 """Power loss of an entire machine: a user-mode Linux with its own kernel and page cache.
 
-The machine reads the files of this host (hostfs), and has its own disk for its state directory. Its
-process is killed during a change. The disk keeps the data that its kernel had written, and its
-memory is lost. The disk is then mounted on this host, and checked as in ``test_real_cuts``. The
-tests need Debian's package user-mode-linux.
+The test kills the process of the virtual machine during a change. All memory of the machine is then
+lost; its virtual disk keeps the data that its kernel had written. The test mounts this disk on the
+host and checks it as ``test_real_cuts`` does. The state directory is on this disk, and all other
+files are files of the host (hostfs). The tests need Debian's package user-mode-linux.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """A simulated year of the nightly backup of docs/guide/backup.md: every kept point is complete.
 
-rsync's requests are sent to a filesystem without FUSE. Upkeep runs as in a mount, with a clock that
-the test sets. At the end of each month another host takes over, ``fsck --deep`` checks the bucket
-and the restored state of that host, and every kept point is restored to a directory and compared.
+The test makes the changes that rsync would make, on a filesystem without FUSE. Upkeep tasks run as
+in a mount, with a clock that the test sets. At the end of each month another host takes over,
+``fsck --deep`` checks the bucket and the state of that host, and the test restores every kept point
+to a directory and compares it.
 """
 
 import os

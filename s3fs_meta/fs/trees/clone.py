@@ -55,7 +55,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Do nothing after a slice, because a copy of the present state revives no pack."""
+    """Do nothing: only a copy of a past state uses packs without live blocks again."""
     await trio.lowlevel.checkpoint()
 
 

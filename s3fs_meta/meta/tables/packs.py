@@ -159,7 +159,7 @@ def note_if_dead(db: Database, pack: PackId) -> None:
 def report(db: Database, changed: Sequence[PackId]) -> None:
     """Record that the next changelog must list given packs and their blocks. Needs a transaction.
 
-    If a changelog is being made, it lacks this change, so the changelog after it lists the packs.
+    A changelog that is being made does not contain this change; the changelog after it does.
     """
     db.run_many(_LIST, [(pack,) for pack in changed])
     db.packs_changed_after_cut.update(changed)
@@ -202,12 +202,12 @@ def die_anew(db: Database) -> None:
 
 
 def outlive(db: Database, txg: Txg) -> None:
-    """Change died_txg to *txg* + 1 in all packs that died in *txg*. Requires an open transaction.
+    """Set died_txg to at least *txg* + 1 in packs that died in *txg*. Needs a transaction.
 
-    Call this when a changelog that is older than this opening of the filesystem becomes the link of
-    this database. If the changelog is a fence record, its number is that of the txg that was open
-    while packs died, so the state at the fence record still needs these packs. If the changelog
-    records the deaths, packs are only kept for one txg longer than necessary.
+    Call this when the database adopts a changelog that an earlier process wrote. A fence record has
+    the number of the txg that was open when the packs died, but contains none of its changes, so a
+    restore of the fence record still needs these packs. For any other changelog, the packs are kept
+    one txg longer than necessary.
     """
     db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
 

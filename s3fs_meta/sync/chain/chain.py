@@ -126,8 +126,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A database that was restored or comes from an older version of the program does not record this
-    txg. This host may have written every txg in it, so its last txg is returned.
+    A restored database, or one of an older version of the program, does not record this txg. Then
+    the last txg in the database is returned, because this host may have written it.
     """
     noted = noted_own(db)
     if noted is not None:

@@ -131,7 +131,7 @@ class LeaseKeeper:
     def has_replaced_released(self) -> bool:
         """Return whether this process holds a lease that no host held before.
 
-        If this process has changed nothing since, it can release the lease again.
+        If this process has not changed the filesystem, it can release the lease again.
         """
         return self.is_held and self._replaced is not None and self._replaced.released
 
@@ -156,7 +156,7 @@ class LeaseKeeper:
         self._conditional = conditional
 
     def assume(self, lease: Lease) -> None:
-        """Use a derived or remembered lease that this process does not hold."""
+        """Use a lease from the local database or from a repair; this process does not hold it."""
         self._lease = lease
 
     async def read(self) -> Lease:
@@ -260,9 +260,9 @@ class LeaseKeeper:
     async def put_back(self, lost: LostLeaseError) -> None:
         """Store this host's lost lease again; this host must have written the last txg.
 
-        The nonce stays the same. Another host may have replaced this lease, and the bucket may have
-        lost that host's lease before that host appended a fence record. That host then recognises
-        this lease as the one that it replaced, and replaces it again.
+        The nonce stays the same, because another host may be taking over at the same time. If the
+        lost lease was that of the other host, the other host recognises the stored lease as the one
+        that it replaced, and replaces it again.
 
         Raises:
             PreconditionError: the lease has changed since its loss was noticed.

@@ -2,8 +2,8 @@
 
 Owns: the location of the proof (rows of ``local_state``, and a file in case the database is lost),
 and the comparison of an unreleased lease with the chain. Does not know: how a lease is written.
-Keeps: a nonce is synced on this host before it is written to the lease. So after a crash at any
-point this host recognises the lease as its own.
+Keeps: a nonce is synced on this host before it is written to the lease. So this host recognises its
+own lease after a crash at any time.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -80,9 +80,9 @@ def note_replaced(db: Database, lease: Lease) -> None:
 def took_last(db: Database, lease: Lease) -> bool:
     """Return whether no other host can have taken the lease since this host took it.
 
-    The result is true if this state directory wrote the lease, in this or an earlier acquisition.
-    It is also true for the lease that this host replaced, because the bucket is then an older copy
-    that no host has used.
+    The result is true if the lease was written from this state directory. The result is also true
+    if this host replaced the lease: the bucket was then reset to an older copy, and no host has
+    used it since.
     """
     if lease.epoch > (local_state.number(db, "epoch") or 0):
         return False
@@ -109,9 +109,9 @@ async def refuse_copy(
 ) -> None:
     """Raise HeldError if a copy of this state directory has written while the lease was held.
 
-    The lease has the holder name and a nonce of this state directory. So if a txg of the lease's
-    epoch is unknown to this directory, a copy of the directory wrote it. Late appends of an earlier
-    writer have an older epoch and are ignored.
+    The lease contains the holder name and a nonce of this state directory. If the chain has a txg
+    of the lease's epoch that this directory does not know, a copy of the directory wrote it. Late
+    appends of an earlier writer have an older epoch and are ignored.
 
     Raises:
         HeldError: a copy of the directory wrote to the chain, and *force* is not set.

@@ -177,8 +177,8 @@ async def _newest_complete(
 ) -> Head | None:
     """Return the first complete image of *keys* as a head, or None if no image is complete.
 
-    An image that claims a newer version is ignored if another image is complete, because no object
-    refers to that image and this program can read the last changelog.
+    An image that claims a newer format version is skipped if another image is complete: no object
+    refers to it, and this program can read the last changelog.
 
     Raises:
         NewerFormatError: no image is complete, and one claims a newer version.

@@ -383,9 +383,9 @@ def _volatile(db: Database, *, crashed: bool) -> str:
 def can_give_back(keeper: LeaseKeeper, db: Database, keyring: Keyring) -> bool:
     """Return whether a failed opening may release its lease, so that any host may take it.
 
-    No host may have held the lease before. But a lease that fsck -y made in place of a lost lease
-    was held by no host either, although the local state may have changes that are not in the
-    bucket. So the rows must show that the bucket has all changes.
+    The lease may be released only if no host held it before this opening, and if the rows show that
+    the bucket has all changes of this host. The second condition is needed after ``fsck -y`` has
+    replaced a lost lease: no host holds the new lease, but this host may have unshipped changes.
     """
     try:
         return keeper.has_replaced_released and needs_no_lease(db, keyring)

@@ -2,7 +2,7 @@
 
 Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
 Keeps: an object is treated as a pack of this filesystem only if the keys of this filesystem verify
-its index and trailer under its name. The form of the name proves nothing by itself.
+its index and trailer. A name in the form of a pack name proves nothing.
 """
 
 from s3fs_meta.codec import pack as pack_codec

@@ -261,9 +261,8 @@ class StoredImages:
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
-        Only images that this filesystem wrote are considered. A damaged or replaced manifest and
-        the pieces of its image are kept until a later image is the base image and no restore can
-        need them.
+        Only images that this filesystem wrote are returned. An image with a damaged or replaced
+        manifest is kept until the base image is a later one; then no restore needs it.
 
         Args:
             stay: manifests to retain.
@@ -316,8 +315,8 @@ class StoredImages:
     async def _is_ours(self, piece: ObjectKey) -> bool:
         """Return whether this filesystem wrote the image of a piece.
 
-        A verified manifest proves this for its own image and for the images whose pieces it lists.
-        Without a verified manifest, the piece is read and verified.
+        A verified manifest is proof for its own image and for each image whose pieces it lists. If
+        no verified manifest lists the piece, this method reads and verifies the piece.
         """
         image = image_codec.image_of(piece)
         if image not in self._ours:

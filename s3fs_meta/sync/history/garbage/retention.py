@@ -116,9 +116,9 @@ class TxgTimes:
 class StoredAges:
     """The ages of txgs, according to the times at which their changelogs were stored.
 
-    If the store has its own clock, these times are reliable. In any other store they come from this
-    host's clock, which may at times have been wrong by years. So the time between two txgs is
-    limited to RETENTION_GAP_S_MAX, and a wrong clock can only extend the retention.
+    If the store has its own clock, the times are reliable. In any other store they come from the
+    clocks of hosts, which may have been wrong by years. So at most RETENTION_GAP_S_MAX counts
+    between two txgs, and a wrong clock can only extend the retention.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -225,9 +225,9 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests of images that must be retained.
 
-    These are the newest images, the base image of the floor, images whose changelogs have no
-    changes, and further images at intervals, so that every retained txg has an image shortly before
-    it.
+    Retained are the newest images, the base image of the floor, images whose changelogs list no
+    changes, and older images at intervals, so that a restore of any retained txg replays few
+    changelogs.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

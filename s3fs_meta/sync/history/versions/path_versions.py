@@ -1,13 +1,13 @@
-"""The versions of a path: the inodes that the path referred to, and the changes of each inode.
+"""The versions of a path: the inodes that had this path, and the changes of each inode.
 
-Owns: following a path and its inodes back in time. Does not know: how versions are shown.
+Owns: the search for the versions of a path, latest first. Does not know: how versions are shown.
 Keeps: memory grows with the number of versions that a caller requests, not with the history.
 
-The inode behind a name changes over time, because programs replace a file by renaming a new one
-over it. A path is therefore followed from the root. For each name in a directory, the index lists
-the txgs that removed the name or gave it another inode. Between two of these txgs the name referred
-to one inode (a *stay*). The versions of the path are the changes of these inodes, including changes
-under earlier names.
+A name can refer to several inodes over time, because programs replace a file by renaming a new one
+over it. The search begins at the root. For each name in a directory, the history index lists the
+txgs that removed the name or gave it another inode. Between two of these txgs the name refers to
+one inode; such a range is called a *stay*. The versions of the path are the changes of these
+inodes, including changes under earlier names.
 
 The newest state is in a database. The attributes of an inode at each earlier txg are computed by
 undoing its changes one by one, latest first.

@@ -77,7 +77,7 @@ def cost(
         str,
         typer.Argument(
             metavar="MOUNTPOINT|URL",
-            help="Filesystem whose requests are priced.",
+            help="Filesystem whose request costs are shown.",
             show_default=False,
         ),
     ],

@@ -240,7 +240,9 @@ def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
         (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
     )
     if _parse(index.key, payload) != index:
-        raise FormatError(index.key, "the encoded index object decodes to different fields")
+        raise FormatError(
+            index.key, "decoding the new index object does not give its original fields"
+        )
     return envelope.encode(_KIND, index.key, payload, keyring)
 
 

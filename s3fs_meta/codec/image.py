@@ -145,7 +145,7 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     """
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
-        raise FormatError(key, "the encoded manifest decodes to different fields")
+        raise FormatError(key, "decoding the new manifest does not give its original fields")
     return envelope.encode(_MANIFEST_KIND, key, payload, keyring)
 
 

@@ -91,7 +91,9 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     header = dump_header(level)
     payload = section_payload(level.key, level.section, _COUNT.pack(len(header)) + header)
     if _parse(level.key, payload, level.section) != level:
-        raise FormatError(level.key, "the encoded level object decodes to different fields")
+        raise FormatError(
+            level.key, "decoding the new level object does not give its original fields"
+        )
     return envelope.encode(_KIND, level.key, payload, keyring)
 
 

@@ -118,5 +118,5 @@ def _rate(word: str, text: str, rate: str) -> int | None:
 def _invalid(word: str, text: str) -> UsageError:
     return UsageError(
         f"{word}={text} is not a rate; write for example {word}=512K (bytes per second), off, or"
-        f' a timetable such as {word}="{_EXAMPLE}"; after -o write = for the comma in it'
+        f' a timetable such as {word}="{_EXAMPLE}"; in -o write = instead of each comma'
     )

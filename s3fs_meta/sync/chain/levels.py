@@ -319,7 +319,7 @@ def merge(
     for one, other in itertools.pairwise(pieces):
         if other.previous != one.link.hash or other.first != one.link.next_txg:
             key = changelog_codec.key_of(other.first)
-            raise FormatError(key, f"the object does not match changelog {one.link.txg} before it")
+            raise FormatError(key, f"the object does not directly follow changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
         raise NotMergedError("a changelog to merge has a newer schema version")
     last = pieces[-1].link

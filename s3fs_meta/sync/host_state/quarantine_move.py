@@ -81,7 +81,7 @@ def resume(state: Path, quarantines: str) -> None:
         elif (aside / _BLOCKS).exists():
             _finish(state, aside)
             _log.warning(
-                "the local state is quarantined in %s: a process that was to quarantine it was"
+                "the local state is quarantined in %s: the process that quarantined it was"
                 " interrupted; s3fs-meta recover-state copies files out of it",
                 aside,
             )

@@ -394,7 +394,7 @@ async def _open_group(
             if refused
             else LostSuperblockError(
                 store.url,
-                "the copies have different keys, and no key decrypts an image",
+                "its copies have different keys, and no image decrypts with any of them",
             )
         )
     if local.found is not None and local.found.uuid != uuid:

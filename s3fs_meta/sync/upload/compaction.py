@@ -206,7 +206,8 @@ def _require_listed(
     for row in live:
         if row.pack_offset not in places:
             raise FormatError(
-                pack.object_key, f"block {row.block} has a row with an offset that is not listed"
+                pack.object_key,
+                f"the pack's index has no record at the offset of block {row.block}",
             )
 
 

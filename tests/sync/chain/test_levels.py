@@ -350,9 +350,9 @@ async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
 def test_changelogs_with_a_gap_are_not_merged() -> None:
     """Changelogs are merged only if each contains the hash of its predecessor."""
     one = _piece(1)
-    with pytest.raises(FormatError, match="does not match changelog"):
+    with pytest.raises(FormatError, match="does not directly follow changelog"):
         levels.merge(1, UUID, [one, _piece(2)])
-    with pytest.raises(FormatError, match="does not match changelog"):
+    with pytest.raises(FormatError, match="does not directly follow changelog"):
         levels.merge(1, UUID, [one, _piece(3, one.link.hash)])
 
 

@@ -197,7 +197,7 @@ class RunMerger:
             if one is not None and other is not None and other[2] != one[1].hash:
                 key = changelog_codec.key_of(other[0].txg)
                 raise FormatError(
-                    key, f"the object does not match changelog {one[1].txg} before it"
+                    key, f"the object does not directly follow changelog {one[1].txg}"
                 )
         changes = self._joined.join()
         return HistoryIndex(

@@ -175,7 +175,10 @@ class Indexer:
             found = history_index.decode(made.key, stored.data, self._keyring)
             if found.uuid == self._uuid and found.hash != made.hash:
                 await self._store.replace(made.key, data, stored.etag)
-                _log.info("replaced %s, which described changelogs that are lost", made.key)
+                _log.info(
+                    "replaced the index object %s, whose changelogs are no longer in the bucket",
+                    made.key,
+                )
 
     async def _of_txgs(self, last: Txg) -> HistoryIndex:
         merger = RunMerger(1, self._uuid)

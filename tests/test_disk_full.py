@@ -1,4 +1,4 @@
-"""The errnos of a write that does not fit on a local disk."""
+"""The errnos of writes that fail because a disk is full or a file is too large."""
 
 import resource
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 from s3fs_meta.disk_full import FULL_ERRNOS, NO_ROOM_ERRNOS
 
 
-def test_errno_of_a_full_filesystem_is_in_both_errno_sets(small_disk: Path) -> None:
+def test_full_filesystem_counts_as_a_full_disk_in_both_errno_sets(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space") as full:
         (small_disk / "file").write_bytes(bytes(2 << 20))
     assert full.value.errno in FULL_ERRNOS & NO_ROOM_ERRNOS
 
 
-def test_errno_of_an_oversized_file_is_only_in_the_larger_errno_set(tmp_path: Path) -> None:
+def test_file_size_limit_is_no_full_disk_but_counts_as_no_room(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

@@ -123,10 +123,10 @@ def test_promoted_follower_accepts_changes() -> None:
 
 
 @pytest.mark.parametrize("state", [MountState.STOPPING, MountState.DEGRADED, MountState.FENCED])
-def test_promoted_mount_that_ends_or_fails_becomes_the_writer_but_accepts_no_changes(
+def test_promotion_of_an_ending_or_failed_mount_allows_no_changes(
     state: MountState,
 ) -> None:
-    """The mount must release the lease at its end, so it is no longer read-only."""
+    """The promoted mount holds the lease, which a mount with ``read_only`` never releases."""
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)
     status.enter(state, "a test")

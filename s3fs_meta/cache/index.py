@@ -268,7 +268,10 @@ class CacheIndex:
         self.spared_bytes += size_bytes
 
     def unspare(self, block: BlockId) -> bool:
-        """Move a block to the end of the eviction order if ``spare`` excluded it; return whether."""
+        """Undo ``spare`` for a block; return False if the block was not excluded.
+
+        The block is then evicted last.
+        """
         if block not in self._spared:
             return False
         size_bytes = self._spared.pop(block)

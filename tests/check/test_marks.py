@@ -91,8 +91,8 @@ async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_block_that_is_unreadable_only_once_is_not_marked(healthy: Healthy) -> None:
-    """A block is not marked as damaged if the next request returns it intact."""
+async def test_block_is_not_marked_as_damaged_if_a_second_read_succeeds(healthy: Healthy) -> None:
+    """fsck reads a block again if the first read returns corrupt bytes or no object."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)

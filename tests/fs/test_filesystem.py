@@ -74,7 +74,7 @@ async def test_changing_the_size_of_a_file_sets_mtime_and_ctime(
 async def test_unchanged_size_changes_no_times_that_the_kernel_keeps(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """For truncate(2) to the same size, the kernel sends no times and keeps the former ones."""
+    """The kernel sends no times with a truncate(2) to the same size, so the times do not change."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.setattr(ino, SetAttributes(size_bytes=10), ROOT, sets_times=False)
     before = fs.getattr(ino)

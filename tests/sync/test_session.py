@@ -272,10 +272,10 @@ async def test_end_of_a_session_keeps_the_lease_that_protects_unshipped_changes(
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_end_reports_the_first_error_if_the_database_also_fails(
+async def test_session_end_reports_the_first_error_if_the_database_also_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
-    """The state directory is unlocked, so that this process can mount the filesystem again."""
+    """``close`` also unlocks the state directory, so that this process can mount again."""
     async with power.session("a", tasks=False) as session:
         await session.flush_at_end()
         await session.close()

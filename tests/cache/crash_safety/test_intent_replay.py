@@ -109,7 +109,7 @@ async def test_hole_before_replayed_content_stays_a_hole(logged: CacheBench) -> 
     assert block_origins.blocks(logged.db) == []
 
 
-async def test_zeros_after_replayed_content_are_still_zeros_if_a_later_write_is_lost(
+async def test_lost_write_after_replayed_content_leaves_zeros(
     logged: CacheBench,
 ) -> None:
     """Bytes that were zeros before a lost write, which was not fsynced, are zeros again."""
@@ -125,7 +125,7 @@ async def test_zeros_after_replayed_content_are_still_zeros_if_a_later_write_is_
         content(logged, 0)
 
 
-async def test_zeros_after_replayed_overwrites_are_still_zeros_if_a_later_write_is_lost(
+async def test_lost_write_after_a_replayed_overwrite_leaves_zeros(
     logged: CacheBench,
 ) -> None:
     """An overwrite in place does not change which bytes of the block are durable."""

@@ -27,10 +27,10 @@ async def closed(power: Power, pragmas: Pragmas) -> Database:
         ("memory", "off", ["0", "crash"]),
     ],
 )
-async def test_change_by_a_command_without_a_mount_is_marked_while_the_command_runs(
+async def test_command_without_a_mount_marks_the_database_while_it_runs(
     plain: Power, journal_mode: str, synchronous: str, marked: list[str]
 ) -> None:
-    """Only unsafe settings need a mark, because with them pages may be lost or torn."""
+    """The command marks the database only under settings with which a crash can damage pages."""
     db = await closed(plain, Pragmas(journal_mode=journal_mode, synchronous=synchronous))
 
     with unclean(db):

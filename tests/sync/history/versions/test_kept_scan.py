@@ -16,10 +16,10 @@ pytestmark = pytest.mark.thorough
     [(4, 2), (3, 3), (0, 4)],
     ids=["both fit", "one fits", "none fits"],
 )
-async def test_results_are_kept_up_to_the_bound(
+async def test_scan_keeps_results_up_to_its_bound(
     power: Power, files: Files, kept_max: int, decodings: int
 ) -> None:
-    """A kept txg counts as one result, in addition to the results for its changes."""
+    """Each kept txg counts as one result more than its changes have."""
     txgs = [(await files.make(b"%d" % number, 10))[1] for number in range(2)]
     decoded: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""The command that runs benchmarks one after another."""
+"""The command that runs benchmarks."""
 
 import os
 import subprocess

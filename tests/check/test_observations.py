@@ -51,7 +51,7 @@ def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy)
 
 
 def test_fsck_does_not_record_an_unreadable_block_location_again(healthy: Healthy) -> None:
-    """The index of the pack lists the location of the unreadable block again."""
+    """A pack index may list a location after a read has shown that the block is unreadable."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

@@ -22,7 +22,7 @@ def test_objects_from_option_accepts_a_path_without_a_scheme(
 
 
 def test_only_a_copy_in_a_bucket_uses_the_options_of_buckets() -> None:
-    """The copy and the filesystem may be of different kinds."""
+    """A bucket can be repaired from a copy in a local directory, or the other way round."""
     options = S3Options("https://nas:9000")
     assert copy_of("s3://bucket/prefix", options) == BucketCopy("s3://bucket/prefix", options)
     assert copy_of("local:///srv/copy", options) == BucketCopy("local:///srv/copy", S3Options())

@@ -119,7 +119,7 @@ def test_unmount_during_a_promotion_releases_the_lease(
 def test_unmount_waits_for_an_image_that_a_command_has_requested(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """The lease is released only when it refers to the new image, and the command succeeds."""
+    """``flush --image`` records the image in the lease before the unmount releases the lease."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "f").write_bytes(b"x")
     before = program.status(mounted.mountpoint)["image"]["txg"]

@@ -65,7 +65,7 @@ def test_mount_options_override_owner_and_mode_of_files() -> None:
 
 
 def test_kernel_may_cache_a_missing_name() -> None:
-    """The kernel can cache a reply with inode 0 and a timeout, but not an errno."""
+    """The reply has inode 0 and a timeout, because the kernel does not cache an errno."""
     nothing = Converter(MIB).no_entry
     assert (nothing.st_ino, nothing.entry_timeout) == (0, ENTRY_TIMEOUT_S)
 

@@ -101,7 +101,7 @@ async def test_requests_open_write_read_fsync_and_release_succeed(handlers: Hand
 
 
 async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:
-    """The kernel truncates by SETATTR; success here would mean that the file is empty."""
+    """The kernel truncates files with SETATTR, so the daemon does not implement O_TRUNC."""
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, b"content")
     with pytest.raises(pyfuse3.FUSEError) as caught:

@@ -169,7 +169,7 @@ async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
 async def test_lost_content_after_a_truncation_inside_a_hole_does_not_become_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The content was written after the fsync of the shorter file, so it replaced no zeros."""
+    """A read of unsynced appended content returns this content or an error, and no zeros."""
     program: list[Step] = [
         *FILE,
         FSYNC,  # the next fsync uses the intent log

@@ -61,7 +61,7 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
 async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next_sync(
     power: Power,
 ) -> None:
-    """The sync may not contain the new location. A power cut would then restore the old one."""
+    """A running sync may lack the new location; a power cut would restore the old location."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()

@@ -321,7 +321,7 @@ class _Meanwhile(MemoryStore):
 async def test_second_change_of_the_passphrase_on_another_host_follows_the_first_change(
     power: Power,
 ) -> None:
-    """The first change reports that it did not write the copy, which is already newer."""
+    """The first host does not overwrite the superblock copy that the second host has written."""
 
     async def change_again() -> None:
         later = Passphrase(lambda: b"first")

@@ -363,7 +363,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
 
 
 async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Power) -> None:
-    """The lease may be lost before requests are served, as during fsck."""
+    """Another host takes the lease while this session is still starting."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):

@@ -393,7 +393,7 @@ async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_
 async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directories_had_the_path(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """The names of a directory that is not searched are missing from the list."""
+    """The search examines at most ``stays_max`` directories; names in further ones are missing."""
     for name in (b"1", b"2", b"3", b"4"):
         directory = await files.make_directory(b"d")
         await files.make(name, 10, directory)

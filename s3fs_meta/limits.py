@@ -68,7 +68,7 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGE_CUTS_MAX: Final = 16  # maximum number of cuts to publish an image as the next txg
+IMAGE_CUTS_MAX: Final = 16  # maximum number of attempts to make an image that is a txg
 IMAGES_KEPT: Final = 2  # number of latest images that are kept, with the objects that they need
 IMAGES_SPACED: Final = 8  # number of older images that are kept per retention period
 IMAGE_LINKS_MAX: Final = 100  # maximum length of a chain of images that a restore follows

@@ -572,9 +572,9 @@ def _why_kept(left: ReplacedState, restored: Path) -> str:
 
 
 def _is_of_replaced_history(db: Database, newest: Database) -> bool:
-    """Return whether a repair may have replaced the history that contains a local database's txg.
+    """Return whether a local database is older than the last repair that replaced the history.
 
-    A rebuild may have lost names, and other repairs may have abandoned the txg.
+    The repair may have lost names or abandoned txgs. A database without a link counts as older.
     """
     link = chain.recorded(db)
     rebuilt, _next_pack = properties.renumbered_packs(newest)

@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.cookies import name_hash
 
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=255))
 def test_hash_of_a_name_fits_into_a_cookie_and_is_never_zero(key: bytes, name: bytes) -> None:
-    """With its collision bits, a hash is a positive 63-bit number of at least 256."""
+    """A cookie is the hash followed by 8 collision bits; cookies are positive 63-bit numbers."""
     value = name_hash(key)(name)
     assert 1 <= value < 1 << COOKIE_HASH_BITS
     assert 256 <= value << 8 < 1 << 63

@@ -120,7 +120,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image with the files, so that all its pieces are new."""
+    """Make the first image that contains the files, so that the image uploads all its pieces."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", subject.words("flush", "--image"))

@@ -347,7 +347,7 @@ class S3fsSubject(DaemonSubject):
         super().settle()
 
     def words(self, command: str, *options: str, paths: Sequence[Path] = ()) -> list[str]:
-        """Return a command line of s3fs-meta for the mount, or for *paths*."""
+        """Return the arguments that run an s3fs-meta command on the mountpoint, or on *paths*."""
         places = map(str, paths or [self.mountpoint])
         return [*program(), command, *options, *places, "--cachedir", str(self.state)]
 

@@ -153,7 +153,7 @@ def step_busy() -> None:
 
 
 def step_away() -> None:
-    """While the bucket is missing, systemd retries the unit, and the dead mount stays in place."""
+    """Require that systemd restarts the unit until its bucket exists again."""
     unit, mountpoint = "s3fs-meta@away.service", Path("/srv/away")
     bucket, hidden = Path("/srv/bucket-away"), Path("/srv/hidden")
     (CONFIG / "away.conf").write_text(f"URL=local://{bucket}\nMOUNTPOINT={mountpoint}\n")

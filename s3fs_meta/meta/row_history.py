@@ -193,7 +193,7 @@ class InodeChange:
         return _mtime_part(self.before) != _mtime_part(self.after)
 
     def with_earlier(self, earlier: "InodeChange") -> "InodeChange":
-        """Return these changes together with those of an earlier section of the same txg."""
+        """Merge these changes with the changes of an earlier section of the same txg."""
         before, after = self.before, self.after
         if before is not None:
             before = None if earlier.before is None else before | earlier.before

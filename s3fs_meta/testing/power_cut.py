@@ -176,7 +176,7 @@ class PowerCut:
                 self._note_kind(event)
 
     def _settle_name(self, event: Event) -> None:
-        """Apply a synced change of a name."""
+        """Apply a change of a name that was synced before the cut."""
         apply_to_names(self._names, event)
 
     def _note_kind(self, event: Event) -> None:

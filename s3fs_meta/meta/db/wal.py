@@ -1,6 +1,6 @@
 """The write-ahead log of the database: its length, sync and checkpoints.
 
-Owns: the length of the log in frames, fsync and room of the ``-wal`` file, checkpoints.
+Owns: the length of the log in frames, fsync of the ``-wal`` file and zeros at its end, checkpoints.
 Does not know: groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
 page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
@@ -8,10 +8,10 @@ page only once per descriptor. The failure is also recorded (``sync_failures``).
 SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 
-*Room* is a range of zeros that already exists on disk after the end of the log. A sync of frames
-that were written into room writes only these frames. Any other sync also writes the new size and
-new blocks of the file, for which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4.
-When SQLite searches for frames, it stops at the zeros, because they are not a frame of this log.
+Zeros are appended to the file in advance (its *room*). A sync of frames that overwrote these zeros
+writes only the frames. Any other sync also writes the new size and new blocks of the file, for
+which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4. When SQLite searches for
+frames, it stops at the zeros, because they are not a frame of this log.
 
 The log stays bounded as follows. A checkpoint in a thread copies frames into the database while the
 writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
@@ -124,15 +124,15 @@ class Wal:
 
     @property
     def lacks_room(self) -> bool:
-        """Return whether the log has used half of its room, so that ``append_room`` is due."""
+        """Return whether half of the zeros after the log are used, so ``append_room`` is due."""
         return self.size_bytes + WAL_ROOM_BYTES // 2 > self._file_bytes
 
     def append_room(self, room_bytes: int = WAL_ROOM_BYTES) -> None:
-        """Append zeros until *room_bytes* of room follow the log; call ``sync`` afterwards.
+        """Append zeros until *room_bytes* of zeros follow the log; call ``sync`` afterwards.
 
         Must run on the event loop while no group is open: the append makes the file newer, and the
         next mount assumes that block files older than the log are committed (``last_change_ns``).
-        With O_APPEND, zeros never overwrite a frame. On a full disk no room is added.
+        With O_APPEND, zeros never overwrite a frame. On a full disk no zeros are added.
 
         Raises:
             OSError: the disk failed.
@@ -152,7 +152,7 @@ class Wal:
         self._file_bytes = wanted
 
     def forgo_room(self) -> None:
-        """Postpone the next append, as if the file already had room."""
+        """Postpone the next call of ``append_room``, as if zeros had been appended now."""
         self._file_bytes = self.size_bytes + WAL_ROOM_BYTES
 
     @property

@@ -84,7 +84,7 @@ class SubtreeHistory:
             raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
-        """Until the next call, use these former directories as well as the added directories."""
+        """Replace the former directories that are used in addition to the added ones."""
         self._known.clear()
         self._also = {}
         for ino, parent, last in former:

@@ -74,7 +74,7 @@ class Scope(NamedTuple):
 
 
 class TopTally(NamedTuple):
-    """The numbers of names in one top within a scope, and of plain files among them."""
+    """The number of names of one top in a scope, and the number of plain files among them."""
 
     parent: Ino
     first: Ino | None  # lowest inode number of the plain files

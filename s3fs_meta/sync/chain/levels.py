@@ -362,7 +362,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack, except for packs that a piece records as deleted."""
+    """Return the last note about each pack, without packs that were deleted within the run."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

@@ -374,7 +374,7 @@ def _plain_of(data: bytes) -> bytes:
 
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> Power:
-    """Yield an encrypted filesystem with a file, which host a has mounted."""
+    """Return an encrypted filesystem with one file; host a has mounted the filesystem before."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = True
     await made.make()

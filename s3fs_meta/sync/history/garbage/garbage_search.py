@@ -464,7 +464,7 @@ class Finder:
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
-        """Return the changelogs before the one of the base image, oldest first."""
+        """Return the changelogs before that of the base image, oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
@@ -474,7 +474,7 @@ class Finder:
     async def _changelogs_from(
         self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
     ) -> Txg | None:
-        """Add changelogs to *found* up to the next pinned run; return the txg after it, or None."""
+        """Add unpinned changelogs to *found*; return the txg after the next pinned run, or None."""
         after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
             async for info in listing:
@@ -528,7 +528,10 @@ class Finder:
         return found
 
     async def _history(self, base: Txg) -> list[ObjectInfo]:
-        """Return index objects that end before the base image; list them once per base image."""
+        """Return index objects that end before the base image.
+
+        After a listing without such objects, the objects are not listed again for this base image.
+        """
         if base == self._indexed_from:
             return []
         found: list[ObjectInfo] = []

@@ -226,7 +226,7 @@ class _Joined:
         self._waiting: list[tuple[int, RunChanges]] = []  # (mask, changes) of each part
 
     def add(self, mask: int, changes: RunChanges) -> None:
-        """Add the changes in a part; each of their nonzero masks is replaced with *mask*."""
+        """Add the changes in a part of the run; *mask* replaces each nonzero mask in them."""
         self._waiting.append((mask, changes))
 
     @property

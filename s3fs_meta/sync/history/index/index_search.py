@@ -67,7 +67,7 @@ class _Run(NamedTuple):
         return RUNS.first_of(self.level, self.last)
 
     def parts(self) -> list["_Run"]:
-        """Return this run's parts, which are one level below, in order: one per bit of a mask."""
+        """Return the runs of the next lower level that form this run, in ascending order."""
         step = HISTORY_FAN_OUT ** (self.level - 1)
         ends = range(self.first + step - 1, self.last + 1, step)
         return [_Run(self.level - 1, Txg(end)) for end in ends]

@@ -59,7 +59,7 @@ _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
 
 
 class Stay(NamedTuple):
-    """A range of txgs in which a path referred to one inode, or to none in its first txgs."""
+    """A range of txgs in which a path had one inode; the path may be created within the range."""
 
     ino: Ino
     first: Txg
@@ -67,7 +67,7 @@ class Stay(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """The stays of a path (txg ranges in which it referred to one inode), latest first."""
+    """The stays of one path, latest first."""
 
     found: list[Stay]
     are_all: bool  # False if a name referred to more inodes than the search considers
@@ -336,7 +336,7 @@ class PathVersions:
         return reached
 
     async def _below(self, above: _Stays, name: bytes, losses: _Losses) -> _Stays:
-        """Return the stays of a name, given the stays of its directory, latest first."""
+        """Return the stays of a name in a directory that has the stays *above*, latest first."""
         found: list[Stay] = []
         are_all = above.are_all
         for stay in above.found:
@@ -351,7 +351,7 @@ class PathVersions:
     async def _stays_of_name(
         self, above: Stay, name: bytes, lost: Sequence[tuple[Txg, Ino]], losses: _Losses
     ) -> list[Stay]:
-        """Return the inodes that a name referred to while its directory was at the path."""
+        """Return the stays of a name during one stay of its directory."""
         stays: list[Stay] = []
         first = above.first
         for txg, ino in reversed(lost):

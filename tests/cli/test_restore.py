@@ -141,7 +141,7 @@ def test_impossible_restore_is_refused_before_any_change(
 def test_restore_command_reports_paths_that_are_too_long_as_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Refused paths are no damage of the filesystem, so restore exits with another status."""
+    """Refused paths do not mean damage, so restore exits with a status other than 12."""
     at = os.open(mounted.mountpoint, os.O_RDONLY)
     for _ in range(17):
         os.mkdir("d" * 255, dir_fd=at)

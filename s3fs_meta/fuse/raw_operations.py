@@ -49,7 +49,7 @@ FALLOCATE: Final = struct.Struct("=8xqqI4x")  # body of FALLOCATE: offset, lengt
 # Body of COPY_FILE_RANGE: offset, target inode, target offset, length.
 COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # header of IOCTL: command, number of bytes that follow
-IOCTL_OUT: Final = bytes(16)  # result 0, then fields that only unrestricted ioctls use
+IOCTL_OUT: Final = bytes(16)  # a reply that reports success; all of its fields are 0
 
 # Reserved fields are 0. Fields that the kernel ignores or fills in itself are also 0.
 # The constants in the masks are from linux/stat.h.

@@ -163,7 +163,7 @@ async def test_compaction_and_zero_retention_keep_the_objects_of_a_kept_point(po
 
 @pytest.mark.parametrize("back", ["before", "after", "to it"])
 async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, back: str) -> None:
-    """A kept point in an abandoned history needs packs that died with the rollback."""
+    """After a rollback, points from before and after the target can still be restored."""
     async with power.session(tasks=False) as session:
         files: Files = {}
         fill(session, files, b"first" * 500)

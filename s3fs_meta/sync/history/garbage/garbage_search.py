@@ -528,10 +528,7 @@ class Finder:
         return found
 
     async def _history(self, base: Txg) -> list[ObjectInfo]:
-        """Return index objects that end before the base image.
-
-        After a listing without such objects, the objects are not listed again for this base image.
-        """
+        """Return index objects that end before the base image; [] once a listing found none."""
         if base == self._indexed_from:
             return []
         found: list[ObjectInfo] = []

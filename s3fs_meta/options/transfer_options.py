@@ -96,7 +96,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(1.0),
         "1d",
         "Maximum time between two uploads of a complete metadata image while changes are made; "
-        "many changes make it shorter.",
+        "after many changes an image is uploaded earlier.",
         "Each image uploads the pieces that changed.",
         "Nothing is lost: a restore also reads the changes since the last image.",
     ),

@@ -61,7 +61,7 @@ def test_older_known_points_are_kept_at_longer_intervals() -> None:
 
 
 def test_number_of_known_points_is_bounded(tmp_path: Path) -> None:
-    """The list of known points is bounded, even with a wrong clock or a foreign file."""
+    """The maximum also applies if the clock runs backwards or the file has too many points."""
     assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
     many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
     known_points.write(tmp_path, many)

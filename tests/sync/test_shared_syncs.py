@@ -85,8 +85,10 @@ async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next
         await session.durability.sync_all()
         session.files.sync = sync  # type: ignore[method-assign]
         held = session.cache.index.get(found.block)
-        assert held is not None and held.state is BlockState.UPLOADED
+        assert held is not None
+        assert held.state is BlockState.UPLOADED
 
         await session.durability.sync_all()
         held = session.cache.index.get(found.block)
-        assert held is not None and held.state is BlockState.CLEAN
+        assert held is not None
+        assert held.state is BlockState.CLEAN

@@ -8,6 +8,7 @@ Keeps: no slow imports, so that commands that only send a control request start 
 """
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +20,26 @@ SNAPSHOT_INFIX: Final = "-at-"
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
     """Return the default directory of all state directories.
 
-    Source: XDG Base Directory Specification 0.8, which ignores a relative $XDG_STATE_HOME.
+    If $HOME is unset, the home directory in the user database is used, because mount(8) removes
+    $HOME when a user mounts an fstab entry with the option ``user``.
+
+    Source: XDG Base Directory Specification 0.8, which ignores a relative $XDG_STATE_HOME;
+    util-linux, ``sanitize_env`` in lib/env.c.
     """
     if uid == 0:
         return Path("/var/lib/s3fs-meta")
     state_home = environment.get("XDG_STATE_HOME", "")
     if os.path.isabs(state_home):
         return Path(state_home) / "s3fs-meta"
-    return Path(environment.get("HOME") or "/").joinpath(".local", "state", "s3fs-meta")
+    home = environment.get("HOME") or _home_in_user_database(uid)
+    return Path(home).joinpath(".local", "state", "s3fs-meta")
+
+
+def _home_in_user_database(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return "/"
 
 
 def runtime_dir(environment: Mapping[str, str], uid: int) -> Path:

@@ -1,5 +1,6 @@
 """Locations of local state and mount notes."""
 
+import pwd
 from pathlib import Path
 
 from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
@@ -13,6 +14,15 @@ def test_state_directory_follows_the_xdg_specification() -> None:
         assert default_cachedir({"XDG_STATE_HOME": state_home, "HOME": "/h"}, 9) == Path(
             "/h/.local/state/s3fs-meta"
         )
+
+
+def test_state_directory_without_home_is_below_the_home_in_the_user_database() -> None:
+    """mount(8) removes $HOME if a user mounts an fstab entry with the option ``user``."""
+    user = next(one for one in pwd.getpwall() if one.pw_uid != 0)
+    free = 1 + max(one.pw_uid for one in pwd.getpwall())
+    assert default_cachedir({}, user.pw_uid) == Path(user.pw_dir, ".local/state/s3fs-meta")
+    assert default_cachedir({"HOME": ""}, user.pw_uid) == default_cachedir({}, user.pw_uid)
+    assert default_cachedir({}, free) == Path("/.local/state/s3fs-meta")
 
 
 def test_mount_notes_are_stored_in_the_runtime_directory() -> None:

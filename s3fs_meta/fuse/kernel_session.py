@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Set
+from collections.abc import AsyncIterator, Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -110,27 +110,32 @@ async def serve(
 
     Always yields to other tasks.
     """
-    place = _mount(operations, mountpoint, options.words())
-    mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
-    device = mounted.device or 0
-    operations.write_back.begin(place, device)
-    try:
-        on_ready()
-        async with trio.open_nursery() as nursery:
-            raw = RawOperations(operations, nursery, device)
-            raw_operations.install(raw, read_only=options.read_only)
-            nursery.start_soon(_tune_kernel, place)
-            nursery.start_soon(_unmount_on_signal, mounted, operations.write_back, on_signal)
-            with request_loop.direct():
-                await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
-            nursery.cancel_scope.cancel()
-    finally:
-        # Unmount the filesystem, unless another process has unmounted it.
-        pyfuse3.close(unmount=mounted.is_here())
-        raw_operations.uninstall()
-        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Only now can the write-back process exit: before, it may have waited for the daemon.
-            await operations.write_back.close()
+    # The receiver is open before the mount is ready, so that no signal is missed in between.
+    with trio.open_signal_receiver(*_ending_signals()) as signals:
+        place = _mount(operations, mountpoint, options.words())
+        mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
+        device = mounted.device or 0
+        operations.write_back.begin(place, device)
+        try:
+            on_ready()
+            async with trio.open_nursery() as nursery:
+                raw = RawOperations(operations, nursery, device)
+                raw_operations.install(raw, read_only=options.read_only)
+                nursery.start_soon(_tune_kernel, place)
+                nursery.start_soon(
+                    _unmount_on_signal, signals, mounted, operations.write_back, on_signal
+                )
+                with request_loop.direct():
+                    await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
+                nursery.cancel_scope.cancel()
+        finally:
+            # Unmount the filesystem, unless another process has unmounted it.
+            pyfuse3.close(unmount=mounted.is_here())
+            raw_operations.uninstall()
+            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                # Only now can the write-back process exit: before, it may have waited for the
+                # daemon.
+                await operations.write_back.close()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
@@ -151,28 +156,30 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 async def _unmount_on_signal(
-    mounted: _Mounted, write_back: WriteBack, on_signal: Callable[[], None]
+    signals: AsyncIterator[int],
+    mounted: _Mounted,
+    write_back: WriteBack,
+    on_signal: Callable[[], None],
 ) -> None:
     """Unmount at the first signal; end the loop at the second, or if the mount stays busy."""
-    with trio.open_signal_receiver(*_ending_signals()) as signals:
+    async for number in signals:
+        _log.info("%s: unmounting", signal.Signals(number).name)
+        on_signal()
+        break
+    collected = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_unmount_busy, mounted, write_back, collected)
         async for number in signals:
-            _log.info("%s: unmounting", signal.Signals(number).name)
-            on_signal()
+            if number == signal.SIGHUP:
+                continue
+            _log.warning(
+                "received %s: ending the mount without waiting for open files",
+                signal.Signals(number).name,
+            )
             break
-        collected = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_unmount_busy, mounted, write_back, collected)
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    continue
-                _log.warning(
-                    "received %s: ending the mount without waiting for open files",
-                    signal.Signals(number).name,
-                )
-                break
-            await collected.wait()
-            pyfuse3.terminate()
-            nursery.cancel_scope.cancel()
+        await collected.wait()
+        pyfuse3.terminate()
+        nursery.cancel_scope.cancel()
 
 
 async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: trio.Event) -> None:

@@ -345,6 +345,7 @@ class Mount:
             # The removal ends before the last upload, so that the upload ships its changes.
             async with background_task(self._remove):
                 with quoting_libfuse(StateDir(self._plan.place.state).log):
+                    process.outlast_signals()
                     await fuse.serve(
                         operations,
                         self._plan.mountpoint,
@@ -376,7 +377,6 @@ class Mount:
 
     def _ready(self) -> None:
         """Start accepting changes; notify the parent process and systemd. Never yields."""
-        process.outlast_signals()
         self._session.start()
         self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes

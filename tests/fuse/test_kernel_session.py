@@ -6,7 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -251,6 +251,30 @@ async def test_sigterm_unmounts_and_loses_no_data(
         written = handlers.fs.lookup(ROOT_INO, b"f")
         assert written is not None
         assert await handlers.fs.read(written.ino, 0, 1 << 20) == CONTENT
+    assert str(mountpoint) not in mounts()
+
+
+@pytest.fixture
+def kept_handler() -> Iterator[None]:
+    """Set a handler of SIGTERM that does nothing, as a starting mount does."""
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.mount
+@pytest.mark.usefixtures("kept_handler")
+async def test_sigterm_before_the_first_request_unmounts(tmp_path: Path, mountpoint: Path) -> None:
+    """A service manager may stop a mount as soon as the mount has reported that it is ready."""
+    async with opened(tmp_path) as handlers:
+        with trio.fail_after(20):
+            await serve(
+                handlers.operations,
+                mountpoint,
+                FuseOptions(source="x"),
+                on_ready=lambda: signal.raise_signal(signal.SIGTERM),
+                unmount_grace_s=0.1,
+            )
     assert str(mountpoint) not in mounts()
 
 

@@ -18,7 +18,7 @@ from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.console import interruption, output
-from s3fs_meta.console.boundary import discard_output
+from s3fs_meta.console.boundary import PROGRAM, discard_output, print_line
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.interruption import Remains
@@ -172,7 +172,9 @@ def fsck(
     )
     _require_all(answer, for_all)
     copy = None if objects_from is None else objects_from_option.copy_of(objects_from, access.s3)
-    urls.require_bucket(access.s3, url, *([] if copy is None else [copy.url]))
+    warning = urls.without_effect(access.s3, url, *([] if copy is None else [copy.url]))
+    if warning:
+        print_line(PROGRAM, warning)
     plan = CheckPlan(
         place=targets.of_url(url, access.cachedir),
         s3=urls.options_of(url, access.s3),

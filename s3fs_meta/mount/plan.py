@@ -76,7 +76,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         SettingsError: the state directory cannot be used; nothing was changed.
     """
     s3 = S3Options(options.endpoint_url, options.region, options.profile)
-    urls.require_bucket(s3, url)
+    ineffective = urls.without_effect(s3, url)
     _check_mountpoint(mountpoint)
     _check_privileges(options)
     Compressor.for_name(options.compression)
@@ -94,7 +94,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
         place=place,
         mountpoint=Path(path),
         options=_absolute(options),
-        s3=s3,
+        s3=urls.options_of(url, s3),
         open=OpenOptions(
             pragmas=pragmas,
             read_only=options.read_only,
@@ -110,7 +110,8 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             read_only=options.read_only and not options.follow,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
-        warnings=_without_effect(options)
+        warnings=tuple(filter(None, [ineffective]))
+        + _without_effect(options)
         + _hidden_entries(path)
         + tuple(filter(None, [passphrase_source.readable_by_others(options.passphrase_file)]))
         + _open_metrics(options)

@@ -50,11 +50,11 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
 
     Args:
         url: URL of the store.
-        options: S3 options, used for a bucket.
+        options: S3 options; on a local store they only cause a warning.
         make_root: True to create the directory of a local store.
         probe_only: True if the caller reads only a few objects, which may not be in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
-        notify: shows a message while the store cannot be reached.
+        notify: shows a warning, or a message while the store cannot be reached.
         counts: the state directory in which billed requests are recorded, if it contains a
             filesystem's state at the end; None to record nothing.
         charge: called before each retry to send or receive an object or a range.
@@ -68,6 +68,10 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     """
     if counts is not None:
         await trio.to_thread.run_sync(require_own, counts)
+    warning = urls.without_effect(options, url)
+    if warning:
+        notify(warning)
+    options = urls.options_of(url, options)
     store = urls.open_store(
         url,
         options,

@@ -70,18 +70,31 @@ def parse(url: str) -> StoreAddress:
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 
-def require_bucket(options: S3Options, *urls: str) -> None:
-    """Refuse options that have no effect, because no URL is that of a bucket.
+def without_effect(options: S3Options, *urls: str) -> str:
+    """Return a warning if options have no effect, because no URL is that of a bucket; else "".
 
     Raises:
-        UsageError: an option is given but no URL is that of a bucket, or a URL is invalid.
+        UsageError: a URL is invalid.
     """
     given = [word for word, value in options._asdict().items() if value is not None]
     buckets = [url for url in urls if isinstance(parse(url), S3Address)]
-    if given and not buckets:
-        raise UsageError(
-            f"the option {given[0]} has no effect on {urls[0]!r}, because only s3:// URLs use it"
-        )
+    if not given or buckets:
+        return ""
+    return f"the option {given[0]} has no effect on {urls[0]!r}, because only s3:// URLs use it"
+
+
+def require_bucket(options: S3Options, url: str) -> None:
+    """Refuse options that have no effect on the URL of a new filesystem.
+
+    The URL may be mistyped. On an existing filesystem, such options cause only a warning, so that
+    the lines of fstab(5) and the scripts that contain them continue to work.
+
+    Raises:
+        UsageError: an option is given but the URL is not that of a bucket, or the URL is invalid.
+    """
+    refusal = without_effect(options, url)
+    if refusal:
+        raise UsageError(refusal)
 
 
 def options_of(url: str, options: S3Options) -> S3Options:
@@ -136,7 +149,7 @@ def open_store(
 
     Args:
         url: a URL of one of the forms that ``parse`` accepts.
-        options: settings of a bucket's store; refused for a local store.
+        options: settings of a bucket's store; without effect on a local store.
         make_root: True to create the directory of a local store, for mkfs.
         probe_only: True if the caller reads only a few objects, which may not be in a store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
@@ -144,11 +157,10 @@ def open_store(
 
     Raises:
         AbsentDirectoryError: the directory does not exist.
-        UsageError: the URL is invalid, or its path is a file instead of a directory; or an option
-            has no effect or is invalid.
+        UsageError: the URL is invalid, its path is a file instead of a directory, or the endpoint
+            of a bucket is invalid.
     """
-    address, options = parse(url), options or S3Options()
-    require_bucket(options, url)
+    address, options = parse(url), options_of(url, options or S3Options())
     required = not (make_root or probe_only or may_be_absent)
     if isinstance(address, LocalAddress) and required and not address.root.exists():
         raise AbsentDirectoryError(url)

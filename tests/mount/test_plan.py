@@ -8,6 +8,7 @@ from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.meta.db import pragmas
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount.plan import make_plan, merged_options, pragmas_of
+from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_table import BY_WORD
 from s3fs_meta.options.settings import MountOptions, parse_mount_options
 
@@ -44,10 +45,13 @@ def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -
     assert not list(tmp_path.iterdir())
 
 
-def test_mount_option_of_a_bucket_is_refused_for_a_local_store(tmp_path: Path) -> None:
-    options = parse_mount_options(["region=x"])
-    with pytest.raises(UsageError, match="the option region has no effect on 'local:///srv/store'"):
-        make_plan(URL, tmp_path, options)
+def test_mount_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:
+    """A line of fstab(5) with such an option must not stop the machine from booting."""
+    (tmp_path / "m").mkdir()
+    words = [f"cachedir={tmp_path}", "region=x"]
+    plan = make_plan(URL, tmp_path / "m", parse_mount_options(words))
+    assert [one for one in plan.warnings if "no effect on 'local:///srv/store'" in one]
+    assert plan.s3 == S3Options()
 
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])

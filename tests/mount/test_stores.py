@@ -96,3 +96,14 @@ def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> No
     flags = "--endpoint-url http://nas:9000"
     completed = expected.format(url=f"{flags} {url}")
     assert with_options(text.format(url=url), url, S3Options("http://nas:9000")) == completed
+
+
+async def test_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:
+    """The messages about the store then omit the option."""
+    warnings: list[str] = []
+    url, options = f"local://{tmp_path}", S3Options("no URL")
+    async with opened_store(url, options, notify=warnings.append):
+        pass
+    assert warnings == [
+        f"the option endpoint_url has no effect on '{url}', because only s3:// URLs use it"
+    ]

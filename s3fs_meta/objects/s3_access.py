@@ -9,11 +9,12 @@ that inherits its parent's client creates a new client. All threads of a process
 """
 
 import base64
+import contextlib
 import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ import botocore.session
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.endpoint import Endpoint
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParser, ResponseParserError, ResponseParserFactory
@@ -31,6 +33,7 @@ from typing_extensions import override
 
 from s3fs_meta.limits import STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_THREADS_MAX
 from s3fs_meta.objects.response_body import BoundedSession
+from s3fs_meta.objects.s3_errors import ExpiredCredentialsError, UnreadableCredentialsError
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
@@ -124,6 +127,9 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     session = boto3.Session(
         profile_name=place.profile, region_name=place.region, botocore_session=inner
     )
+    inner.register_component(
+        "credential_provider", _CredentialProvider(inner.get_component("credential_provider"))
+    )
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
     # The header "Expect: 100-continue" would add a round trip to each PUT,
@@ -136,6 +142,62 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     )
     frozen = credentials.get_frozen_credentials() if credentials is not None else None
     return _Made(client, frozen, os.getpid())
+
+
+@contextlib.contextmanager
+def _listed_errors() -> Iterator[None]:
+    """Convert the errors of reading credentials to errors that ``s3_errors`` lists.
+
+    botocore raises RuntimeError for new credentials that have expired. Invalid output of a
+    credential_process raises many kinds of errors.
+    """
+    try:
+        yield
+    except (BotoCoreError, ClientError):
+        raise
+    except RuntimeError as exc:
+        raise ExpiredCredentialsError from exc
+    except OSError as exc:
+        if isinstance(exc, (FileNotFoundError, NotADirectoryError, PermissionError)):
+            raise UnreadableCredentialsError(error=exc) from exc
+        raise  # the error may be temporary, for example a lack of memory
+    except Exception as exc:
+        raise UnreadableCredentialsError(error=f"{type(exc).__name__}: {exc}") from exc
+
+
+class _CredentialProvider:
+    """Loads the credentials of a session; raises only errors that ``s3_errors`` lists."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load_credentials(self) -> "_Credentials | None":
+        """Return the credentials, or None if there are none."""
+        with _listed_errors():
+            found = self._inner.load_credentials()
+        return None if found is None else _Credentials(found)
+
+
+class _Credentials:
+    """Credentials whose refresh raises only errors that ``s3_errors`` lists.
+
+    botocore refreshes temporary credentials when it signs a request.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get_frozen_credentials(self) -> "ReadOnlyCredentials":
+        """Return the credentials for one request, after a refresh if they expire soon."""
+        with _listed_errors():
+            found: ReadOnlyCredentials = self._inner.get_frozen_credentials()
+        return found
 
 
 class _BoundedClient(BaseClient):

@@ -90,6 +90,19 @@ _ADVICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
 
+
+class ExpiredCredentialsError(boto.BotoCoreError):
+    """The AWS configuration has only expired credentials."""
+
+    fmt = "the credentials have expired"
+
+
+class UnreadableCredentialsError(boto.BotoCoreError):
+    """The source of the credentials is missing, or its output is invalid."""
+
+    fmt = "the credentials cannot be read: {error}"
+
+
 # The first match is used, so specific classes precede general ones.
 # The text of a connection error may contain an address, but no secret.
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -97,6 +110,14 @@ _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
         boto.NoCredentialsError,
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials of the user "
         "who mounts (root for fstab), or select a profile of that file with --profile",
+    ),
+    (
+        ExpiredCredentialsError,
+        f"the AWS configuration has no newer ones, or this host's clock is wrong; {_LOGIN}",
+    ),
+    (
+        UnreadableCredentialsError,
+        "correct the AWS configuration, for example its credential_process",
     ),
     (boto.PartialCredentialsError, "the access key has no secret key"),
     (boto.ProfileNotFound, "select a profile of the AWS configuration files with --profile"),

@@ -110,12 +110,15 @@ def from_file(file: Path) -> bytes:
 
 
 def readable_by_others(file: Path | None) -> str:
-    """Return a warning if other users can read a passphrase file, else ""."""
+    """Return a warning if other users can read a passphrase file, else "".
+
+    A pipe or a device, such as /dev/stdin, does not store the passphrase, so its mode is irrelevant.
+    """
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
         return ""  # a later read of the file reports the error
-    is_open = bool(mode & stat.S_IROTH)
+    is_open = stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
     return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 
 

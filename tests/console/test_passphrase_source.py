@@ -40,6 +40,17 @@ def test_unreadable_passphrase_file_is_reported_with_the_reason(tmp_path: Path) 
         passphrase_source.existing(None, tmp_path / "missing")
 
 
+def test_only_a_regular_file_causes_a_warning_about_its_mode(tmp_path: Path) -> None:
+    """Following the advice "chmod 600" for /dev/null or a directory would harm the host."""
+    file = tmp_path / "p"
+    file.touch(0o644)
+    file.chmod(0o644)
+    tmp_path.chmod(0o755)
+    assert passphrase_source.readable_by_others(file).endswith("chmod 600")
+    assert not passphrase_source.readable_by_others(tmp_path)
+    assert not passphrase_source.readable_by_others(Path("/dev/null"))
+
+
 def test_empty_passphrase_is_refused(tmp_path: Path) -> None:
     """An empty passphrase is refused from a file, the environment and the terminal."""
     file = tmp_path / "p"

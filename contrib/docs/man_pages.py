@@ -56,7 +56,8 @@ def _command_page(command: Command) -> str:
 
 def _helper_page() -> str:
     lines = _head("mount.s3fs-meta", 8, "mount a filesystem of s3fs-meta from mount(8) or fstab(5)")
-    lines += [".SH SYNOPSIS", ".B mount \\-t s3fs\\-meta", ".RI [ \\-o OPTIONS ] URL DIRECTORY"]
+    lines += [".SH SYNOPSIS", ".B mount \\-t s3fs\\-meta"]
+    lines += ["[\\fB\\-o\\fR \\fIOPTIONS\\fR] \\fIURL\\fR \\fIDIRECTORY\\fR"]
     lines += [".SH DESCRIPTION", "The helper that mount(8) calls, from the directory /sbin."]
     lines += ["For root,", ".B dev", "and", ".B suid", "are the default of this helper."]
     lines += _mount_options()

@@ -30,6 +30,18 @@ def test_groff_formats_every_manual_page_without_warnings() -> None:
         assert done.stderr == "", name
 
 
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_synopsis_of_the_mount_helper_is_a_command_line() -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tascii", "-P-cbou"],
+        input=man_pages.pages()["mount.s3fs-meta.8"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "mount -t s3fs-meta [-o OPTIONS] URL DIRECTORY\n" in done.stdout
+
+
 def test_special_characters_of_a_manual_page_are_escaped() -> None:
     """Dashes, backslashes and leading dots are escaped, so roff does not interpret them."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"

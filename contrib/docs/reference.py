@@ -48,6 +48,15 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
+# The end of Typer's script for zsh. At the first completion in a session, zsh runs the file as the
+# function _s3fs-meta, which must complete; Typer's script then only defines another function.
+_ZSH_END: Final = "compdef _s3fs_meta_completion s3fs-meta\n"
+_ZSH_COMPLETING_END: Final = f"""if [[ $funcstack[1] == _s3fs-meta ]]; then
+  _s3fs_meta_completion "$@"
+else
+  {_ZSH_END}fi
+"""
+
 # The name of the completion script that each shell searches for.
 _COMPLETION_FILES: Final[Mapping[str, str]] = {
     "bash": "s3fs-meta",
@@ -167,10 +176,14 @@ def completion_scripts() -> dict[str, str]:
     An environment variable makes the program print a script. Source: Typer, "CLI Option
     autocompletion".
     """
-    return {
+    found = {
         file: _BASH if shell == "bash" else _script(shell)
         for shell, file in _COMPLETION_FILES.items()
     }
+    zsh = found[_COMPLETION_FILES["zsh"]]
+    assert zsh.endswith(_ZSH_END), "Typer has changed its script for zsh"
+    found[_COMPLETION_FILES["zsh"]] = zsh.removesuffix(_ZSH_END) + _ZSH_COMPLETING_END
+    return found
 
 
 def _script(shell: str) -> str:

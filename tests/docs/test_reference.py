@@ -1,6 +1,9 @@
 """The generator of the reference pages."""
 
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -33,3 +36,30 @@ def test_each_shell_has_a_completion_script() -> None:
 
     assert set(found) == {"s3fs-meta", "_s3fs-meta", "s3fs-meta.fish"}
     assert all(completion.VARIABLE in script for script in found.values())
+
+
+# Stand-ins for the completion system, which needs a terminal, and for the program.
+_ZSH: Final = """
+autoload -U _s3fs-meta
+compdef() { print "defined $2" }
+env() { print 'print "completed $words[CURRENT]"' }
+words=(s3fs-meta mo) CURRENT=2
+_s3fs-meta
+_s3fs-meta
+source {folder}/_s3fs-meta
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_at_the_first_use_of_the_script(tmp_path: Path) -> None:
+    """zsh loads the script at the first completion; a sourced script only registers itself."""
+    (tmp_path / "_s3fs-meta").write_text(reference.completion_scripts()["_s3fs-meta"])
+    code = f"fpath=({tmp_path})" + _ZSH.replace("{folder}", str(tmp_path))
+
+    done = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.stderr, done.stdout.splitlines()) == (
+        "",
+        ["completed mo", "completed mo", "defined s3fs-meta"],
+    )

@@ -17,7 +17,7 @@ from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_status, request_unshipped
 from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount_errors import NotMountedError, OtherUserError, UnreachedDaemonError
 from s3fs_meta.options.option_syntax import parse_size, percent, seconds
 
 HELP = CommandHelp(
@@ -216,8 +216,9 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     try:
         places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
     except NotMountedError as exc:  # print it: a monitoring program reads only standard output
-        output.print_text(_critical(exc).text)
-        return int(HealthLevel.CRITICAL)
+        failed = _without_answer(exc)
+        output.print_text(failed.text)
+        return int(failed.level)
     worst = HealthLevel.OK if places else HealthLevel.CRITICAL
     if not places:
         output.print_text(f"{worst.name}: nothing is mounted")
@@ -233,7 +234,7 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
         figures = await request_status(place)
         disk = await trio.to_thread.run_sync(os.statvfs, place.state)
     except NotMountedError as exc:
-        return _critical(exc)
+        return _without_answer(exc)
     except ControlError as exc:
         return MountHealth(
             HealthLevel.UNKNOWN, f"{HealthLevel.UNKNOWN.name}: {place.url}: {exc.message}"
@@ -241,8 +242,11 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
     return judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
 
 
-def _critical(exc: NotMountedError) -> MountHealth:
-    return MountHealth(HealthLevel.CRITICAL, f"{HealthLevel.CRITICAL.name}: {exc.message}")
+def _without_answer(exc: NotMountedError) -> MountHealth:
+    """Return the verdict for a mount that may work, but cannot be asked, or for one that ended."""
+    may_work = isinstance(exc, (OtherUserError, UnreachedDaemonError))
+    level = HealthLevel.UNKNOWN if may_work else HealthLevel.CRITICAL
+    return MountHealth(level, f"{level.name}: {exc.message}")
 
 
 def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) -> None:

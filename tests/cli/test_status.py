@@ -204,6 +204,17 @@ def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
     assert "was killed (only on this host: 4.88 KiB in 1 block" in lines[3]
 
 
+@pytest.mark.mount
+def test_status_check_of_a_mount_that_it_cannot_query_is_unknown(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """The mount may work: the check runs as another user, or with another --cachedir."""
+    elsewhere = Program(tmp_path / "other-state")
+    done = elsewhere.run("status", "--check", mounted.url)
+    assert (done.returncode, done.stdout.split(":")[0]) == (3, "UNKNOWN")
+    assert "--cachedir" in done.stdout
+
+
 def test_status_check_without_a_mount_is_critical(program: Program, place: Place) -> None:
     done = program.run("status", "--check", place.url)
     assert (done.returncode, done.stdout.split(":")[0]) == (2, "CRITICAL")

@@ -143,7 +143,12 @@ def test_documented_commands_install_and_remove_links_to_the_man_pages(
     linked = run(link)
     pages = {path.name for path in linked if path.is_file() and path.suffix in {".1", ".8"}}
     assert pages == set(man_pages.pages())
-    assert (tmp_path / ".local/share/bash-completion/completions/s3fs-meta").is_file()
+    for script in (
+        "bash-completion/completions/s3fs-meta",
+        "zsh/site-functions/_s3fs-meta",
+        "fish/vendor_completions.d/s3fs-meta.fish",
+    ):
+        assert (tmp_path / ".local/share" / script).is_file()
     assert run(remove) == []
 
 

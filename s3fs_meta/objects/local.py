@@ -126,16 +126,21 @@ class LocalStore:
         """
         if make_root:
             _make_root(root)
-        self._was_absent = may_be_absent and not os.path.lexists(root)
-        if not self._was_absent and not root.is_dir():
-            raise UsageError(f"directory {os.fspath(root)!r} does not exist")
         self.root = root
+        self._was_absent = may_be_absent and not os.path.lexists(root)
+        try:
+            is_dir = root.is_dir()
+            has_lock = is_dir and (root / UNFINISHED / LOCK).is_file()
+        except OSError as exc:
+            raise self.translate(exc, UNFINISHED) from exc
+        if not self._was_absent and not is_dir:
+            raise UsageError(f"directory {os.fspath(root)!r} does not exist")
         self._tree = PrunedTree(root)
         self._unfinished = root / UNFINISHED
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._lock_fd: int | None = None
         self._lock_fd_guard = threading.Lock()
-        if not probe_only and (self._unfinished / LOCK).is_file():
+        if not probe_only and has_lock:
             self._translated(UNFINISHED, partial(self._take_lock, os.O_RDONLY))
 
     @property

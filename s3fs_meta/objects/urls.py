@@ -162,7 +162,7 @@ def open_store(
     """
     address, options = parse(url), options_of(url, options or S3Options())
     required = not (make_root or probe_only or may_be_absent)
-    if isinstance(address, LocalAddress) and required and not address.root.exists():
+    if isinstance(address, LocalAddress) and required and _is_absent(address.root):
         raise AbsentDirectoryError(url)
     endpoint_url = options.endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
@@ -176,6 +176,14 @@ def open_store(
     else:
         bare = _open_bucket(address, options, meter)
     return CountingStore(RetryingStore(bare, notify=notify, charge=charge), meter)
+
+
+def _is_absent(root: Path) -> bool:
+    """Return whether a path does not exist; if that cannot be found out, opening it will fail."""
+    try:
+        return not root.exists()
+    except OSError:
+        return False
 
 
 def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:

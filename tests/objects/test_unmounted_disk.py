@@ -1,15 +1,17 @@
 """The store in a local directory while its disk is unmounted."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from s3fs_meta.errors import TransientStoreError, UsageError
+from s3fs_meta.errors import StoreAccessError, TransientStoreError, UsageError
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.urls import open_store
 from tests.contract.store_contract import keys_of
 
 KEY = ObjectKey("pack/3f/7-9a")
@@ -127,6 +129,30 @@ async def test_deletion_fails_if_the_disk_is_unmounted_before_the_deletion(
 
     await trio.to_thread.run_sync(move_back, root, False)
     assert await keys_of(store) == [KEY]
+
+
+@pytest.fixture
+def closed_directory(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory that the process may not search, even if it runs as root."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(0)
+    uid = os.geteuid()
+    if uid == 0:
+        os.seteuid(65534)
+    try:
+        yield tmp_path / "closed"
+    finally:
+        os.seteuid(uid)
+        (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["", "bucket"])
+def test_bucket_without_permissions_is_reported_as_an_error_of_the_store(
+    closed_directory: Path, name: str
+) -> None:
+    """The error has the same advice and exit status as a refused request."""
+    with pytest.raises(StoreAccessError, match="check the owner and the permissions"):
+        open_store(f"local://{closed_directory / name}")
 
 
 def test_bucket_cannot_be_opened_if_its_directory_is_missing(tmp_path: Path) -> None:

@@ -460,7 +460,7 @@ async def _unlock(store: ObjectStore, group: list[SuperblockCopy], secret: Secre
         if newer[0].key is None:
             raise OlderSuperblockError(store.url, _generation(one), _generation(newer[0]))
         raise PassphraseError(
-            "the passphrase was changed: the given passphrase unlocks only the superblock of"
+            f"the {secret.noun} was changed: the given {secret.noun} unlocks only the superblock of"
             f" generation {_generation(one)}, and the newest generation is {_generation(newer[0])}"
         )
     reasons = [exc for _, exc in refused]

@@ -20,6 +20,11 @@ class Secret(Protocol):
     """A secret that unlocks superblocks of one filesystem."""
 
     @property
+    def noun(self) -> str:
+        """Return the kind of the secret, for messages, for example "passphrase"."""
+        ...
+
+    @property
     def given(self) -> str:
         """Return how the user gave the secret in advance, and therefore expects encryption.
 
@@ -78,6 +83,11 @@ class _Typed(Secret):
 class Passphrase(_Typed):
     """A secret that is the passphrase of a filesystem."""
 
+    @property
+    @override
+    def noun(self) -> str:
+        return "passphrase"
+
     @override
     async def open(self, superblock: Superblock) -> Keyring:
         if not superblock.encrypted:
@@ -88,6 +98,11 @@ class Passphrase(_Typed):
 
 class RecoveryKey(_Typed):
     """A secret that is a recovery key, typed in any case and with any separators."""
+
+    @property
+    @override
+    def noun(self) -> str:
+        return "recovery key"
 
     @override
     async def open(self, superblock: Superblock) -> Keyring:
@@ -103,6 +118,11 @@ class HeldKeys(Secret):
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
+
+    @property
+    @override
+    def noun(self) -> str:
+        return "key"
 
     @property
     @override

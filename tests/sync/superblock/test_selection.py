@@ -39,7 +39,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.superblock.changes import accept_first, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_first, open_keys, peek, require_proof
-from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.sync.superblock.unlocking import Passphrase, RecoveryKey
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
@@ -201,6 +201,22 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
     secret = Passphrase(lambda: b"secret")
     keys, newest = await open_first(power.store, power.remembered("a"), secret)
     assert (keys.superblock.generation, newest) == (1, 2)
+
+
+async def test_replaced_recovery_key_is_refused(encrypted: Power) -> None:
+    """If a renewal wrote only one superblock object, the error names the old recovery key."""
+    keys = await encrypted.keys()
+    made, old_key = superblock_codec.renew_recovery_key(keys.superblock, keys.keyring)
+    renewed, new_key = superblock_codec.renew_recovery_key(made, keys.keyring)
+    encrypted.store.objects[KEY] = superblock_codec.encode(renewed)
+    encrypted.store.objects[COPY_KEY] = superblock_codec.encode(made)
+    store, remembered = encrypted.store, encrypted.remembered("-")
+
+    with pytest.raises(PassphraseError, match="the recovery key was changed: the given recovery "):
+        await open_keys(store, remembered, RecoveryKey(old_key.encode))
+
+    found = await open_keys(store, remembered, RecoveryKey(new_key.encode))
+    assert found.superblock.generation == renewed.generation
 
 
 async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power) -> None:

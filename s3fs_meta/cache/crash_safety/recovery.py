@@ -3,7 +3,7 @@
 Owns: how many bytes of a file are trusted after a power cut; files without a row; the bytes that
 restore a copied block; the rows of the table ``copies``. Does not know: when blocks are copied.
 Keeps: a file without a row is removed if an intact pack has its content, or if it was written
-after the last change of the database. Otherwise the file is quarantined.
+after the last commit of the database. Otherwise the file is quarantined.
 Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
 
 A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's
@@ -68,8 +68,8 @@ def settle_strays(
     A group that a crash undid leaves files without a row. A database that was restored from a
     backup also leaves files without a row, and these files may be the only copies. The times of the
     files distinguish the two cases. The group that a kill undid was the last group, so its files
-    are newer than the database and its log; a restored database is newer than all files. Both mtime
-    and ctime must be newer: copying a file or changing its owner changes only the ctime, and a
+    are newer than the last commit; a restored database is newer than all files. Both mtime and
+    ctime must be newer: copying a file or changing its owner changes only the ctime, and a
     clock that was set back leaves times in the future.
     Runs in a thread: the time grows with the number of files, which is bounded.
 
@@ -79,7 +79,7 @@ def settle_strays(
         quarantine: a directory for block files on the same disk, made if needed.
         block_hash: hashes the content of a block; None if no content can be verified.
         first: the lowest block number to check; files with lower numbers are ignored.
-        undone_ns: after a kill, the time range since the last change of the database. If the times
+        undone_ns: after a kill, the time range since the last commit of the database. If the times
             of all strays are in the range, and none of their blocks has a row, the undone group
             made all of them, and they are removed. None to ignore times.
 

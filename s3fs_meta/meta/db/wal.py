@@ -261,10 +261,12 @@ class Wal:
 
 
 def last_change_ns(database: Path) -> int | None:
-    """Return the ctime in ns of a closed database or its log, whichever is newer.
+    """Return the ctime in ns of the file that received the last commit of a closed database.
 
     The caller compares it with the time of a file next to the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).
+    With a log, this file is the log: a checkpoint changes the database, too, but commits nothing,
+    and may run while a group is open.
 
     Returns:
         None if the database or its log is missing.
@@ -273,9 +275,7 @@ def last_change_ns(database: Path) -> int | None:
         with database.open("rb") as file:
             file.seek(_VERSION_AT)
             has_log = file.read(1) == _VERSION_WAL
-        times_ns = [database.stat().st_ctime_ns]
-        if has_log:
-            times_ns.append(Path(f"{database}-wal").stat().st_ctime_ns)
+        path = Path(f"{database}-wal") if has_log else database
+        return path.stat().st_ctime_ns
     except FileNotFoundError:
         return None
-    return max(times_ns)

@@ -154,7 +154,7 @@ class StateDir:
         """Take the lock if it is free; return whether it was free.
 
         If the lock was free, this method sets ``since_change_ns``, the time range from the last
-        change of the database until now. If another process has removed the directory in the
+        commit of the database until now. If another process has removed the directory in the
         meantime, the directory is created again. If a process was killed while it moved the local
         state to a quarantine directory, the move is finished or undone.
 

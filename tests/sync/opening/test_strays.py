@@ -126,6 +126,11 @@ def _leave_stray(power: Power, content: bytes) -> None:
     files.create(STRAY, 0, content)
 
 
+def _stray_path(power: Power) -> Path:
+    [path] = (power.home / "a" / "blocks").glob(f"*/{STRAY:x}")
+    return path
+
+
 async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -> None:
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
@@ -133,6 +138,20 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
     async with power.session("a") as session:
         assert not [one for one in session.volume.notices if "block file" in one]
         assert list(session.files.numbers(BlockId(0x1000))) == []
+
+    assert _quarantined(power) == []
+
+
+async def test_checkpoint_before_a_kill_causes_no_quarantine(power: Power) -> None:
+    """A checkpoint changes the database file while a group is open, but commits nothing."""
+    await _write_and_kill(power)
+    _leave_stray(power, DIRTY)
+    database = power.home / "a" / "meta.db"
+    while database.stat().st_ctime_ns <= _stray_path(power).stat().st_ctime_ns:
+        database.touch()
+
+    async with power.session("a") as session:
+        assert not [one for one in session.volume.notices if "block file" in one]
 
     assert _quarantined(power) == []
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from s3fs_meta.cache.files.block_files import write_all
+from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, MetadataError, NoInodeError, UsageError
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import (
@@ -39,6 +40,7 @@ from s3fs_meta.sync.uncached_reads import Content
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX: Final = 20  # maximum number of incomplete files to list
+_RANGES_SHOWN_MAX: Final = 10  # maximum number of byte ranges to list for a file
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # key in Copier.refused for owners that could not be set
 _SPECIAL: Final = "special files"
@@ -294,9 +296,9 @@ class Copier:
     def _note(self, copied: CopiedFile, start: int, located: Located, content: Content) -> None:
         length = len(content.data)
         if length < located.plain_bytes:
-            copied.missing.append((start + length, start + located.plain_bytes - 1))
+            _extend(copied.missing, start + length, start + located.plain_bytes - 1)
         if content.sure_bytes < length:
-            copied.unsure.append((start + content.sure_bytes, start + length - 1))
+            _extend(copied.unsure, start + content.sure_bytes, start + length - 1)
 
     # --- copy attributes -------------------------------------------------------------------------
 
@@ -468,14 +470,27 @@ class Tally:
                 yield f"  {os.fsdecode(one.path)!r} is not copied, or not complete: {one.why}"
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:
-                    text = ", ".join(f"{first}-{last}" for first, last in ranges)
-                    yield f"  bytes {text} {what} in {os.fsdecode(one.path)!r}"
+                    yield f"  bytes {_described(ranges)} {what} in {os.fsdecode(one.path)!r}"
         if self.incomplete_files > _SHOWN_MAX:
             yield f"  … and {self.incomplete_files - _SHOWN_MAX} more files that are not complete"
-        for why, counted in (
+        for why, counts in (
             ("not copied (no permission, or unsupported by the target)", copier.refused),
             ("omitted because of --no-privileges", copier.left_out),
         ):
-            if counted:
-                text = ", ".join(f"{name} ({count})" for name, count in sorted(counted.items()))
+            if counts:
+                text = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
                 yield f"  {why}: {text}"
+
+
+def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Append a byte range, or extend the last range if the new one follows it directly."""
+    if ranges and ranges[-1][1] + 1 == first:
+        first = ranges.pop()[0]
+    ranges.append((first, last))
+
+
+def _described(ranges: Sequence[tuple[int, int]]) -> str:
+    """Return the first ranges as text, and the number of all others."""
+    text = ", ".join(f"{first}-{last}" for first, last in ranges[:_RANGES_SHOWN_MAX])
+    more = len(ranges) - _RANGES_SHOWN_MAX
+    return text if more <= 0 else f"{text} and {counted(more, 'more range')}"

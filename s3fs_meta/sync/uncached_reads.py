@@ -3,7 +3,8 @@
 Owns: how requests are combined: one request reads adjacent blocks, or all small blocks in one
 window of a pack.
 Does not know: files, cached blocks (which ``cache.fetching.fetcher`` downloads).
-Keeps: the content of a missing or damaged block is returned as b"", never as zeros.
+Keeps: the content of a missing or damaged block is returned as b"", never as zeros. The caller
+reports lost content; the log shows the reason for each block that had to be read elsewhere.
 Tasks: any number of tasks may read at once.
 """
 
@@ -109,7 +110,7 @@ class UncachedReader:
         try:
             stored = await self._store.get_range(other.object_key, start, stop)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.warning("%s", exc)
+            _log.info("%s", exc)
             return b""
         record = _Record(PackId(0), start, stop, located)
         return (
@@ -130,7 +131,7 @@ class UncachedReader:
             else:
                 stored = await self._store.get_range(key, first.start, records[-1].stop)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.warning("%s", exc)
+            _log.info("%s", exc)
         if stored is not None:
             return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
@@ -177,7 +178,7 @@ class UncachedReader:
                 self._keyring, key, record, one.start, row.plain_bytes, row.hash
             )
         except CorruptionError as exc:
-            _log.warning("%s", exc)
+            _log.info("%s", exc)
             return b""
 
 

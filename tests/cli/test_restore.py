@@ -107,6 +107,7 @@ def test_restore_command_writes_a_hole_for_lost_content_and_reports_the_range(
 ) -> None:
     """For lost content, restore exits with 12, prints the range and copies all other files."""
     (mounted.mountpoint / "bad").write_bytes(random.Random(2).randbytes(100_000))
+    (mounted.mountpoint / "long").write_bytes(random.Random(3).randbytes(3_000_000))
     (mounted.mountpoint / "empty").touch()
     program.ok("umount", mounted.mountpoint)
     for pack in (mounted.bucket / "pack").rglob("*-*"):
@@ -116,6 +117,8 @@ def test_restore_command_writes_a_hole_for_lost_content_and_reports_the_range(
 
     assert done.returncode == 12
     assert "  bytes 0-99999 are missing in 'bad'" in done.stdout.splitlines()
+    assert "  bytes 0-2999999 are missing in 'long'" in done.stdout.splitlines()
+    assert done.stderr == ""
     assert (tmp_path / "out" / "bad").read_bytes() == bytes(100_000)
     assert (tmp_path / "out" / "empty").exists()
 

@@ -264,6 +264,20 @@ def test_copy_report_lists_at_most_twenty_incomplete_files_and_counts_all(
     assert (tally.files, tally.size_bytes, tally.incomplete_files) == (26, 255, 25)
 
 
+def test_copy_report_lists_the_first_byte_ranges_of_a_file_and_counts_all(
+    db: Database, target: Path
+) -> None:
+    tally = Tally()
+    ranges = [(first, first) for first in range(0, 2000, 2)]
+    tally.add(CopiedFile(b"torn", 2000, ranges, []))
+
+    [line] = tally.lines(Copier(db, Nothing(), target))
+
+    assert line.startswith("  bytes 0-0, 2-2, 4-4")
+    assert line.endswith("18-18 and 990 more ranges are missing in 'torn'")
+    assert tally.facts(Copier(db, Nothing(), target))["incomplete"][0]["missing"] == ranges
+
+
 @pytest.mark.parametrize(
     "code", [errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG, errno.EEXIST, errno.EFBIG]
 )

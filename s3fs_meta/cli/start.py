@@ -14,7 +14,9 @@ from typing import Final, NoReturn
 from s3fs_meta.cli import garbage_collection
 from s3fs_meta.console import standard_streams
 
-_INTERRUPTED: Final = 130  # equal to ExitStatus.INTERRUPTED, whose module is slow to import
+# Equal to ExitStatus.INTERRUPTED and FSCK_CANCELLED, whose module is slow to import.
+_INTERRUPTED: Final = 130
+_FSCK_INTERRUPTED: Final = 32
 
 
 def program() -> NoReturn:
@@ -28,8 +30,11 @@ def program() -> NoReturn:
     words = sys.argv[1:]
     if is_plain_removal(words) and not sys.flags.optimize:
         sys.exit(_remove([Path(word) for word in words[1:]]))
-    from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
-
+    try:
+        from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
+    except KeyboardInterrupt:
+        sys.stderr.write("s3fs-meta: interrupted: nothing was changed\n")
+        sys.exit(_FSCK_INTERRUPTED if words[:1] == ["fsck"] else _INTERRUPTED)
     entry.program()
 
 

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from s3fs_meta.cli.start import is_plain_removal
+from s3fs_meta.console import exits
 from s3fs_meta.console.exits import ExitStatus
 from tests.programs import Program
 
@@ -68,16 +70,32 @@ def test_interrupted_rm_prints_one_line_and_exits_with_130(program: Program) -> 
     assert done.stderr == "s3fs-meta: interrupted: some of the paths may be removed already\n"
 
 
-def test_mount_command_does_not_load_the_library_for_progress_bars(program: Program) -> None:
-    """A daemon would keep the 3 MB of this library in memory."""
-    code = "import sys; from s3fs_meta.cli import entry; entry.make_app(['mount']); print(*sys.modules)"
+_INTERRUPTED_WHILE_LOADING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv.pop(1))
+from s3fs_meta.cli import start
+start.program()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("status", ExitStatus.INTERRUPTED), ("fsck", exits.FSCK_CANCELLED)],
+)
+def test_command_interrupted_while_it_loads_prints_one_line(
+    program: Program, tmp_path: Path, command: str, status: int
+) -> None:
+    """On a busy host a command may load for seconds, during which the user presses Ctrl-C."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", _INTERRUPTED_WHILE_LOADING, tmp_path, command],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         env=program.environment,
     )
 
-    assert "s3fs_meta.cli.mount" in done.stdout.split()
-    assert "rich" not in done.stdout.split()
+    assert done.returncode == status
+    assert done.stderr == "s3fs-meta: interrupted: nothing was changed\n"

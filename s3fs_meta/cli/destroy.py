@@ -1,10 +1,8 @@
 """``s3fs-meta destroy``: remove a filesystem and its local state."""
 
 import contextlib
-import shutil
 import socket
 import sys
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import trio
@@ -47,7 +45,8 @@ HELP = CommandHelp(
     name="destroy",
     summary="Remove a filesystem with everything in it.",
     description=(
-        "Removes the objects that the filesystem wrote, and the local state of this host. First "
+        "Removes the objects that the filesystem wrote, and the local state of this host, except "
+        "quarantined states (kept-...) and replaced objects (replaced-...). First "
         "the user must type the filesystem's label, or its URL if it has no label. The command "
         "needs the passphrase: it reads every object, and removes those that it can authenticate "
         "with the encryption keys of the filesystem. Foreign objects below the same prefix stay, "
@@ -164,9 +163,15 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
                 before=before,
                 superblock=found.superblock,
             )
-            await trio.to_thread.run_sync(_remove_state, place.state)
+            rescued = await trio.to_thread.run_sync(state_dir.discard)
         finally:
             state_dir.unlock()
+        if rescued:
+            front.notice(
+                f"{place.state} still contains {counted(len(rescued), 'entry')} of earlier repairs"
+                f" ({rescued[0].name}{', …' if len(rescued) > 1 else ''}); remove the directory when"
+                " you need no file in it"
+            )
     return found
 
 
@@ -275,7 +280,3 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
         typed = sys.stdin.readline()
     if typed.strip() not in {found.name, url}:
         raise UsageError(f"the typed text is not {found.name!r}; nothing was removed")
-
-
-def _remove_state(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)

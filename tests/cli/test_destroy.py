@@ -117,6 +117,27 @@ def test_new_filesystem_can_use_the_url_of_a_destroyed_filesystem(
     program.ok("mkfs", "--plain", place.url)
 
 
+def test_destroy_command_keeps_quarantined_states_and_replaced_objects(
+    program: Program, place: Place
+) -> None:
+    """They may be the only copies of files of an earlier filesystem at the URL."""
+    program.ok("fsck", "-n", place.url)
+    [state] = program.cachedir.iterdir()
+    for name in ("kept-1/blocks/xxx/1", "replaced-lease-2"):
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text("the only copy")
+
+    done = program.run("destroy", "--confirm", place.url, place.url)
+
+    assert done.returncode == 0
+    assert f"{state} still contains 2 entries of earlier repairs (kept-1, …)" in done.stderr
+    assert {path.name for path in state.iterdir()} == {"kept-1", "replaced-lease-2", "lock"}
+    assert (state / "kept-1/blocks/xxx/1").read_text() == "the only copy"
+    program.ok("mkfs", "--plain", place.url)
+    program.ok("fsck", "-n", place.url)
+    assert "kept-1: quarantined" in program.ok("recover-state", place.url)
+
+
 @pytest.mark.parametrize("damaged", [(), ("superblock",), ("superblock", "superblock-copy")])
 def test_destroy_command_on_a_damaged_filesystem_respects_the_lease(
     program: Program, place: Place, damaged: tuple[str, ...]

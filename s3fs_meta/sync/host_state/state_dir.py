@@ -60,6 +60,7 @@ _log = logging.getLogger(__name__)
 
 _LOCK_POLL_S: Final = 0.1
 _QUARANTINE: Final = "kept-"  # beginning of the names of quarantine directories
+_RESCUED: Final = (_QUARANTINE, "replaced-")  # entries that no command removes
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -209,6 +210,26 @@ class StateDir:
         """Remove the complete directory; this process must hold its lock."""
         assert self._lock_fd >= 0, "the caller must hold the lock of the directory"
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def discard(self) -> list[Path]:
+        """Remove the local state, for good; this process must hold its lock. The call blocks.
+
+        Quarantined states and replaced objects stay: they may be the only copies of files, even of
+        an earlier filesystem at the same URL. If there are none, the directory is removed.
+
+        Returns:
+            The entries that stay.
+        """
+        rescued = [path for path in self.path.iterdir() if path.name.startswith(_RESCUED)]
+        if not rescued:
+            self.remove()
+            return []
+        for path in {*self.path.iterdir()}.difference(rescued, {self.path / "lock"}):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        return sorted(rescued)
 
     @property
     def has_remains(self) -> bool:

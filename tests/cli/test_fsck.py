@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.codec.history_index import RUNS
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.model import Txg
 from s3fs_meta.state_paths import locate
@@ -139,6 +140,29 @@ def test_fsck_repairs_a_damaged_changelog_from_local_state(
     other.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "2").read_bytes() == b"2" * 1000
     other.ok("umount", mounted.mountpoint)
+
+
+@pytest.mark.mount
+def test_image_of_the_host_with_the_state_ends_the_effect_of_a_damaged_changelog(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """A mount with the state does not notice a damaged changelog, so it must upload an image."""
+    mountpoint, elsewhere = mounted.mountpoint, tmp_path / "elsewhere"
+    for name in ("one", "two", "three"):
+        (mountpoint / name).write_text(name)
+        program.ok("flush", mountpoint)
+    program.ok("umount", mountpoint)
+    sorted(mounted.bucket.glob("changelog/*"))[2].write_bytes(b"broken")
+    other = type(program)(tmp_path / "other")
+    restore = ("restore", "--to", elsewhere, mounted.url)
+
+    program.ok("mount", mounted.url, mountpoint)
+    assert other.run(*restore).returncode == ExitStatus.CORRUPTION
+    program.ok("flush", "--image", mountpoint)
+
+    other.ok(*restore)
+    assert (elsewhere / "three").read_text() == "three"
+    program.ok("umount", mountpoint)
 
 
 def test_fsck_replaces_an_empty_local_database_from_the_bucket(

@@ -195,9 +195,14 @@ def listen_address(word: str, text: str) -> Address:
 
 
 def retention(word: str, text: str) -> int:
-    """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time."""
+    """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time.
+
+    A unit is required: a user who means days must not delete the history by writing "30".
+    """
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
+    if match is not None and float(match[1]) and not match[2]:
+        raise UsageError(f"{word}={text} has no unit; write for example {word}={match[1]}d")
     if match is not None:
         seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
     if not 0 <= seconds <= RETENTION_S_MAX:

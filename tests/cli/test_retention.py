@@ -43,3 +43,15 @@ def test_retention_command_refuses_an_invalid_time(program: Program, place: Plac
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2
     assert "7d" in refused.stderr
+
+
+def test_retention_without_a_unit_is_refused(program: Program, place: Place) -> None:
+    """The user may mean 30 days, but 30 seconds would delete the history."""
+    for text in ("30", "0.5"):
+        refused = program.run("retention", place.url, text)
+        assert (refused.returncode, f"write for example retention={text}d" in refused.stderr) == (
+            2,
+            True,
+        )
+    assert program.ok("retention", place.url) == "7d\n"
+    assert program.ok("retention", place.url, "30s") == "30s\n"

@@ -49,6 +49,10 @@ _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+# Maximum time from the first operation of a group to the end of its commit. A group is open for at
+# most ``GROUP_AGE_S_MAX``; the rest is for a busy host.
+_GROUP_NS_MAX: Final = 1_000_000_000
 # Errors of a checkpoint that do not indicate a failed disk; the WAL merely keeps growing.
 _HARMLESS: Final = (apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
 
@@ -267,6 +271,8 @@ def last_change_ns(database: Path) -> int | None:
     backup gives it a new ctime, even if its mtime is old (inode(7)).
     With a log, this file is the log: a checkpoint changes the database, too, but commits nothing,
     and may run while a group is open.
+    If a kill interrupted a commit, the file is newer than the operations that the kill undid. The
+    result is then earlier than all operations of that group.
 
     Returns:
         None if the database or its log is missing.
@@ -276,6 +282,34 @@ def last_change_ns(database: Path) -> int | None:
             file.seek(_VERSION_AT)
             has_log = file.read(1) == _VERSION_WAL
         path = Path(f"{database}-wal") if has_log else database
-        return path.stat().st_ctime_ns
+        changed_ns = path.stat().st_ctime_ns
+        is_cut = _ends_in_a_group(path) if has_log else _is_hot(Path(f"{database}-journal"))
     except FileNotFoundError:
         return None
+    return changed_ns - _GROUP_NS_MAX if is_cut else changed_ns
+
+
+def _ends_in_a_group(log: Path) -> bool:
+    """Return whether the last frame of a log ends no commit.
+
+    Source: https://www.sqlite.org/fileformat2.html#walformat
+    """
+    is_committed = True
+    with log.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+        page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
+        while len(frame := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
+            if frame[8:16] != salts:  # a frame of an earlier log, or room
+                break
+            is_committed = any(frame[4:8])  # the size of the database after a commit, else zero
+            file.seek(page_bytes, os.SEEK_CUR)
+    return not is_committed
+
+
+def _is_hot(journal: Path) -> bool:
+    """Return whether a rollback journal has content, because a transaction has not ended."""
+    try:
+        with journal.open("rb") as file:
+            return file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC
+    except FileNotFoundError:
+        return False

@@ -14,7 +14,7 @@ from s3fs_meta.limits import WAL_CHECKPOINT_BYTES, WAL_ROOM_BYTES
 from s3fs_meta.meta.db import wal as wal_module
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.db.wal import Wal
+from s3fs_meta.meta.db.wal import Wal, last_change_ns
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.testing.failing_vfs import failing_sqlite
@@ -453,3 +453,39 @@ def test_every_failed_sync_of_the_wal_is_recorded(
     with pytest.raises(OSError, match="Input/output"):
         db.sync_wal()
     assert sync_failures.is_noted(db.path.parent)
+
+
+@pytest.mark.parametrize("journal_mode", ["wal", "delete", "truncate", "persist"])
+def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
+    tmp_path: Path, journal_mode: str
+) -> None:
+    """The files of the interrupted group are older than the log, but were never committed."""
+    connection = apsw.Connection(str(tmp_path / "open.db"))
+    connection.pragma("journal_mode", journal_mode)
+    connection.pragma("cache_size", 1)
+    connection.execute("CREATE TABLE numbers (content BLOB)")
+    changed = "meta.db-wal" if journal_mode == "wal" else "meta.db"
+
+    connection.execute("BEGIN")
+    before_ns = _ctime_ns(tmp_path / "open.db")
+    connection.executemany("INSERT INTO numbers VALUES (zeroblob(?))", [(5000,)] * 100)
+    _copy_database(tmp_path / "open.db", tmp_path / "killed")
+    connection.execute("COMMIT")
+    _copy_database(tmp_path / "open.db", tmp_path / "committed")
+
+    killed_ns = last_change_ns(tmp_path / "killed" / "meta.db")
+    assert killed_ns is not None
+    assert killed_ns < before_ns
+    committed_ns = last_change_ns(tmp_path / "committed" / "meta.db")
+    assert committed_ns == _ctime_ns(tmp_path / "committed" / changed)
+    connection.close()
+
+
+def _ctime_ns(path: Path) -> int:
+    return path.stat().st_ctime_ns
+
+
+def _copy_database(database: Path, target: Path) -> None:
+    target.mkdir()
+    for path in database.parent.glob(f"{database.name}*"):
+        shutil.copy(path, target / path.name.replace(database.name, "meta.db"))

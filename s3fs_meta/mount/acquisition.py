@@ -5,7 +5,9 @@ selects the database, and only a closed database can be rewritten.
 Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +18,6 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
-from s3fs_meta.errors import HeldError, S3fsError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
@@ -92,50 +93,56 @@ async def open_for_mount(
     )
     await _change_page_size(volume, plan, wanted)
     volume = await open_it()
-    unreached = await _announce_superblock(volume, wanted)
+    async with _closing_after_error(volume):
+        unreached = await _announce_superblock(volume, wanted)
     return replace(volume, notices=(*volume.notices, *unreached))
 
 
 async def _change_page_size(volume: Volume, plan: MountPlan, wanted: int) -> None:
-    """Close a volume, and change the page size of its database; the next opening keeps the lease.
+    """Close a volume, and change the page size of its database.
+
+    If no host held the lease before the opening, the lease is released, so that a failure of the
+    change or of the next opening leaves it as it was.
 
     Raises:
         HeldError: another process on this host has begun to use the filesystem.
-        UsageError, DatabaseError, OSError: the page size could not be changed. If no host held the
-            lease before the opening, the lease is released again.
+        UsageError, DatabaseError, OSError: the page size could not be changed.
+        StoreError: the lease could not be released.
     """
     is_as_found = can_give_back(volume.keeper, volume.db, volume.keyring)
-    try:
+    async with _closing_after_error(volume):
         volume.db.begin_local()
         image_head.want_image(volume.db)
-        await close_filesystem(volume, release=False)
-        await volume.state_dir.lock(wait_s=plan.open.lock_wait_s)
-        try:
-            await trio.to_thread.run_sync(change_page_size, volume.state_dir.database, wanted)
-        finally:
-            volume.state_dir.unlock()
-    except HeldError:
-        raise
-    except (S3fsError, OSError):
-        if is_as_found:
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await release_after_error(volume.keeper)
-        raise
+    await close_filesystem(volume, release=is_as_found)
+    await volume.state_dir.lock(wait_s=plan.open.lock_wait_s)
+    try:
+        await trio.to_thread.run_sync(change_page_size, volume.state_dir.database, wanted)
+    finally:
+        volume.state_dir.unlock()
 
 
 async def _healed(volume: Volume) -> Volume:
     """Restore the old content of holes that fsck made; close the volume after an error."""
-    try:
+    async with _closing_after_error(volume):
         healed = await heal_holes(volume)
+    return replace(volume, notices=(*volume.notices, *healed))
+
+
+@contextlib.asynccontextmanager
+async def _closing_after_error(volume: Volume) -> AsyncIterator[None]:
+    """Close a volume if the with-block fails; release a lease that no host held before."""
+    try:
+        yield
     except BaseException as exc:
         may_release = isinstance(exc, (Exception, trio.Cancelled))
-        if may_release and can_give_back(volume.keeper, volume.db, volume.keyring):
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await release_after_error(volume.keeper)
-        volume.db.close()
-        let_go(volume)
+        try:
+            if may_release and can_give_back(volume.keeper, volume.db, volume.keyring):
+                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+                    await release_after_error(volume.keeper)
+        finally:
+            volume.db.close()
+            let_go(volume)
         raise
-    return replace(volume, notices=(*volume.notices, *healed))
 
 
 def may_be_offline(plan: MountPlan) -> bool:

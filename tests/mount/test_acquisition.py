@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.errors import DatabaseFullError, StoreUnavailableError
 from s3fs_meta.mount import acquisition
 from s3fs_meta.mount.acquisition import open_for_mount, page_size_of
 from s3fs_meta.mount.plan import make_plan
@@ -18,22 +21,33 @@ from s3fs_meta.options.settings import parse_mount_options
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.cli.conftest import Place
 from tests.cli.fsck_in_process import state_of
 from tests.faults import raising
 from tests.programs import Program
 
 
-def _page_size(place: Place, cachedir: Path, words: str = "", *, publish: bool = True) -> int:
+def _page_size(
+    place: Place,
+    cachedir: Path,
+    words: str = "",
+    *,
+    publish: bool = True,
+    hook: Callable[[str, FaultyStore], None] = lambda _step, _store: None,
+) -> int:
     """Open a filesystem as a mount does, upload a new page size, and return the page size."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
 
     async def run() -> int:
-        async with opened_store(plan.place.url, plan.s3) as store:
+        async with opened_store(plan.place.url, plan.s3) as inner:
+            store = FaultyStore(inner)
+            hooked = replace(plan.open, hook=lambda step: hook(step, store))
             front, clock = TerminalFront(quiet=True), SystemClock()
-            opened = await open_for_mount(plan, store, Passphrase(bytes), clock, front)
+            wanted = replace(plan, open=hooked)
+            opened = await open_for_mount(wanted, store, Passphrase(bytes), clock, front)
             found = page_size_of(opened.db)
             if publish:
                 await Session(opened, plan.options, clock).flush_at_end()
@@ -84,6 +98,31 @@ def test_failed_change_of_the_page_size_releases_the_lease(program: Program, pla
 
     assert _is_released(place)
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 4096
+
+
+@pytest.mark.parametrize("step", ["nonce noted", "lease taken", "fence put", "fence confirmed"])
+def test_failed_opening_after_a_change_of_the_page_size_releases_the_lease(
+    program: Program, place: Place, step: str
+) -> None:
+    """The opening after the change fails on a full disk, or when the superblock is written."""
+    _page_size(place, program.cachedir)
+    reached: list[str] = []
+
+    def fail(now: str, store: FaultyStore) -> None:
+        reached.append(now)
+        if reached.count(step) < 2 or now != step:
+            return
+        if step == "fence confirmed":
+            store.fail("replace", StoreUnavailableError("superblock", 1, 0.0, "away"))
+        else:
+            raise DatabaseFullError("the disk is full")
+
+    with pytest.raises((DatabaseFullError, StoreUnavailableError)):
+        _page_size(place, program.cachedir, "page_size=16K", hook=fail)
+
+    assert _is_released(place)
+    assert _page_size(place, program.cachedir.with_name("elsewhere")) == 4096
+    assert _page_size(place, program.cachedir) == 16384
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -1,6 +1,7 @@
-"""A background task that runs during a with-block.
+"""A background task that runs during a with-block, and the effects of a cancellation.
 
-Owns: cancelling the task when the block ends. Does not know: what the task does.
+Owns: cancelling the task when the block ends, finishing work after a cancellation. Does not know:
+what the task or the work does.
 Keeps: an exception of the with-block is raised unchanged, not in an exception group.
 """
 
@@ -23,3 +24,34 @@ async def background_task(run: Callable[[], Awaitable[None]]) -> AsyncIterator[N
         nursery.cancel_scope.cancel()
     if error is not None:
         raise error
+
+
+async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
+    """Run *work*; if the caller is cancelled meanwhile, allow *work* another *limit_s* seconds.
+
+    The cancellation is raised afterwards.
+    """
+    scope = trio.CancelScope(shield=True)
+
+    async def limit() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:  # the caller was cancelled, or the work is done
+            scope.deadline = trio.current_time() + limit_s
+
+    async with background_task(limit):
+        with scope:
+            await work()
+    await trio.lowlevel.checkpoint_if_cancelled()
+
+
+def is_orderly(exc: BaseException) -> bool:
+    """Return whether an exception consists only of errors and cancellations.
+
+    A KeyboardInterrupt does not: it may have stopped any code in the middle. A nursery raises the
+    cancellations of its tasks in an exception group.
+    """
+    members = getattr(exc, "exceptions", None)
+    if isinstance(members, tuple):
+        return all(map(is_orderly, members))
+    return isinstance(exc, (Exception, trio.Cancelled))

@@ -1,10 +1,10 @@
-"""A task that runs concurrently with a with-block."""
+"""A task that runs concurrently with a with-block, and work that outlasts a cancellation."""
 
 import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.background_task import background_task
+from s3fs_meta.background_task import background_task, finish, is_orderly
 
 
 async def test_background_task_is_cancelled_when_the_with_block_ends() -> None:
@@ -41,3 +41,56 @@ async def test_with_block_is_cancelled_together_with_its_scope() -> None:
         async with background_task(run):
             await trio.sleep_forever()
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 60.0])
+async def test_cancellation_waits_for_work_up_to_a_limit(limit_s: float) -> None:
+    """The cancellation is raised when the work is done, or when the limit is exceeded."""
+    goes_on, is_done, is_after = trio.Event(), False, False
+
+    async def work() -> None:
+        nonlocal is_done
+        await goes_on.wait()
+        is_done = True
+
+    async def caller(scope: trio.CancelScope) -> None:
+        nonlocal is_after
+        with scope:
+            await finish(work, limit_s)
+            is_after = True
+
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        nursery.start_soon(caller, scope)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        goes_on.set()
+
+    assert scope.cancelled_caught
+    assert (is_done, is_after) == (limit_s > 0, False)
+
+
+async def test_error_of_work_is_raised_unchanged() -> None:
+    async def work() -> None:  # noqa: RUF029 - finish() awaits it
+        raise ValueError("the work failed")
+
+    with pytest.raises(ValueError, match="the work failed"):
+        await finish(work, 60.0)
+
+
+async def test_only_errors_and_cancellations_are_orderly() -> None:
+    """A nursery raises a cancellation in an exception group."""
+    found: list[bool] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                await trio.sleep_forever()
+        except BaseException as exc:
+            found.append(is_orderly(exc))
+            raise
+    assert found == [True]
+    assert is_orderly(ValueError())
+    assert not is_orderly(KeyboardInterrupt())

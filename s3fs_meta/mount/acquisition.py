@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import is_orderly
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -134,9 +135,8 @@ async def _closing_after_error(volume: Volume) -> AsyncIterator[None]:
     try:
         yield
     except BaseException as exc:
-        may_release = isinstance(exc, (Exception, trio.Cancelled))
         try:
-            if may_release and can_give_back(volume.keeper, volume.db, volume.keyring):
+            if is_orderly(exc) and can_give_back(volume.keeper, volume.db, volume.keyring):
                 with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                     await release_after_error(volume.keeper)
         finally:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import trio
 
+from s3fs_meta.background_task import finish
 from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import lease as lease_codec
@@ -37,7 +38,7 @@ from s3fs_meta.errors import (
     UnconditionalStoreError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import LEASE_CHECK_S, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import CLEANUP_S_MAX, LEASE_CHECK_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects import probe
 from s3fs_meta.objects.contract import ETag, ObjectStore
@@ -319,6 +320,9 @@ class LeaseKeeper:
     async def acquire(self, hold: Hold, *, force: bool, above: Epoch = _NO_EPOCH) -> Lease:
         """Increment the epoch and take the lease; return the lease that was replaced.
 
+        A cancellation waits for the reply to the write, because the caller must know whether it
+        holds the lease; after CLEANUP_S_MAX this remains unknown.
+
         Args:
             hold: the proof of the state directory; its latest nonce is written to the lease.
             force: take the lease from any host that holds it.
@@ -331,15 +335,19 @@ class LeaseKeeper:
         self._hold = hold
         before = await self.read()
         refuse_held(before, hold, force=force)
-        try:
+
+        async def take() -> None:
             epoch = Epoch(max(before.epoch, above) + 1)
             await self._write(self._ours(epoch, before.head, released=False))
+            self.fenced = None
+            self._is_acquired = True
+            self._replaced = before
+            self._looked_s = trio.current_time()
+
+        try:
+            await finish(take, CLEANUP_S_MAX)
         except FencedError as exc:
             raise HeldError(f"another host acquired the lease at the same time: {exc}") from exc
-        self.fenced = None
-        self._is_acquired = True
-        self._replaced = before
-        self._looked_s = trio.current_time()
         return before
 
     async def move_head(self, head: Head) -> None:

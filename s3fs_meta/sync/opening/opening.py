@@ -10,6 +10,7 @@ import logging
 import trio
 
 from s3fs_meta import machine
+from s3fs_meta.background_task import is_orderly
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.recovery import restore_content
@@ -80,7 +81,7 @@ async def open_filesystem(
         ):
             volume = await opening.run()
     except BaseException as exc:
-        if isinstance(exc, (Exception, trio.Cancelled)):
+        if is_orderly(exc):
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await opening.give_lease_back()
         if opening.db is not None:

@@ -8,6 +8,7 @@ import getpass
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -63,14 +64,29 @@ def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal
     return _not_empty(environment if environment is not None else ask("Passphrase: "))
 
 
-def secret(file: Path | None, ask: Ask = ask_terminal) -> Passphrase:
-    """Return the passphrase of an existing filesystem as a secret that is read when needed."""
+def secret(
+    file: Path | None,
+    ask: Ask = ask_terminal,
+    during: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Passphrase:
+    """Return the passphrase of an existing filesystem as a secret that is read when needed.
+
+    Args:
+        file: a file, which overrides the environment.
+        ask: prompts the user if neither the file nor the variable is given.
+        during: the context in which the secret is read or asked for, which may block.
+    """
     environment, given = from_environment(), ""
     if file is not None:
         given = f"in the passphrase file {str(file)!r}"
     elif environment is not None:
         given = f"in ${secret_environment.VARIABLE}"
-    return Passphrase(lambda: existing(environment, file, ask), given=given)
+
+    def read() -> bytes:
+        with during():
+            return existing(environment, file, ask)
+
+    return Passphrase(read, given=given)
 
 
 def new(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:

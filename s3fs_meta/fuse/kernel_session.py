@@ -15,8 +15,9 @@ import logging
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -110,32 +111,41 @@ async def serve(
 
     Always yields to other tasks.
     """
-    # The receiver is open before the mount is ready, so that no signal is missed in between.
     with trio.open_signal_receiver(*_ending_signals()) as signals:
+        await trio.lowlevel.checkpoint()  # the caller may have to handle an earlier signal
         place = _mount(operations, mountpoint, options.words())
         mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
-        device = mounted.device or 0
-        operations.write_back.begin(place, device)
-        try:
-            on_ready()
-            async with trio.open_nursery() as nursery:
-                raw = RawOperations(operations, nursery, device)
-                raw_operations.install(raw, read_only=options.read_only)
-                nursery.start_soon(_tune_kernel, place)
-                nursery.start_soon(
-                    _unmount_on_signal, signals, mounted, operations.write_back, on_signal
-                )
-                with request_loop.direct():
-                    await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
-                nursery.cancel_scope.cancel()
-        finally:
-            # Unmount the filesystem, unless another process has unmounted it.
-            pyfuse3.close(unmount=mounted.is_here())
-            raw_operations.uninstall()
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                # Only now can the write-back process exit: before, it may have waited for the
-                # daemon.
-                await operations.write_back.close()
+        operations.write_back.begin(place, mounted.device or 0)
+        ending = partial(_unmount_on_signal, signals, mounted, operations.write_back, on_signal)
+        await _serve_mounted(operations, mounted, ending, on_ready, read_only=options.read_only)
+
+
+async def _serve_mounted(
+    operations: Operations,
+    mounted: _Mounted,
+    ending: Callable[[], Awaitable[None]],
+    on_ready: Callable[[], None],
+    *,
+    read_only: bool,
+) -> None:
+    """Serve requests until the unmount. *ending* unmounts at a signal."""
+    try:
+        on_ready()
+        async with trio.open_nursery() as nursery:
+            raw = RawOperations(operations, nursery, mounted.device or 0)
+            raw_operations.install(raw, read_only=read_only)
+            nursery.start_soon(_tune_kernel, mounted.place)
+            nursery.start_soon(ending)
+            with request_loop.direct():
+                await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
+            nursery.cancel_scope.cancel()
+    finally:
+        # Unmount the filesystem, unless another process has unmounted it.
+        pyfuse3.close(unmount=mounted.is_here())
+        raw_operations.uninstall()
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            # Only now can the write-back process exit: before, it may have waited for the daemon.
+            await operations.write_back.close()
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:

@@ -1,4 +1,4 @@
-"""The daemon's process: file limit, garbage collection, fatal signals, service manager.
+"""The daemon's process: file limit, garbage collection, signals, service manager.
 
 Sources: getrlimit(2); sd_notify(3), "Notes": the protocol is stable and may be implemented without
 the library.
@@ -12,14 +12,19 @@ import os
 import resource
 import signal
 import socket
-from types import FrameType
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
+import trio
+
+from s3fs_meta.background_task import background_task
 from s3fs_meta.mount.limits import OPEN_FILES_WANTED
 
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
@@ -54,21 +59,87 @@ def explain_aborts() -> None:
     faulthandler.enable()
 
 
-def outlast_signals() -> None:
-    """Ignore signals to end from now on, except while a receiver of signals handles them.
+class Signals:
+    """The signals to end of one mount, while no other receiver handles them.
 
-    Receivers handle signals while the mount serves, and during its last upload. Between these two
-    phases, and while the mount releases its lease, a signal would otherwise kill the process. Both
-    intervals are short. A handler replaces SIG_IGN, because child processes would inherit SIG_IGN.
-    A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the last upload.
+    Other receivers handle them while the mount serves, and during its last upload. Before, a signal
+    cancels the start of the mount, which then releases its lease. If the same signal arrives again,
+    it kills the process. Ctrl-C may send a different second signal, through the parent process.
+    Between and after the other receivers, signals are ignored, so that the mount releases its
+    lease. A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the last upload.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
-            signal.signal(number, _ignored)
+
+    def __init__(self) -> None:
+        # nohup(1) ignores SIGHUP
+        self.numbers = [one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+        self.start = trio.CancelScope()
+        self._before = {number: signal.getsignal(number) for number in self.numbers}
+        self._is_started = False
+        self._received: signal.Signals | None = None
+
+    def end_of_start(self) -> None:
+        """Ignore signals from now on, instead of cancelling the start."""
+        self._is_started = True
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Let signals end the process during a with-block that blocks the event loop.
+
+        The process must not hold the lease.
+        """
+        handlers = {number: signal.getsignal(number) for number in self.numbers}
+        _install(self._before)
+        try:
+            yield
+        finally:
+            _install(handlers)
+
+    async def run(self, signals: AsyncIterator[int]) -> None:
+        """Handle signals until cancelled, or until a signal has cancelled the start."""
+        async for number in signals:
+            name = signal.Signals(number).name
+            if self._is_started:
+                _log.info("received %s: the mount is already ending", name)
+                continue
+            _log.warning("received %s: the mount does not start", name)
+            self._received = signal.Signals(number)
+            self.start.cancel()
+            signal.signal(number, signal.SIG_DFL)
+            return
+
+    def conclude(self) -> None:
+        """End the process after a cancelled start, as its signal would have ended it.
+
+        Raises:
+            KeyboardInterrupt: the signal was SIGINT.
+        """
+        if not self.start.cancelled_caught:
+            return
+        assert self._received is not None, "only a signal cancels the start"
+        if self._received is signal.SIGINT:
+            raise KeyboardInterrupt
+        signal.signal(self._received, signal.SIG_DFL)
+        signal.raise_signal(self._received)
 
 
-def _ignored(number: int, _frame: FrameType | None) -> None:
-    _log.info("received %s: the mount is already ending", signal.Signals(number).name)
+@contextlib.asynccontextmanager
+async def handled_signals() -> AsyncIterator[Signals]:
+    """Handle the signals of a mount that starts, serves and ends in the with-block.
+
+    Raises:
+        KeyboardInterrupt: SIGINT cancelled the start. Any other signal kills the process then.
+    """
+    handling = Signals()
+    with trio.open_signal_receiver(*handling.numbers) as signals:
+        async with background_task(partial(handling.run, signals)):
+            with handling.start:
+                yield handling
+    handling.conclude()
+
+
+def _install(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def notify(state: str, address: str | None = None) -> bool:

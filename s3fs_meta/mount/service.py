@@ -106,14 +106,20 @@ class Sides(NamedTuple):
     watchers: Watchers
     throttles: Throttles
     metrics: "MetricsServer | None"  # None if the option metrics= is not set
+    signals: process.Signals
 
 
 async def run_mount(plan: MountPlan, front: Front) -> None:
     """Mount the filesystem, serve it until the unmount, and close it.
 
     Raises:
-        S3fsError: the filesystem could not be mounted.
+        S3fsError, KeyboardInterrupt: the filesystem could not be mounted.
     """
+    async with process.handled_signals() as signals:
+        await _run(plan, front, signals)
+
+
+async def _run(plan: MountPlan, front: Front, signals: process.Signals) -> None:
     memory_allocator.bound_free_memory()
     process.raise_open_files()
     process.explain_aborts()
@@ -138,7 +144,7 @@ async def run_mount(plan: MountPlan, front: Front) -> None:
                 charge=throttles.charge,
             ) as store,
         ):
-            sides = Sides(KernelSide(), Watchers(), throttles, metrics)
+            sides = Sides(KernelSide(), Watchers(), throttles, metrics, signals)
             session = await _open(plan, store, front, sides)
             requests = RequestLog(counts, store.meter, lambda: session.db.counters.stored_bytes)
             try:
@@ -205,7 +211,8 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
 
 async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides) -> Session:
     """Open the filesystem and recover its state."""
-    secret = passphrase_source.secret(plan.options.passphrase_file, front.ask)
+    file, blocking = plan.options.passphrase_file, sides.signals.blocking
+    secret = passphrase_source.secret(file, front.ask, blocking)
     clock = SystemClock()
     offline = await why_offline(plan, store)
     if offline:
@@ -222,11 +229,11 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
     try:
         with advising(volume.state_dir):
             session.recover()
+        await _learn_last_image(session)
     except BaseException:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
             await session.close()
         raise
-    await _learn_last_image(session)
     return session
 
 
@@ -277,6 +284,7 @@ class Mount:
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
+        self._signals = sides.signals
         self._metrics = sides.metrics
         self._kernel = kernel = sides.kernel
         self._watchers = sides.watchers
@@ -377,6 +385,7 @@ class Mount:
 
     def _ready(self) -> None:
         """Start accepting changes; notify the parent process and systemd. Never yields."""
+        self._signals.end_of_start()
         self._session.start()
         self._accepting.set()
         capacity_bytes = self._plan.options.capacity_bytes

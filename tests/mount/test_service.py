@@ -5,7 +5,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,6 +21,65 @@ from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend
+
+# Mounts a filesystem, and sends itself a signal when it shows a notice that contains a text.
+_SIGNALLED: Final = """
+import os, sys, trio
+from pathlib import Path
+from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.mount.plan import make_plan
+from s3fs_meta.mount.service import run_mount
+from s3fs_meta.options.settings import parse_mount_options
+
+url, mountpoint, cachedir, text, number = sys.argv[1:]
+
+class Front(TerminalFront):
+    def notice(self, shown):
+        if text in shown:
+            os.kill(os.getpid(), int(number))
+
+options = parse_mount_options([f"cachedir={cachedir}", "synchronous=off"])
+trio.run(run_mount, make_plan(url, Path(mountpoint), options), Front())
+"""
+
+
+def _signalled(
+    program: Program, place: Place, text: str, number: signal.Signals
+) -> "subprocess.CompletedProcess[str]":
+    words = [place.url, str(place.mountpoint), str(program.cachedir), text, str(int(number))]
+    return subprocess.run(
+        [sys.executable, "-c", _SIGNALLED, *words],
+        env=program.environment,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S_MAX,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_during_the_start_releases_the_lease(
+    program: Program, place: Place, number: signal.Signals
+) -> None:
+    """The mount has acquired the lease when it shows its warnings."""
+    done = _signalled(program, place, "synchronous=off", number)
+
+    assert done.returncode == -number, done.stderr
+    found = program.status(place.url)
+    assert (found["state"], found["epoch"]) == ("free", 1)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_before_the_first_request_unmounts(
+    program: Program, place: Place, number: signal.Signals
+) -> None:
+    """A mount does not ignore a signal that arrives before it waits for signals."""
+    done = _signalled(program, place, "is mounted on", number)
+
+    assert done.returncode == 0, done.stderr
+    assert mount_table.find(str(place.mountpoint)) is None
+    assert program.status(place.url)["state"] == "free"
 
 
 @pytest.mark.mount

@@ -332,9 +332,10 @@ class _Opening:
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Apply the txgs that the former writer appended late to the database."""
-        db = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
-        note_start(db, self._keyring, holder, None)
-        return db
+        found = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
+        if found is not db:  # else the start is already recorded, and would look like a crash
+            note_start(found, self._keyring, holder, None)
+        return found
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:

@@ -1,29 +1,32 @@
 """The choice at mount between the local state and the bucket."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import (
     DatabaseFullError,
+    FencedError,
     HeldError,
     PassphraseError,
     StoreUnavailableError,
 )
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import cached_blocks, inodes
+from s3fs_meta.meta.tables import cached_blocks, inodes, local_state
 from s3fs_meta.model import ROOT_INO, BlockState
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.volume import OpenOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.testing.faulty_store import Fault, FaultyStore
 from tests.faults import raising
 from tests.sync.conftest import REGULAR, Power, failing_append, read_file, unmount, write_file
 from tests.sync.opening.histories import end_at, require_files, rot, written
@@ -125,6 +128,42 @@ async def test_failed_opening_keeps_the_lease_that_replaces_a_lost_lease(
     with pytest.raises(HeldError):
         async with power.session("b"):
             pass
+
+
+class LateStore(FaultyStore):
+    """A store that waits for another host before it creates the next changelog."""
+
+    def __init__(self, inner: ObjectStore, before: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._before: Callable[[], Awaitable[None]] | None = before
+
+    @override
+    async def enter(self, method: str, key: str) -> Fault | None:
+        """Record a call, and wait for the other host if the call creates a changelog."""
+        before = self._before
+        if before is not None and method == "create" and key.startswith("changelog/"):
+            self._before = None
+            await before()
+        return await super().enter(method, key)
+
+
+async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Power) -> None:
+    """The opening applies the txg, although it began in another state, and needs no check."""
+    async with power.session("b", tasks=False) as session:
+        await unmount(session)
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, CONTENT)
+
+        async def append() -> None:
+            with pytest.raises(FencedError):
+                await writer.flush()
+
+        options = OpenOptions(force_takeover=True)
+        store = LateStore(power.store, append)
+        async with power.session("b", store=store, options=options, tasks=False) as session:
+            assert await read_file(session, ino) == CONTENT
+            assert local_state.get(session.db, "unchecked") is None
+            assert not session.db.changed
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:

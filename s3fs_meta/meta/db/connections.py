@@ -33,9 +33,9 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors that lose no written page: a failed read, or a failed extension of the -shm file.
-# SQLite creates the -shm file again after a crash. On a full disk, SQLite reports
-# the failed extension of the -shm file as an I/O error, not as a FullError.
+# Errors after which no written pages are lost: failed reads, and a failed extension of the -shm
+# file, which SQLite creates again after a crash. SQLite does not report why the extension failed;
+# the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 
@@ -136,7 +136,7 @@ def note_failed_sync(exc: apsw.Error, path: Path) -> None:
 
 
 def is_full(exc: apsw.Error) -> bool:
-    """Return whether an SQLite exception reports a full disk."""
+    """Return whether an SQLite exception reports a disk that is full, or probably full."""
     no_room = getattr(exc, "extendedresult", 0) == _NO_SHM_ROOM
     return no_room or isinstance(exc, apsw.FullError)
 
@@ -145,8 +145,9 @@ def translated(exc: apsw.Error, path: str) -> S3fsError:
     """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception."""
     text = str(exc) or type(exc).__name__
     if is_full(exc):
+        certainly = "is" if isinstance(exc, apsw.FullError) else "is probably"
         return DatabaseFullError(
-            f"the disk that contains {path!r} is full ({text}); free some space on it"
+            f"the disk that contains {path!r} {certainly} full ({text}); free some space on it"
         )
     if isinstance(exc, _DAMAGE):
         return DamagedDatabaseError(path, text)

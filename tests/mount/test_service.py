@@ -6,21 +6,32 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.control import plain_call
 from s3fs_meta.errors import ControlError
+from s3fs_meta.mount import process
 from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.kernel_side import KernelSide
+from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.mount.requests import control_api
+from s3fs_meta.mount.service import Mount, Sides
+from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.objects.billing import Meter
+from s3fs_meta.options.settings import parse_mount_options
 from s3fs_meta.sync import known_points
+from s3fs_meta.sync.host_state.request_log import RequestLog
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend
+from tests.sync.conftest import Power, write_file
 
 # Mounts a filesystem, and sends itself a signal when it shows a notice that contains a text.
 _SIGNALLED: Final = """
@@ -57,6 +68,7 @@ def _signalled(
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_during_the_start_releases_the_lease(
     program: Program, place: Place, number: signal.Signals
@@ -252,3 +264,32 @@ def test_mountpoint_may_be_a_symbolic_link(program: Program, place: Place) -> No
         os.kill(pid, signal.SIGCONT)
     program.ok("umount", link)
     assert program.status(place.url)["state"] == "free"
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_unmount_reports_a_change_that_the_last_upload_does_not_contain(
+    plain: Power, tmp_path: Path, is_late: bool
+) -> None:
+    """The outcome is "complete" only if the bucket has all changes."""
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    options = parse_mount_options([f"cachedir={tmp_path / 'state'}"])
+    plan = make_plan(f"local://{tmp_path}/bucket", mountpoint, options)
+    changes: list[Callable[[], object]] = []
+
+    def hook(step: str) -> None:
+        if step == "txg confirmed" and changes:
+            changes[0]()
+
+    async with plain.session(hook=hook, tasks=False) as session:
+        write_file(session, b"early")
+        if is_late:
+            changes.append(lambda: write_file(session, b"late"))
+        counts = RequestLog(tmp_path, Meter(), lambda: 0)
+        sides = Sides(KernelSide(), Watchers(), session.throttles, None, process.Signals())
+        mount = Mount(plan, session, TerminalFront(quiet=True), sides, counts)
+
+        outcome = await mount._last_flush()  # noqa: SLF001 - run() needs a mountpoint
+
+        why = "the filesystem was changed during the last upload" if is_late else ""
+        assert outcome == {"complete": not is_late, "why": why}

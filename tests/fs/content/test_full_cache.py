@@ -1,6 +1,7 @@
 """Reads and writes of several blocks while the cache is full of blocks that cannot be evicted."""
 
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.model import Ino
 from tests.fs.conftest import BLOCK_BYTES, Volume, make_file, whole
 
 _CONTENT = b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES
@@ -14,16 +15,22 @@ async def _fill_cache(fs: Filesystem) -> None:
     assert await fs.write(ino, 0, content) == len(content)
 
 
+async def _half_cached(volume: Volume, fs: Filesystem) -> Ino:
+    """Return a file of two blocks; the cache has its first block and is full of dirty blocks."""
+    ino = make_file(fs, b"file")
+    await fs.write(ino, 0, _CONTENT)
+    await volume.evict()
+    await _fill_cache(fs)
+    assert await fs.read(ino, 0, 1) == b"a"
+    return ino
+
+
 async def test_read_of_two_blocks_succeeds_while_the_cache_is_full_of_dirty_blocks(
     volume: Volume,
 ) -> None:
     """The download of one block must not evict the other block, which the same read needs."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = make_file(fs, b"file")
-        await fs.write(ino, 0, _CONTENT)
-        await volume.evict()
-        await _fill_cache(fs)
-        assert await fs.read(ino, 0, 1) == b"a"
+        ino = await _half_cached(volume, fs)
 
         assert await fs.read(ino, BLOCK_BYTES - 1, 2) == b"ab"
 
@@ -33,11 +40,7 @@ async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_
 ) -> None:
     """The download of one block must not evict the other block, which the same write changes."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = make_file(fs, b"file")
-        await fs.write(ino, 0, _CONTENT)
-        await volume.evict()
-        await _fill_cache(fs)
-        assert await fs.read(ino, 0, 1) == b"a"
+        ino = await _half_cached(volume, fs)
         missing = fs.data.try_write(ino, BLOCK_BYTES - 1, b"AB", sets_times=True, has_room=True)
         assert missing
 
@@ -48,11 +51,7 @@ async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_
 
 async def test_blocks_of_a_finished_read_can_be_evicted(volume: Volume) -> None:
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = make_file(fs, b"file")
-        await fs.write(ino, 0, _CONTENT)
-        await volume.evict()
-        await _fill_cache(fs)
-        assert await fs.read(ino, 0, 1) == b"a"
+        ino = await _half_cached(volume, fs)
         assert await fs.read(ino, BLOCK_BYTES - 1, 2) == b"ab"
 
         await volume.session.cache.evictor.evict(0)

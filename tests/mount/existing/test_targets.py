@@ -311,6 +311,12 @@ def test_command_argument_with_a_scheme_is_treated_as_a_url(cachedir: Path) -> N
         targets.of_either("s3", None)
 
 
+def _require_error(mountpoint: str, message: str) -> None:
+    with pytest.raises(NotMountedError) as raised:
+        targets.of_mountpoint(Path(mountpoint), None)
+    assert raised.value.message == message
+
+
 def test_error_about_a_url_names_its_mountpoint(
     cachedir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,13 +330,8 @@ def test_error_about_a_url_names_its_mountpoint(
         "s3://bucket/home": "mounted on /srv/home",
         "local:///srv/store": "not mounted on this host",
     }.items():
-        with pytest.raises(NotMountedError) as raised:
-            targets.of_mountpoint(Path(url), None)
-        assert raised.value.message == (
-            f"{url} is a URL, and this command takes a mountpoint; it is {where}"
-        )
-    with pytest.raises(NotMountedError, match=r"^/nowhere is not mounted on this host$"):
-        targets.of_mountpoint(Path("/nowhere"), None)
+        _require_error(url, f"{url} is a URL, and this command takes a mountpoint; it is {where}")
+    _require_error("/nowhere", "/nowhere is not mounted on this host")
 
 
 def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
@@ -346,9 +347,7 @@ def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
         "/srv/home/disk/a": "/srv/home/disk/a is not mounted on this host",
         "/srv/home2": "/srv/home2 is not mounted on this host",
     }.items():
-        with pytest.raises(NotMountedError) as raised:
-            targets.of_mountpoint(Path(path), None)
-        assert raised.value.message == message
+        _require_error(path, message)
 
 
 def test_mount_of_a_point_in_time_is_found_without_its_note(

@@ -21,11 +21,12 @@ pytestmark = pytest.mark.thorough
 KILLED: Final = 9
 # Quarantines the local state, but exits before the n-th call that creates or removes a name.
 CHILD: Final = """
-import os, sys
+import errno, os, sys
 from pathlib import Path
 from s3fs_meta.sync.host_state.state_dir import StateDir
 
 state, left = StateDir(Path(sys.argv[1])), int(sys.argv[2])
+refuses_links = False
 
 def exit_early(event, _arguments):
     global left
@@ -33,6 +34,8 @@ def exit_early(event, _arguments):
         if left == 0:
             os._exit(9)
         left -= 1
+    if event == "os.link" and refuses_links:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 if sys.argv[3] == "resume":
     sys.addaudithook(exit_early)
@@ -57,29 +60,7 @@ sys.addaudithook(refuse)
 state.quarantine_as("1")
 """
 # Like CHILD, on a disk that refuses hard links; a refused link counts as a call.
-CHILD_KILLED_WITHOUT_LINKS: Final = """
-import errno, os, sys
-from pathlib import Path
-from s3fs_meta.sync.host_state.state_dir import StateDir
-
-state, left = StateDir(Path(sys.argv[1])), int(sys.argv[2])
-
-def refuse_links_and_exit_early(event, _arguments):
-    global left
-    if event in {"os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir"}:
-        if left == 0:
-            os._exit(9)
-        left -= 1
-    if event == "os.link":
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-if sys.argv[3] == "resume":
-    sys.addaudithook(refuse_links_and_exit_early)
-assert state.try_lock()
-if sys.argv[3] == "move":
-    sys.addaudithook(refuse_links_and_exit_early)
-    state.quarantine_as("1")
-"""
+CHILD_KILLED_WITHOUT_LINKS: Final = CHILD.replace("refuses_links = False", "refuses_links = True")
 # Prints each link, rename and removal, and each directory that is opened (only to be synced).
 CHILD_THAT_PRINTS: Final = """
 import os, sys

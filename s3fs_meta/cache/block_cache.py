@@ -158,7 +158,11 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if located.state in NOT_UPLOADED:
-            raise exc
+            if located.pack is None:
+                raise exc
+            # The block is moving to another pack, and its row still has its old location.
+            self.suspects.blocks.add(located.block)
+            raise NotLocalError(located.block) from exc
         _log.warning(
             "the cache file of block %d is damaged, so the block is fetched again", located.block
         )

@@ -58,6 +58,8 @@ class Suspects:
     async def verify(self, located: Located) -> bool:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
+        A sealed block is not removed, because the uploader needs its row.
+
         Returns:
             True if the block is valid, or if another task has verified or removed it in the
             meantime. The caller then checks again whether the block is cached.
@@ -66,7 +68,8 @@ class Suspects:
         if located.block not in self.blocks:
             return True
         self.blocks.discard(located.block)
-        if not is_intact:
+        held = cached_blocks.get(self._db, located.block)
+        if not is_intact and held is not None and held.state is not BlockState.SEALED:
             self._db.begin_local()
             self._forget(located.block)
         return is_intact

@@ -106,6 +106,31 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
         assert await read_file(session, kept) == content
 
 
+@pytest.mark.parametrize("damage", ["missing", "short"])
+async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
+    power: Power, damage: str
+) -> None:
+    """Eviction may have removed the file while the pack was fetched."""
+    async with power.session("a", tasks=False) as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        assert located.state is BlockState.SEALED
+        if damage == "missing":
+            session.files.remove(located.block)
+        else:
+            os.truncate(session.files.root / "xxx" / f"{located.block:x}", 5)
+
+        assert await read_file(session, kept) == content
+        await session.make_image()
+        assert await read_file(session, kept) == content
+
+        moved = session.cache.located(kept, BlockIndex(0))
+        assert moved is not None
+        assert moved.pack != located.pack
+
+
 @pytest.mark.parametrize("ends", ["damaged", "cancelled"])
 async def test_failed_compaction_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str

@@ -30,6 +30,7 @@ from s3fs_meta.meta.tables import blocks, damage_marks
 from s3fs_meta.model import BlockId, BlockState
 
 LAST_COPIES: Final = "last_copies"
+NEEDED: Final = "needed"
 PINNED: Final = "pinned"
 # For each state except clean, the reason why ``drop`` keeps a block in this state.
 _WHY_KEPT: Final[Mapping[BlockState, str]] = {
@@ -125,7 +126,9 @@ class Evictor:
                 await self.remove_files(victims)
 
     async def drop(self, wanted: Sequence[BlockId], *, pinned: bool = False) -> Dropped:
-        """Evict all clean blocks among *wanted*, except possible last copies, in slices.
+        """Evict all clean blocks among *wanted*, in slices.
+
+        Possible last copies, and blocks that a running request needs, are kept.
 
         Args:
             wanted: the blocks to evict; blocks that are not cached are ignored.
@@ -160,6 +163,8 @@ class Evictor:
             return _WHY_KEPT[state]
         if self.is_last_copy(block):
             return LAST_COPIES
+        if self._is_needed(block):
+            return NEEDED
         is_kept = not pinned and (self._index.is_pinned(block) or self._pinned.adopt(block))
         return PINNED if is_kept else ""
 
@@ -192,10 +197,13 @@ class Evictor:
         """Return whether a block is pinned, needed or a last copy; if it is, eviction skips it."""
         if self._pinned.adopt(block):
             return True
-        is_spared = any(block in one for one in self._needed) or self.is_last_copy(block)
+        is_spared = self._is_needed(block) or self.is_last_copy(block)
         if is_spared:
             self._index.spare(block)
         return is_spared
+
+    def _is_needed(self, block: BlockId) -> bool:
+        return any(block in one for one in self._needed)
 
     def is_last_copy(self, block: BlockId) -> bool:
         """Return whether the location of an uploaded block is marked as damaged."""

@@ -42,6 +42,7 @@ _WHY: Final = {
     "not_synced": "location in the bucket not synced yet",
     "being_removed": "being removed",
     "last_copies": "perhaps the last copies",
+    "needed": "needed by a running request",
     "pinned": "pinned; see s3fs-meta pins",
 }
 

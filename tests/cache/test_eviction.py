@@ -163,6 +163,21 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
     assert bench.cache.is_local(bench.located(1))
 
 
+async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench) -> None:
+    """A request that fetches two blocks would otherwise have to fetch the first block again."""
+    needed = bench.write(0, b"content")
+    bench.write(1, b"other")
+    await bench.upload(0, 1)
+    evictor, index = bench.cache.evictor, bench.cache.index
+
+    with evictor.keeping() as kept:
+        kept.add(needed)
+        found = await evictor.drop(index.blocks(), pinned=True)
+
+    assert (found.blocks, found.kept) == (1, {"needed": 7})
+    assert (await evictor.drop(index.blocks())).blocks == 1
+
+
 async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:
     """Even dropcache with ``pinned`` keeps blocks at damaged locations and reports the reason."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")

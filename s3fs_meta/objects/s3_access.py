@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import boto3
 import botocore.loaders
 import botocore.session
+from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.endpoint import Endpoint
@@ -206,7 +207,7 @@ class _BoundedClient(BaseClient):
     def __init__(self, **parts: Any) -> None:
         endpoint = parts["endpoint"]
         session: Any = BoundedSession(endpoint.http_session)
-        parts["endpoint"] = Endpoint(
+        parts["endpoint"] = _Endpoint(
             endpoint.host,
             parts["service_model"].endpoint_prefix,
             parts["event_emitter"],
@@ -214,6 +215,25 @@ class _BoundedClient(BaseClient):
             session,
         )
         super().__init__(**parts)
+
+
+class _Endpoint(Endpoint):
+    """An endpoint that can send a buffer again, to the region that a response names."""
+
+    @override
+    def create_request(
+        self, params: Mapping[str, Any], operation_model: Any = None
+    ) -> AWSPreparedRequest:
+        """Return a request; botocore would raise UnseekableStreamError for a memoryview."""
+        request: AWSPreparedRequest = super().create_request(params, operation_model)
+        body: Any = request.body
+        if isinstance(body, memoryview):
+            request.reset_stream = _do_nothing  # type: ignore[method-assign]  # called on instances
+        return request
+
+
+def _do_nothing() -> None:
+    """Rewind a buffer, which has no position."""
 
 
 def _bound_responses(**event: Any) -> None:

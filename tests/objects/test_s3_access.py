@@ -264,15 +264,19 @@ async def test_missing_credential_process_is_reported_without_retries(
 # --- choice of the region -------------------------------------------------------------------------
 
 
-async def test_store_uses_the_region_that_the_server_returns(double: S3Double) -> None:
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+async def test_store_uses_the_region_that_the_server_returns(
+    double: S3Double, kind: type[bytes | memoryview]
+) -> None:
     """If a response names a different region, all later requests are signed for that region."""
     refusal = error(400, "AuthorizationHeaderMalformed", Region="eu-north-1")
     double.answer(refusal, PUT_DONE, PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url, region="us-west-2"))
 
-    await store.put(KEY, b"1")
-    await store.put(KEY, b"2")
+    await store.put(KEY, kind(b"1"))
+    await store.put(KEY, kind(b"2"))
 
+    assert [seen.body for seen in double.seen] == [b"1", b"1", b"2"]
     regions = [seen.headers["authorization"].split("/")[2] for seen in double.seen]
     assert regions == ["us-west-2", "eu-north-1", "eu-north-1"]
 

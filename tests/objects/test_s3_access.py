@@ -77,16 +77,23 @@ async def test_boto3_makes_only_one_attempt_for_each_call(double: S3Double, stor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [bytes, memoryview])
+@pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_upload_over_a_slow_network_does_not_time_out(
-    double: S3Double, kind: type[bytes | memoryview]
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[bytes | memoryview],
+    scheme: str,
 ) -> None:
     """Network timeouts apply to each sent piece, not to a complete pack, which is a memoryview."""
-    double.answer_always(ReadSlowly(pause_s=0.2))
-    place = S3Place(double.url, connect_timeout_s=4, read_timeout_s=4)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
+    content = bytes(range(256)) * (32 << 12)
+    with s3_double(certificate=certificate if scheme == "https" else None) as double:
+        double.answer_always(ReadSlowly(pause_s=0.2))
+        place = S3Place(double.url, connect_timeout_s=4, read_timeout_s=4)
 
-    await S3Store(BUCKET, place=place).put(KEY, kind(bytes(32 << 20)))
+        await S3Store(BUCKET, place=place).put(KEY, kind(content))
 
-    assert len(double.seen[0].body) == 32 << 20
+        assert double.seen[0].body == content
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:

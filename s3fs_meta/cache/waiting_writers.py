@@ -1,17 +1,50 @@
 """Writers that wait until a full cache has room.
 
 Owns: the number of waiting writers, and the limit on their wait.
-Does not know: how room is made, how packs are sent; the uploader lists the packs in
-``sent_until_s``.
-Keeps: while a pack is being sent and the bucket responds, writers wait, because a slow network is
-not an error. Otherwise a writer waits at most for the write timeout.
+Does not know: how room is made, how packs are sent; the uploader calls ``sending`` for each pack.
+Keeps: while a pack is being sent, writers wait, because a slow network is not an error. Otherwise a
+writer waits at most for the write timeout. A pack counts as being sent
+
+- while it waits for the upload limit, and then for its time at the minimum speed, unless the last
+  request to the bucket failed. Only an S3 store reports each piece that it sends;
+- while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import trio
 
 from s3fs_meta.cache.upload_signal import UploadSignal
+from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
+
+# A pack that fails after each complete transfer keeps writers waiting only for this many transfers.
+_TRANSFERS_MAX: Final = 3
+_MEASUREMENTS: Final = 4  # measurements of the speed in one write timeout
+
+
+class SentPack:
+    """One pack that is being sent, with the bytes of all attempts."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._sent_bytes = 0
+        self.until_s = float("inf")  # afterwards, the network is not just slow
+
+    def begin(self) -> None:
+        """Start the time for sending the pack; only the first call has an effect."""
+        until_s = trio.current_time() + self._size_bytes / STORE_BODY_BYTES_PER_S_MIN
+        self.until_s = min(self.until_s, until_s)
+
+    def note_sent(self, size_bytes: int) -> None:
+        """Record that a piece was sent. The thread of a request calls it."""
+        self._sent_bytes += size_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Return the number of sent bytes, at most _TRANSFERS_MAX times the size of the pack."""
+        return min(self._sent_bytes, _TRANSFERS_MAX * self._size_bytes)
 
 
 class WaitingWriters:
@@ -32,9 +65,11 @@ class WaitingWriters:
         self._upload_signal = upload_signal
         self._is_away = is_away
         self._room = trio.Event()
-        # For each pack that is being sent, the time by which even a slow network has sent it.
-        self.sent_until_s: list[float] = []
-        self._uploaded_s = float("-inf")
+        self._packs: list[SentPack] = []
+        self._earlier_bytes = 0  # sent bytes of packs that are complete
+        self._progress_s = float("-inf")
+        self._measured_s = float("-inf")
+        self._measured_bytes = 0
 
     def wake(self) -> None:
         """Let all waiting writers check again whether the cache has room."""
@@ -43,26 +78,54 @@ class WaitingWriters:
 
     def note_upload(self) -> None:
         """Wake all waiting writers after the upload of a block; their timeout begins again."""
-        self._uploaded_s = trio.current_time()
+        self._progress_s = trio.current_time()
         self.wake()
+
+    @contextmanager
+    def sending(self, size_bytes: int) -> Iterator[SentPack]:
+        """Let writers wait while the uploader sends a pack of *size_bytes*."""
+        pack = SentPack(size_bytes)
+        self._packs.append(pack)
+        try:
+            yield pack
+        finally:
+            self._packs.remove(pack)
+            self._earlier_bytes += pack.sent_bytes
 
     async def wait(self, has_room: Callable[[], Awaitable[bool]]) -> bool:
         """Wait until *has_room* returns True; return False if it did not in time."""
-        self.count += 1
         began_s = trio.current_time()
+        if not self.count:
+            self._measured_s, self._measured_bytes = began_s, self._sent_bytes
+        self.count += 1
         self._upload_signal.set()
         try:
             while not await has_room():
                 now_s = trio.current_time()
-                since_s = now_s if self._are_sent(now_s) else max(began_s, self._uploaded_s)
-                if now_s >= since_s + self._timeout_s:
+                if self._are_sent(now_s):
+                    self._progress_s = now_s
+                end_s = max(began_s, self._progress_s) + self._timeout_s
+                if now_s >= end_s:
                     return False
-                with trio.move_on_at(since_s + self._timeout_s):
+                if self._packs:
+                    end_s = min(end_s, now_s + self._timeout_s / _MEASUREMENTS)
+                with trio.move_on_at(end_s):
                     await self._room.wait()
             return True
         finally:
             self.count -= 1
 
+    @property
+    def _sent_bytes(self) -> int:
+        return self._earlier_bytes + sum(pack.sent_bytes for pack in self._packs)
+
     def _are_sent(self, now_s: float) -> bool:
-        """Return whether a pack is being sent and the last request to the bucket succeeded."""
-        return any(now_s < until_s for until_s in self.sent_until_s) and not self._is_away()
+        """Return whether a pack is being sent."""
+        if not self._is_away() and any(now_s < pack.until_s for pack in self._packs):
+            return True
+        passed_s, sent_bytes = now_s - self._measured_s, self._sent_bytes
+        if passed_s < self._timeout_s / _MEASUREMENTS:
+            return False
+        is_fast = sent_bytes - self._measured_bytes >= passed_s * STORE_BODY_BYTES_PER_S_MIN
+        self._measured_s, self._measured_bytes = now_s, sent_bytes
+        return is_fast

@@ -1,10 +1,13 @@
 """The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, and one message to the user if the first response is late.
+Owns: the start of an outage, one message to the user if the first response is late, and reports of
+the bytes that requests have sent.
 Does not know: retries (``retry``), requests.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -34,6 +37,31 @@ class Outage(NamedTuple):
 
 
 NO_OUTAGE = Outage(0.0, "", 0.0)
+
+
+def _ignore_sent(_size_bytes: int) -> None:
+    """Ignore sent bytes; the default of ``note_sent``."""
+
+
+_on_sent: ContextVar[Callable[[int], None]] = ContextVar("on_sent", default=_ignore_sent)
+
+
+@contextmanager
+def reporting_sent(report: Callable[[int], None]) -> Iterator[None]:
+    """Call *report* with the size of each piece that the requests of a with-block send.
+
+    The threads of requests call *report*; trio copies the context of a task to its threads.
+    """
+    token = _on_sent.set(report)
+    try:
+        yield
+    finally:
+        _on_sent.reset(token)
+
+
+def note_sent(size_bytes: int) -> None:
+    """Report that the current request has sent a piece of its body."""
+    _on_sent.get()(size_bytes)
 
 
 class RetryBounds(Protocol):

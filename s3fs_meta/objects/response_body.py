@@ -22,7 +22,7 @@ import http.client
 import io
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -43,6 +43,7 @@ from s3fs_meta.limits import (
     STORE_BODY_CHUNK_BYTES,
     STORE_TEXT_BYTES_MAX,
 )
+from s3fs_meta.objects.contact import note_sent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -111,8 +112,7 @@ class _TimedHttpConnection(AWSHTTPConnection):
 
     @override
     def send(self, data: Any) -> None:
-        for piece in _pieces(data):
-            super().send(piece)
+        _send_pieces(super().send, data)
 
 
 class _TimedHttpsConnection(AWSHTTPSConnection):
@@ -120,18 +120,19 @@ class _TimedHttpsConnection(AWSHTTPSConnection):
 
     @override
     def send(self, data: Any) -> None:
-        for piece in _pieces(data):
-            super().send(piece)
+        _send_pieces(super().send, data)
 
 
-def _pieces(data: Any) -> Iterator[Any]:
-    """Yield the pieces of a buffer, or a file, which http.client reads in pieces."""
-    if not isinstance(data, (bytes, memoryview)) or len(data) <= _PIECE_BYTES:
-        yield data
+def _send_pieces(send: Callable[[Any], None], data: Any) -> None:
+    """Send a buffer in pieces, or a file, which http.client reads in pieces."""
+    if not isinstance(data, (bytes, memoryview)):
+        send(data)
         return
     view = memoryview(data)
     for start in range(0, len(view), _PIECE_BYTES):
-        yield view[start : start + _PIECE_BYTES]
+        piece = view[start : start + _PIECE_BYTES]
+        send(piece)
+        note_sent(len(piece))
 
 
 class _TimedHttpPool(AWSHTTPConnectionPool):

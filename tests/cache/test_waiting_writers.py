@@ -1,16 +1,19 @@
 """How long writers wait for room in a full cache, while packs are sent slowly or not at all."""
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 import trio.testing
 
 from s3fs_meta.cache.upload_signal import UploadSignal
-from s3fs_meta.cache.waiting_writers import WaitingWriters
+from s3fs_meta.cache.waiting_writers import SentPack, WaitingWriters
+from s3fs_meta.limits import KIB, MIB
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 60.0
-PACK_S_MAX = 512.0  # a pack of 16 MiB at the minimum speed
+PACK_BYTES = 16 * MIB
+PACK_S_MAX = 512.0  # the time of a pack at the minimum speed
 
 
 def new_writers(is_away: Callable[[], bool] = lambda: False) -> WaitingWriters:
@@ -34,10 +37,9 @@ async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -
 
     async def upload() -> None:
         for number in range(3):
-            until_s = trio.current_time() + PACK_S_MAX
-            writers.sent_until_s.append(until_s)
-            await trio.sleep(200)
-            writers.sent_until_s.remove(until_s)
+            with writers.sending(PACK_BYTES) as pack:
+                pack.begin()
+                await trio.sleep(200)
             stored.append(number)
             writers.note_upload()
             await trio.sleep(30)  # the next pack is made
@@ -54,9 +56,10 @@ async def test_writer_gives_up_if_no_pack_is_sent(autojump_clock: Clock) -> None
 
 async def test_writer_gives_up_while_a_pack_is_retried_in_an_outage(autojump_clock: Clock) -> None:
     writers = new_writers(is_away=lambda: True)
-    writers.sent_until_s.append(trio.current_time() + PACK_S_MAX)
+    with writers.sending(PACK_BYTES) as pack:
+        pack.begin()
 
-    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
 
 
 async def test_writer_gives_up_if_a_pack_is_sent_below_the_minimum_speed(
@@ -64,12 +67,84 @@ async def test_writer_gives_up_if_a_pack_is_sent_below_the_minimum_speed(
 ) -> None:
     """A store that never finishes does not keep a writer waiting without limit."""
     writers = new_writers()
-    writers.sent_until_s.append(trio.current_time() + PACK_S_MAX)
-
-    has_room, taken_s = await waited_s(writers, lambda: False)
+    with writers.sending(PACK_BYTES) as pack:
+        pack.begin()
+        has_room, taken_s = await waited_s(writers, lambda: False)
 
     assert not has_room
     assert PACK_S_MAX <= taken_s <= PACK_S_MAX + TIMEOUT_S
+
+
+async def send(pack: SentPack, seconds: int, *, bytes_per_s: int = 40 * KIB) -> None:
+    """Send pieces of a pack at a constant speed."""
+    for _ in range(seconds):
+        await trio.sleep(1)
+        pack.note_sent(bytes_per_s)
+
+
+async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(
+    autojump_clock: Clock,
+) -> None:
+    """The connection breaks just before the end of the first transfer."""
+    writers, failures, stored = new_writers(lambda: bool(failures)), list[int](), list[int]()
+
+    async def upload() -> None:
+        with writers.sending(PACK_BYTES) as pack:
+            pack.begin()
+            await send(pack, 400)
+            failures.append(1)
+            await send(pack, 409)
+        stored.append(1)
+        writers.note_upload()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upload)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await waited_s(writers, lambda: bool(stored)) == (True, 809)
+
+
+async def test_writer_gives_up_if_a_pack_fails_after_each_transfer(autojump_clock: Clock) -> None:
+    """A store that refuses every pack does not keep a writer waiting without limit."""
+    writers = new_writers(is_away=lambda: True)
+
+    async with trio.open_nursery() as nursery:
+        with writers.sending(PACK_BYTES) as pack:
+            nursery.start_soon(send, pack, 10_000)
+            has_room, taken_s = await waited_s(writers, lambda: False)
+        nursery.cancel_scope.cancel()
+
+    transfers_s = 3 * PACK_BYTES / (40 * KIB)
+    assert not has_room
+    assert transfers_s <= taken_s <= transfers_s + 2 * TIMEOUT_S
+
+
+async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
+    autojump_clock: Clock,
+) -> None:
+    writers = new_writers(is_away=lambda: True)
+
+    async with trio.open_nursery() as nursery:
+        with writers.sending(PACK_BYTES) as pack:
+            nursery.start_soon(partial(send, pack, 10_000, bytes_per_s=16 * KIB))
+            assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+        nursery.cancel_scope.cancel()
+
+
+async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(autojump_clock: Clock) -> None:
+    """A strict limit of 1 KiB/s delays a pack for more than four hours."""
+    writers, stored = new_writers(), list[int]()
+
+    async def upload() -> None:
+        with writers.sending(PACK_BYTES) as pack:
+            await trio.sleep(PACK_BYTES / KIB)
+            pack.begin()
+            stored.append(1)
+        writers.note_upload()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upload)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await waited_s(writers, lambda: bool(stored)) == (True, PACK_BYTES / KIB)
 
 
 async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock: Clock) -> None:

@@ -10,6 +10,7 @@ from botocore.response import StreamingBody
 
 from s3fs_meta.errors import ObjectMissingError, S3fsError, TransientStoreError
 from s3fs_meta.limits import MIB, STORE_TEXT_BYTES_MAX
+from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.response_body import ResponseBody, TimedReader
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place
@@ -123,6 +124,18 @@ async def test_empty_object_is_received(double: S3Double, store: S3Store) -> Non
 
     assert [(await store.get(KEY, MIB)).data for _ in range(2)] == [b"", b""]
     assert double.connections == 1
+
+
+async def test_pieces_of_an_upload_are_reported(double: S3Double, store: S3Store) -> None:
+    """Writers that wait for room in the cache see the progress of a slow upload."""
+    double.answer(PUT_DONE)
+    sent = list[int]()
+    with reporting_sent(sent.append):
+        await store.put(KEY, memoryview(bytes(MIB)))
+
+    _header, *pieces = sent
+    assert sum(pieces) == MIB
+    assert max(pieces) <= MIB // 4
 
 
 @pytest.mark.parametrize(

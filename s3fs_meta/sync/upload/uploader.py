@@ -23,6 +23,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
+from s3fs_meta.cache.waiting_writers import SentPack
 from s3fs_meta.codec.pack import Pack, PackEntry
 from s3fs_meta.errors import (
     DatabaseError,
@@ -36,7 +37,6 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import (
     LOOP_SLICE_ROWS,
-    STORE_BODY_BYTES_PER_S_MIN,
     UPLOAD_PAUSE_S,
     UPLOAD_RETRY_S_MAX,
     UPLOADS_MAX,
@@ -47,6 +47,7 @@ from s3fs_meta.meta.placements import Duplicate, Placed, Zero
 from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -425,13 +426,8 @@ class Uploader:
         number = packs.create(self._db, pack.key, len(pack.data))
         await self._make_durable()
         self._hook("pack intended")
-        # Writers wait for room while the pack is being sent, but not below the minimum speed.
-        until_s = trio.current_time() + len(pack.data) / STORE_BODY_BYTES_PER_S_MIN
-        self._cache.writers.sent_until_s.append(until_s)
-        try:
-            await self._put(pack)
-        finally:
-            self._cache.writers.sent_until_s.remove(until_s)
+        with self._cache.writers.sending(len(pack.data)) as sent:
+            await self._put(pack, sent)
         self._hook("pack put")
         record = PackRecord(number, pack.key, len(pack.data))
         cut = self._cut
@@ -482,8 +478,11 @@ class Uploader:
         else:
             self._cache.uploaded(place.block)
 
-    async def _put(self, pack: Pack) -> None:
+    async def _put(self, pack: Pack, sent: SentPack) -> None:
         """Store a pack, retrying through outages, because only this host has the content.
+
+        Args:
+            sent: records the progress, for writers that wait for room in the cache.
 
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.
@@ -491,10 +490,12 @@ class Uploader:
         delay_s = 1.0
         while True:  # an unmount ends this loop; the store limits the time of each attempt
             await self._cache.throttles.upload.take(len(pack.data))
+            sent.begin()
             await self._confirm_hold()
             begun_s = trio.current_time()
             try:
-                await self._create(pack)
+                with reporting_sent(sent.note_sent):
+                    await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
                 _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)

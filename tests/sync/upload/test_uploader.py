@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 import trio
+from typing_extensions import override
 
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.pack import PackEntry
@@ -17,15 +18,18 @@ from s3fs_meta.errors import (
     LostBlockError,
     TransientStoreError,
 )
-from s3fs_meta.limits import LOOP_SLICE_ROWS, MIB, UPLOADS_MAX
+from s3fs_meta.limits import KIB, LOOP_SLICE_ROWS, MIB, UPLOADS_MAX
 from s3fs_meta.meta.tables import cached_blocks, packs
-from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.model import BlockId, BlockState, ObjectKey
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.objects.contact import note_sent
+from s3fs_meta.objects.contract import ETag
+from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.testing.faulty_store import Call, FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, keys_of, read_file, remove_file, write_file
 from tests.tasks import running
 
@@ -95,6 +99,32 @@ async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(powe
         with trio.move_on_after(0.5):  # the writer fails earlier if the timeout applies
             await session.cache.wait_for_room(MIB // 2)
         gate.open()
+
+
+class _SlowStore(FaultyStore):
+    """A store in which the first upload of a pack fails, and the second takes four seconds."""
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Send a pack in pieces."""
+        if key.startswith("pack/") and Call("create", key) in self.calls:
+            for _ in range(40):
+                note_sent(8 * KIB)
+                await trio.sleep(0.1)
+        return await super().create(key, data)
+
+
+@pytest.mark.slow
+async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(power: Power) -> None:
+    """Pieces are sent, although the last request to the bucket has failed."""
+    slow = _SlowStore(power.store)
+    options = SessionOptions(cache_bytes=MIB, sync_interval_s=3600, write_timeout_s=2)
+    async with power.session(
+        "a", store=RetryingStore(slow), session_options=options, bounds=IMPATIENT
+    ) as session:
+        slow.fail("create")
+        write_file(session, os.urandom(MIB - 4096))
+        await session.cache.wait_for_room(MIB // 2)
 
 
 async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:

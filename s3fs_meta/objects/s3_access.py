@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 USER_AGENT: Final = "s3fs-meta"
+_CREDENTIAL_ATTEMPTS_MAX: Final = 3  # AWS STS reports some failures that are not S3 errors
 
 
 class S3Place(NamedTuple):
@@ -124,7 +125,9 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner = botocore.session.Session()
     inner.register_component("data_loader", _descriptions())
     inner.register_component("response_parser_factory", _Parsers())
-    inner.register("creating-client-class.s3", _bound_responses)
+    # The client of AWS STS or SSO, with which botocore fetches credentials, has the same limits.
+    inner.register("creating-client-class", _bound_responses)
+    inner.set_default_client_config(_credentials_config(place))
     session = boto3.Session(
         profile_name=place.profile, region_name=place.region, botocore_session=inner
     )
@@ -312,6 +315,14 @@ def _config(place: S3Place) -> Config:
             "addressing_style": "path" if place.endpoint_url else "auto",
         },
         user_agent_extra=USER_AGENT,
+    )
+
+
+def _credentials_config(place: S3Place) -> Config:
+    return Config(
+        retries={"mode": "standard", "total_max_attempts": _CREDENTIAL_ATTEMPTS_MAX},
+        connect_timeout=place.connect_timeout_s,
+        read_timeout=place.read_timeout_s,
     )
 
 

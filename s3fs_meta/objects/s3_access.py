@@ -209,7 +209,7 @@ class _BoundedClient(BaseClient):
 
     def __init__(self, **parts: Any) -> None:
         endpoint = parts["endpoint"]
-        session: Any = BoundedSession(endpoint.http_session)
+        session: Any = BoundedSession(endpoint.http_session, parts["client_config"].read_timeout)
         parts["endpoint"] = _Endpoint(
             endpoint.host,
             parts["service_model"].endpoint_prefix,

@@ -1,6 +1,7 @@
 """The configuration of boto3 and its credentials."""
 
 import hashlib
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import pytest
 import trio
 
 from s3fs_meta.errors import StoreAccessError, TransientStoreError
-from s3fs_meta.limits import PACK_BYTES_MAX
+from s3fs_meta.limits import KIB, PACK_BYTES_MAX, PACK_BYTES_TARGET
+from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
@@ -97,6 +99,30 @@ async def test_upload_over_a_slow_network_does_not_time_out(
         await S3Store(BUCKET, place=place).put(KEY, kind(content))
 
         assert double.seen[0].body == content
+
+
+@pytest.mark.slow
+async def test_upload_over_a_new_connection_has_the_read_timeout(double: S3Double) -> None:
+    """The connect timeout, which urllib3 sets for a new connection, is shorter than the pauses."""
+    double.answer_always(ReadSlowly(pause_s=0.6))
+    place = S3Place(double.url, connect_timeout_s=0.3, read_timeout_s=10)
+
+    await S3Store(BUCKET, place=place).put(KEY, memoryview(bytes(PACK_BYTES_TARGET)))
+
+    assert len(double.seen[0].body) == PACK_BYTES_TARGET
+
+
+async def test_kernel_keeps_few_bytes_of_an_upload() -> None:
+    """With MiBs of unsent bytes, a slow network would accept the next piece only after a timeout."""
+    sent = list[int]()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts no connection
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * KIB)
+        host, port = server.getsockname()
+        place = S3Place(f"http://{host}:{port}", read_timeout_s=0.5)
+        with reporting_sent(sent.append), pytest.raises(TransientStoreError):
+            await S3Store(BUCKET, place=place).put(KEY, memoryview(bytes(PACK_BYTES_TARGET)))
+
+    assert 64 * KIB < sum(sent) < 512 * KIB
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:

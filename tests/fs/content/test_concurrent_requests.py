@@ -18,6 +18,7 @@ from s3fs_meta.check.report import Report, Severity
 from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import StoreUnavailableError, TransientStoreError
+from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -45,6 +46,7 @@ _FILES: Final = 4
 _WRITERS: Final = 4
 _READERS: Final = 2
 _FILE_BLOCKS: Final = 6
+_CACHED_BLOCKS: Final = (6, 12, 40)
 _STEPS: Final = 30  # number of requests of each task
 _RATES: Final = (500.0, 3_000.0, 50_000.0)  # virtual seconds per second
 _RUN_S_MAX: Final = 200.0
@@ -94,7 +96,8 @@ class _File:
         allowed = [one[offset : offset + length] for one in [*self.contents[since:], self.begun]]
         if found in allowed:
             return
-        assert len(found) in {len(one) for one in allowed}
+        lengths = [len(one) for one in allowed]
+        assert min(lengths) <= len(found) <= max(lengths)
         for position, byte in enumerate(found):
             assert byte in {one[position] for one in allowed if position < len(one)}, position
 
@@ -121,10 +124,13 @@ class _Run:
             StateDir(self.home / host),
             Passphrase(bytes),
             SystemClock(),
-            OpenOptions(pragmas=Pragmas(synchronous="off"), force_takeover=True),
+            OpenOptions(
+                pragmas=self.rng.choice((Pragmas(), Pragmas(synchronous="off"))),
+                force_takeover=True,
+            ),
         )
         options = SessionOptions(
-            cache_bytes=self.rng.choice((6, 12, 40)) * BLOCK_BYTES,
+            cache_bytes=self.rng.choice(_CACHED_BLOCKS) * BLOCK_BYTES,
             read_timeout_s=_NO_TIMEOUT_S,
             write_timeout_s=_NO_TIMEOUT_S,
             sync_interval_s=1.0,
@@ -178,9 +184,12 @@ class _Run:
         for _ in range(_STEPS):
             file = self.rng.choice(self.files)
             async with file.lock:
-                await self.rng.choice((self._overwrite, self._overwrite, self._cut, self._sync))(
-                    file
+                change = self.rng.choice(
+                    (self._overwrite, self._overwrite, self._cut, self._punch, self._sync)
                 )
+                await change(file)
+            if self.rng.random() < 1 / 5:
+                await self._copy(*self.rng.sample(self.files, 2))
             await self._pause()
 
     async def _overwrite(self, file: _File) -> None:
@@ -197,6 +206,28 @@ class _Run:
         file.begun = file.now[:size_bytes].ljust(size_bytes, b"\0")
         await self.fs.data.truncate(file.ino, size_bytes)
         file.contents.append(file.begun)
+
+    async def _punch(self, file: _File) -> None:
+        offset, length = sorted(self.rng.randrange(_FILE_BLOCKS * BLOCK_BYTES) for _ in range(2))
+        end = min(offset + length + 1, len(file.now))
+        zeros = bytes(max(end - offset, 0))
+        file.begun = file.now[:offset] + zeros + file.now[offset + len(zeros) :]
+        await self.fs.ranges.allocate(file.ino, PUNCH_HOLE | KEEP_SIZE, offset, length + 1)
+        file.contents.append(file.begun)
+
+    async def _copy(self, source: _File, target: _File) -> None:
+        """Copy a part of a file to the same position in another file, sharing complete blocks."""
+        first, second = sorted((source, target), key=lambda one: one.ino)
+        async with first.lock, second.lock:
+            offset = self.rng.randrange(_FILE_BLOCKS) * BLOCK_BYTES
+            data = source.now[offset : offset + 2 * BLOCK_BYTES]
+            target.begun = target.now.ljust(offset if data else 0, b"\0")
+            target.begun = target.begun[:offset] + data + target.begun[offset + len(data) :]
+            done = 0
+            while done < len(data):
+                at = offset + done
+                done += await self.fs.ranges.copy(source.ino, at, target.ino, at, len(data) - done)
+            target.contents.append(target.begun)
 
     async def _sync(self, file: _File) -> None:
         await self.fs.sync_file(file.ino)
@@ -239,6 +270,7 @@ class _Run:
             session.compactor.run_once,
             session.durability.sync_all,
             lambda: evictor.drop(index.blocks()),
+            lambda: session.cache.resize(self.rng.choice(_CACHED_BLOCKS) * BLOCK_BYTES),
         ]
         while True:
             self.rng.choice(events)()

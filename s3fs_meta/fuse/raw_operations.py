@@ -239,6 +239,8 @@ class RawOperations(FrequentRequests):
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Return the reply to a command that gets or sets the flags of an inode."""
         result = await self._fs.flags.command(ino, command, given, is_root=is_root)
+        if not result:  # a command that sets flags also sets ctime
+            invalidate_inode(ino, attr_only=True)
         return IOCTL_OUT + result
 
     def statx(self, unique: int, ino: Ino, uid: int, _content: bytes) -> None:

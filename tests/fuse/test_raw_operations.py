@@ -305,6 +305,19 @@ def send_unknown_ioctl(path: Path) -> None:
         fcntl.ioctl(file, 0x8008_667F, bytes(8))
 
 
+async def test_chattr_changes_the_ctime_of_a_directory_immediately(mounted: Mounted) -> None:
+    """The kernel keeps attributes of a directory, so the daemon must invalidate them."""
+    folder = mounted.path / "d"
+    await mounted.run(folder.mkdir)
+    before = await mounted.run(folder.stat)
+    for flag in ("+i", "-i"):
+        await mounted.run(subprocess.check_call, ["chattr", flag, folder])
+        stored = mounted.handlers.fs.getattr(Ino(before.st_ino))
+        after = await mounted.run(folder.stat)
+        assert after.st_ctime_ns == stored.ctime_ns > before.st_ctime_ns
+        before = after
+
+
 async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
     """An unknown ioctl fails with ENOTTY, and the mount continues."""
     await mounted.run((mounted.path / "f").touch)

@@ -209,9 +209,12 @@ class Namespace:
         """Create a regular file without a name (open(2), O_TMPFILE).
 
         Raises:
-            NoEntryError, NeedsDirectoryError, NotPermittedError, or an error of
-            ``Changes.begin``: nothing was changed.
+            NotPermittedError: the directory is protected or, as on ext4, it was removed.
+            NoEntryError, NeedsDirectoryError, or an error of ``Changes.begin``: nothing was
+            changed.
         """
+        if not inodes.get(self._db, parent).nlink:
+            raise NotPermittedError("a removed directory cannot have a new file without a name")
         directory = self._directory(parent)
         mode = mode & ~_TYPE | stat.S_IFREG
         gid = directory.gid if directory.mode & stat.S_ISGID else caller.gid

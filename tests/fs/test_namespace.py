@@ -200,7 +200,7 @@ async def test_unlink_and_rmdir_refuse_inodes_of_the_wrong_type(fs: Filesystem) 
 
 
 async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem) -> None:
-    """A removed open directory has link count 0, and creating a name in it fails with ENOENT."""
+    """A removed open directory has link count 0; new names fail with ENOENT, O_TMPFILE with EPERM."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -209,6 +209,8 @@ async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem
         make_file(fs, b"f", ino)
     with pytest.raises(NoEntryError):
         fs.namespace.rename(ROOT_INO, b"d", ino, b"x")
+    with pytest.raises(NotPermittedError):
+        fs.namespace.make_nameless(ino, 0o666, USER)
     fs.forget(ino, 1)
     assert not exists(fs, ino)
 

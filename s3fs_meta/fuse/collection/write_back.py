@@ -71,6 +71,7 @@ class WriteBack:
         self._device = 0
         self._process: CollectingProcess | None = None
         self._lock = trio.Lock()
+        self._running: set[trio.CancelScope] = set()
         self._serves = False
         self._began_s = self._collected_s = self._asked_s = float("-inf")
         self.last_error = ""
@@ -80,8 +81,10 @@ class WriteBack:
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Stop collecting dirty pages, and stop the write-back process."""
+        """Cancel running collections, and stop the write-back process."""
         self._serves = False
+        for scope in self._running:
+            scope.cancel()
         if self._process is not None:
             process, self._process = self._process, None
             await process.end()
@@ -127,22 +130,32 @@ class WriteBack:
             limit_s: time limit; afterwards the caller continues with incomplete data.
 
         Returns:
-            Whether all data was collected. If not, ``last_error`` has the reason, and the kernel
-            still writes back, unless the write-back process hangs.
+            Whether all data was collected; also True if the mount has ended, because the kernel
+            then has no dirty pages. If False, ``last_error`` has the reason, and the kernel still
+            writes back, unless the write-back process hangs.
 
         Yields to other tasks only if a file is open for writing.
         """
-        if not self._serves or not self._open_files.writing:
+        if not self._has_writers():
             return True
         called_s = time.monotonic()
         with trio.move_on_after(limit_s) as scope:
-            async with self._lock:
-                # Another task started a collection after this call, so all data has been collected.
-                if self._began_s <= called_s:
-                    await self._collect()
+            self._running.add(scope)
+            try:
+                async with self._lock:
+                    # A collection that started after this call has collected all data.
+                    if self._began_s <= called_s:
+                        await self._collect()
+            finally:
+                self._running.discard(scope)
+        if not self._serves:
+            return True
         if scope.cancelled_caught:
             self._failed(f"the kernel did not write back all dirty pages within {limit_s:g} s")
         return self._collected_s >= called_s
+
+    def _has_writers(self) -> bool:
+        return self._serves and self._open_files.writing > 0
 
     async def _collect(self) -> None:
         is_quiet = False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.fuse.collection.barrier import Barrier
@@ -176,6 +177,27 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         os.kill(write_back.pid, signal.SIGCONT)
         assert await write_back.collect()
         assert size(mounted.handlers, b"f") == 8
+
+
+async def test_end_of_a_mount_cancels_a_running_collection(mounted: Mounted) -> None:
+    """A collection that fails at the end of a mount would make the mount read-only."""
+    write_back, results = mounted.handlers.operations.write_back, list[bool]()
+
+    async def collect() -> None:
+        results.append(await write_back.collect())
+
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        assert await write_back.collect()
+        assert write_back.pid is not None
+        suspend(write_back.pid)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not results
+            await write_back.close()
+    assert results == [True]
+    assert write_back.last_error == ""
 
 
 async def test_barrier_file_is_not_listed_and_has_a_random_name(mounted: Mounted) -> None:

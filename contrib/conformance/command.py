@@ -14,11 +14,21 @@ from pathlib import Path
 from typing import Final
 
 from contrib.bench.subjects import Subject, SubjectError
-from contrib.conformance import fio, fsx, ltp, pjdfstest, places, programs, stress_ng, xfstests
+from contrib.conformance import (
+    comparison,
+    fio,
+    fsx,
+    ltp,
+    pjdfstest,
+    places,
+    programs,
+    stress_ng,
+    xfstests,
+)
 from contrib.conformance.cases import BAD, Case, Outcome, expected_failures, judged
 from contrib.conformance.places import Place
 
-SUITES: Final = (pjdfstest.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
+SUITES: Final = (pjdfstest.SUITE, comparison.SUITE, fsx.SUITE, stress_ng.SUITE, fio.SUITE)
 # Large test suites. The path of each suite is in an environment variable.
 # The argument "all" includes a large suite only if this variable is set.
 NAMED: Final = {xfstests.SUITE: xfstests, ltp.SUITE: ltp}
@@ -41,7 +51,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("-o", dest="options", default="", help="mount options of s3fs-meta")
     parser.add_argument("--only", help="run only cases whose name contains this text")
-    parser.add_argument("--seeds", type=int, default=3, help="fsx: number of seeds (default: 3)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="fsx and ext4: number of seeds (default: 3)"
+    )
     parser.add_argument("--operations", type=int, default=100_000, help="fsx: number of operations")
     parser.add_argument("--seconds", type=int, default=10, help="stress-ng: seconds per job")
     parser.add_argument("--scratch", type=Path, help="working directory (default: TMPDIR)")
@@ -63,6 +75,8 @@ def _cases(suite: str, place: Place, arguments: argparse.Namespace) -> Iterator[
         return fsx.run(
             place, arguments.only, seeds=arguments.seeds, operations=arguments.operations
         )
+    if suite == comparison.SUITE:
+        return comparison.run(place, arguments.only, seeds=range(1, arguments.seeds + 1))
     if suite == stress_ng.SUITE:
         return stress_ng.run(place, arguments.only, seconds=arguments.seconds)
     if suite == xfstests.SUITE:

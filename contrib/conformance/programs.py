@@ -18,7 +18,10 @@ HOW_TO_INSTALL: Final = {
     "fsx": "cargo install fsx --version 0.3.2",
     "stress-ng": "apt-get install stress-ng",
     "fio": "apt-get install fio",
+    "ext4": "apt-get install e2fsprogs",
 }
+# The programs of suites whose names differ.
+PROGRAMS: Final = {"ext4": "mkfs.ext4"}
 
 
 HOW_TO_FIND: Final = {
@@ -43,14 +46,15 @@ class Finished(NamedTuple):
 
 
 def find(name: str) -> str:
-    """Return the path of a program.
+    """Return the path of a suite's program.
 
     Raises:
         MissingProgramError: the program is neither in PATH nor in cargo's directory.
     """
-    found = shutil.which(name) or shutil.which(name, path=str(CARGO_BIN))
+    program = PROGRAMS.get(name, name)
+    found = shutil.which(program) or shutil.which(program, path=str(CARGO_BIN))
     if found is None:
-        raise MissingProgramError(f"the program {name} is missing: {HOW_TO_INSTALL[name]}")
+        raise MissingProgramError(f"the program {program} is missing: {HOW_TO_INSTALL[name]}")
     return found
 
 

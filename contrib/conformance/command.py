@@ -54,6 +54,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=int, default=3, help="fsx and ext4: number of seeds (default: 3)"
     )
+    parser.add_argument(
+        "--group", default=xfstests.GROUP, help="xfstests: group of tests (default: quick)"
+    )
     parser.add_argument("--operations", type=int, default=100_000, help="fsx: number of operations")
     parser.add_argument("--seconds", type=int, default=10, help="stress-ng: seconds per job")
     parser.add_argument("--scratch", type=Path, help="working directory (default: TMPDIR)")
@@ -80,7 +83,8 @@ def _cases(suite: str, place: Place, arguments: argparse.Namespace) -> Iterator[
     if suite == stress_ng.SUITE:
         return stress_ng.run(place, arguments.only, seconds=arguments.seconds)
     if suite == xfstests.SUITE:
-        return xfstests.run(place, arguments.only, _mount_options(arguments))
+        options = _mount_options(arguments)
+        return xfstests.run(place, arguments.only, options, arguments.group)
     if suite == ltp.SUITE:
         return ltp.run(place, arguments.only)
     return fio.run(place, arguments.only)

@@ -1,4 +1,4 @@
-"""xfstests: the generic tests of the group ``quick``, from a built checkout in $XFSTESTS.
+"""xfstests: the generic tests of one group, from a built checkout in $XFSTESTS.
 
 This module makes two filesystems, TEST and SCRATCH; the suite mounts and unmounts them. PATH begins
 with a directory that has a separate ``mount`` and ``df``. This ``mount`` calls the helper of the
@@ -91,11 +91,13 @@ def root() -> Path:
     return path
 
 
-def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[Case]:
-    """Run the tests of the group on two new filesystems."""
+def run(
+    place: Place, only: str | None, options: Mapping[str, str], group: str = GROUP
+) -> Iterator[Case]:
+    """Run the tests of a group on two new filesystems."""
     checkout, left_out = root(), exclusions(SUITE)
     wanted = []
-    for name in members((checkout / "tests" / "generic" / "group.list").read_text()):
+    for name in members((checkout / "tests" / "generic" / "group.list").read_text(), group):
         if only is not None and only not in name:
             continue
         reason = is_excluded(name, left_out)
@@ -120,12 +122,12 @@ def run(place: Place, only: str | None, options: Mapping[str, str]) -> Iterator[
     yield from _checked(place.scratch)
 
 
-def members(groups: str) -> list[str]:
-    """Return the tests of the group, without dangerous tests, which may crash a kernel."""
+def members(groups: str, group: str = GROUP) -> list[str]:
+    """Return the tests of a group, without dangerous tests, which may crash a kernel."""
     found = []
     for line in groups.splitlines():
         number, *words = line.split() or ["#"]
-        if number.isdigit() and GROUP in words and not any("dangerous" in each for each in words):
+        if number.isdigit() and group in words and not any("dangerous" in each for each in words):
             found.append(f"generic/{number}")
     return found
 

@@ -61,6 +61,7 @@ def test_dangerous_group_of_xfstests_is_excluded() -> None:
     groups = "# comment\n\n001 auto rw quick\n002 auto\n003 quick dangerous_fuzzers\n004 quick\n"
 
     assert xfstests.members(groups) == ["generic/001", "generic/004"]
+    assert xfstests.members(groups, "auto") == ["generic/001", "generic/002"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tests of the test tools; if a tool failed silently, all tests that use it would pass."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,29 +146,45 @@ def test_lint_finds_words_that_the_project_avoids(capsys: pytest.CaptureFixture[
     assert "no/such/file.md" in capsys.readouterr().out
 
 
-def test_lint_runs_both_engines_of_flake8_async(tmp_path: Path) -> None:
-    """Lint reports violations of rules from both engines of flake8-async."""
-    (tmp_path / "bad.py").write_text(
-        "import time\nimport trio\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n\n\n"
-        "def h():\n    with trio.fail_after(1):\n        yield 1\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _CHECK, str(tmp_path / "bad.py")],
+def _check_async(*files: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", _CHECK, *map(str, files)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert "ASYNC251" in done.stdout + done.stderr
-    assert "ASYNC101" in done.stdout
+
+def test_lint_runs_both_engines_of_flake8_async(tmp_path: Path) -> None:
+    """Lint reports violations of rules from both engines of flake8-async."""
+    call, scope, blocked = (tmp_path / name for name in ("call.py", "scope.py", "blocked.py"))
+    call.write_text("import time\n\n\nasync def f():\n    time.sleep(1)\n    await g()\n")
+    scope.write_text("import trio\n\n\ndef h():\n    with trio.fail_after(1):\n        yield 1\n")
+    blocked.write_text("import os\n\n\nasync def k():\n    os.fsync(1)\n    await g()\n")
+    done = _check_async(call, scope, blocked)
+
+    assert done.returncode == 1
+    for path, code in ((call, "ASYNC251"), (scope, "ASYNC101"), (blocked, "ASYNC200")):
+        assert re.search(rf"{path.name}:\d+:\d+: {code} ", done.stdout), done.stdout + done.stderr
+
+
+def test_lint_accepts_problems_of_async_code_that_a_comment_permits(tmp_path: Path) -> None:
+    """A comment with the code of a rule permits one line; another code does not."""
+    permitted, other = tmp_path / "permitted.py", tmp_path / "other.py"
+    text = "import time\n\n\nasync def f():\n    await g()\n    time.sleep(1)  # noqa: %s\n"
+    permitted.write_text(text % "ASYNC251")
+    other.write_text(text % "ASYNC250")
+
+    assert _check_async(permitted).returncode == 0
+    done = _check_async(other)
+    assert done.returncode == 1
+    assert "ASYNC251" in done.stdout
 
 
 _CHECK = """
+import pathlib
 import sys
-import flake8_async
 from contrib.lint import async_rules
-from flake8.main import cli
-flake8_async.Flake8AsyncRunner_cst = async_rules.QuickRunner
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(async_rules.check([pathlib.Path(name) for name in sys.argv[1:]]))
 """

@@ -20,7 +20,7 @@ BENCH_VENV := build/bench-venv
 STAMP := .stamp-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help system venv format lint quick quick-tests types layers test test-slow test-model test-crash test-mount \
-	test-s3 checks fuzz soak docs docs-check screenshots man check coverage bench bench-page demo wheel release pins clean
+	test-s3 static checks fuzz soak docs docs-check screenshots man check coverage bench bench-page demo wheel release pins clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,16 +76,21 @@ layers: venv  ## imports point down, one door per library
 test: venv  ## every test but the slow ones, with real mounts and a real S3 server; ARGS= for pytest
 	$(PYTEST) -m 'not slow' --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-CHECKS := lint types layers docs-check test
+# The steps run at the same time, because most of them use only one core.
+TOGETHER = @$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target
+STATIC := lint types layers docs-check
+
+static: venv  ## every check but the tests
+	$(TOGETHER) $(STATIC)
+
+CHECKS := static test
 check: $(CHECKS)  ## what a commit must pass, and what continuous integration runs
 
 checks:
 	@echo $(CHECKS)
 
-# The steps run at the same time, because most of them use only one core.
 quick: venv  ## while writing: a minute; no mounts, servers, crashes and damages
-	@$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target \
-		quick-tests lint types layers docs-check
+	$(TOGETHER) quick-tests $(STATIC)
 
 quick-tests: venv
 	$(PYTEST) -m 'not slow and not thorough and not mount and not s3' --numprocesses $(JOBS) --dist worksteal $(ARGS)

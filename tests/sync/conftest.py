@@ -1,6 +1,7 @@
 """Fixtures: a filesystem in a memory store, opened by sessions without FUSE."""
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,6 +58,16 @@ class Power:
     def now_ns(self) -> int:
         """Return the time of the store, whose clock is correct."""
         return self.clock.now_ns()
+
+    def copy(self, home: Path) -> "Power":
+        """Return a copy of the filesystem and of the local state of its hosts, in *home*."""
+        store = MemoryStore()
+        store.objects.update(self.store.objects)
+        store.modified_ns.update(self.store.modified_ns)
+        shutil.copytree(self.home, home, symlinks=True, dirs_exist_ok=True)
+        copied = Power(store, home)
+        copied.passphrase, copied.encrypted = self.passphrase, self.encrypted
+        return copied
 
     async def make(self, hook: Hook = no_hook) -> None:
         """Make the filesystem, as mkfs does."""

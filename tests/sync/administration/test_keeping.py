@@ -1,6 +1,7 @@
 """Kept points: the objects that they need stay in the bucket until the points are dropped."""
 
 import random
+from pathlib import Path
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import KEPT_POINTS_MAX
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import PointInTime, Txg
+from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration import keeping
 from s3fs_meta.sync.administration.keeping import PointKeeper
@@ -233,10 +235,10 @@ async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: P
     assert await files_at(power, "abandoned") == files
 
 
-@pytest.mark.parametrize("step", _RECLAIM_STEPS)
-async def test_kill_during_reclaim_damages_no_kept_point(power: Power, step: str) -> None:
+async def _with_garbage(power: Power) -> Files:
+    """Make a filesystem with garbage of each kind; return the files of its kept point."""
+    await power.make()
     await power.retain(0)
-    kill = KillAt(step)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
         await session.leveler.make_due()
@@ -248,6 +250,32 @@ async def test_kill_during_reclaim_damages_no_kept_point(power: Power, step: str
         await session.leveler.make_due()
         await session.indexer.make_due()
         await session.close()
+    return files
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, marks=pytest.mark.slow, id="plain"),
+        pytest.param(True, id="encrypted"),
+    ],
+)
+def garbage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Power, Files]:
+    """Return a filesystem with garbage, which each test copies, and the files of a kept point."""
+    power = Power(MemoryStore(), tmp_path_factory.mktemp("garbage"))
+    power.encrypted = request.param
+    return power, trio.run(_with_garbage, power)
+
+
+@pytest.mark.parametrize("step", _RECLAIM_STEPS)
+async def test_kill_during_reclaim_damages_no_kept_point(
+    garbage: tuple[Power, Files], tmp_path: Path, step: str
+) -> None:
+    original, files = garbage
+    power = original.copy(tmp_path)
+    kill = KillAt(step)
     async with power.session("a", tasks=False, hook=kill) as session:
         for number in range(3):
             write_file(session, b"later %d" % number)

@@ -251,6 +251,8 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):
             return exc.message
+        if place.mounted and place.mountpoint and mount_table.find(place.mountpoint) is None:
+            return exc.message  # another process has unmounted; the outcome is judged at the end
         if not force:
             why = f"still mounted: {exc.message}; --force unmounts and keeps the rest on this host"
             raise ControlError(exc.kind, why) from exc

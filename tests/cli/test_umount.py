@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from s3fs_meta.cli import umount
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.control import plain_call
 from s3fs_meta.control.limits import CONTROL_REQUESTS_MAX
+from s3fs_meta.control.protocol import SOCKET_NAME, socket_path
 from s3fs_meta.mount.existing import mount_table, targets
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
@@ -87,6 +89,32 @@ def test_umount_succeeds_if_another_process_unmounts_during_its_upload(
         finally:
             os.kill(pid, signal.SIGCONT)
         _output, errors = command.communicate(timeout=PROCESS_S_MAX)
+
+    assert command.returncode == 0, errors
+    assert program.status(mounted.url)["state"] == "free"
+
+
+def test_umount_succeeds_if_the_daemon_exits_before_it_answers(
+    program: Program, mounted: Place
+) -> None:
+    """Another process may unmount before the daemon has read the request."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    state = targets.of_url(mounted.url, program.cachedir).state
+    pid = program.status(mounted.mountpoint)["pid"]
+    (state / SOCKET_NAME).rename(state / "unused")
+    words = (mounted.mountpoint, "--cachedir", program.cachedir)
+    with socket.socket(socket.AF_UNIX) as listener, socket_path(state) as path:
+        listener.bind(path)
+        listener.listen()
+        listener.settimeout(PROCESS_S_MAX)
+        with program.begin("umount", *words) as command:
+            client, _address = listener.accept()
+            with client:
+                assert b'"flush"' in client.recv(1000)
+                subprocess.run(["umount", mounted.mountpoint], check=True)
+                wait_until_gone(pid)
+                listener.close()
+            _output, errors = command.communicate(timeout=PROCESS_S_MAX)
 
     assert command.returncode == 0, errors
     assert program.status(mounted.url)["state"] == "free"

@@ -21,7 +21,7 @@ def test_flush_after_a_cancelled_flush_ships_all_changes(
 
 
 @pytest.mark.parametrize("step", range(len(TAKEOVER_STEPS) - 1))
-@pytest.mark.parametrize("hosts", range(4))
+@pytest.mark.parametrize("hosts", sampled(range(4), 2))
 def test_mount_after_a_killed_takeover_succeeds(
     template: MemoryStore, step: int, hosts: int
 ) -> None:
@@ -31,7 +31,7 @@ def test_mount_after_a_killed_takeover_succeeds(
 
 
 @pytest.mark.parametrize("event", [Event.OUTAGE, Event.OUTAGE_IN_IMAGE])
-@pytest.mark.parametrize("calls", range(12))
+@pytest.mark.parametrize("calls", sampled(range(12), 3))
 def test_lost_reply_before_an_outage_does_not_fence_the_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:

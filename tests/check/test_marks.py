@@ -1,5 +1,6 @@
 """Damage marks, which are correct and complete after a check."""
 
+import pytest
 from typing_extensions import override
 
 from s3fs_meta.check import marks
@@ -40,10 +41,15 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
     assert healthy.db.changed
 
 
-async def test_every_check_with_repairs_marks_a_missing_pack_as_damaged(healthy: Healthy) -> None:
-    """fsck -p marks a missing pack, even without --deep; fsck -n does not."""
-    pack, key, _offset = _two_blocks(healthy)
-    del healthy.store.objects[key]
+@pytest.mark.parametrize("is_missing", [True, False])
+async def test_every_check_with_repairs_marks_a_missing_or_truncated_pack_as_damaged(
+    healthy: Healthy, is_missing: bool
+) -> None:
+    """fsck -p marks the pack, even without --deep; fsck -n does not."""
+    pack, key, offset = _two_blocks(healthy)
+    data = healthy.store.objects.pop(key)
+    if not is_missing:
+        healthy.store.objects[key] = data[:offset]
 
     await healthy.check_all()
     assert damage_marks.marks(healthy.db) == []

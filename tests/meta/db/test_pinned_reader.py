@@ -78,6 +78,18 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
     create_file(follower, b"f")
     follower.commit()
     assert dentries.find(other, ROOT_INO, b"f") is not None
+    note_copy(follower, 9)
+    assert [row[0] for row in cached_blocks.rows_with_size(other)] == [8, 9]
+
+
+def test_follower_caches_no_query_results(follower: Database, other: Database) -> None:
+    """Another connection changes rows, so a cached result could be outdated."""
+    follower.recent()["known"] = 1
+    create_file(other, b"f")
+    other.commit()
+    follower.go_on()
+
+    assert follower.recent() == {}
 
 
 def test_changes_made_by_a_follower_are_not_recorded(follower: Database) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3fs_meta.limits import RECENT_ANSWERS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO
@@ -24,6 +25,19 @@ def test_statements_can_change_rows_only_in_a_group(db: Database) -> None:
         db.run("DELETE FROM dentries")
     with pytest.raises(AssertionError, match="inside a group"):
         db.run_many("DELETE FROM dentries WHERE ino = ?", [(1,)])
+
+
+def test_change_of_a_row_empties_the_cache_of_query_results(db: Database) -> None:
+    """The cache is also emptied when it is full."""
+    db.recent()["known"] = 1
+    assert db.recent() == {"known": 1}
+    db.run("INSERT INTO dentries VALUES (1, 256, x'61', 1)")
+    assert db.recent() == {}
+
+    db.recent().update(dict.fromkeys(range(RECENT_ANSWERS_MAX - 1), 0))
+    assert len(db.recent()) == RECENT_ANSWERS_MAX - 1
+    db.recent()["last"] = 0
+    assert db.recent() == {}
 
 
 def test_schema_contains_only_tables_and_indexes(db: Database) -> None:

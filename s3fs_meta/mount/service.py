@@ -353,7 +353,6 @@ class Mount:
             # The removal ends before the last upload, so that the upload ships its changes.
             async with background_task(self._remove):
                 with quoting_libfuse(StateDir(self._plan.place.state).log):
-                    process.outlast_signals()
                     await fuse.serve(
                         operations,
                         self._plan.mountpoint,

@@ -99,3 +99,18 @@ def test_command_interrupted_while_it_loads_prints_one_line(
 
     assert done.returncode == status
     assert done.stderr == "s3fs-meta: interrupted: nothing was changed\n"
+
+
+def test_mount_command_does_not_load_the_library_for_progress_bars(program: Program) -> None:
+    """A daemon would keep the 3 MB of this library in memory."""
+    code = "import sys; from s3fs_meta.cli import entry; entry.make_app(['mount']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=program.environment,
+    )
+
+    assert "s3fs_meta.cli.mount" in done.stdout.split()
+    assert "rich" not in done.stdout.split()

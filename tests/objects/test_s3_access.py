@@ -248,6 +248,74 @@ async def test_credential_server_that_responds_byte_by_byte_times_out(
     assert double.seen
 
 
+# --- credentials of a program ---------------------------------------------------------------------
+
+ACCESS = '"Version": 1, "AccessKeyId": "KEY", "SecretAccessKey": "secret"'
+
+
+def expiring(age: timedelta) -> str:
+    """Return the output of a credential_process whose credentials expired at an age."""
+    time = datetime.now(timezone.utc) - age
+    return f'{{{ACCESS}, "SessionToken": "token", "Expiration": "{time.isoformat()}"}}'
+
+
+@pytest.fixture
+def print_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that sets the output of the configured credential_process."""
+    config, output = tmp_path / "config", tmp_path / "output"
+    config.write_text(f"[default]\ncredential_process = cat {output}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "absent"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    def write(text: str) -> None:
+        output.write_text(text)
+
+    return write
+
+
+UNUSABLE = {
+    "expired": (expiring(timedelta(minutes=5)), "the credentials have expired"),
+    "no JSON": ("log in first", "the credentials cannot be read"),
+    "no object": ("[]", "the credentials cannot be read"),
+    "invalid time": (f'{{{ACCESS}, "Expiration": "soon"}}', "the credentials cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("output", "expected"), UNUSABLE.values(), ids=UNUSABLE)
+async def test_unusable_output_of_a_credential_process_is_reported(
+    double: S3Double, print_credentials: Callable[[str], None], output: str, expected: str
+) -> None:
+    """The first request and a refresh fail with an error; a later request can succeed.
+
+    botocore refreshes credentials that expire within the next minutes before it signs a request.
+    """
+    double.answer_always(PUT_DONE)
+    store = S3Store(BUCKET, place=S3Place(double.url))
+    usable = expiring(-timedelta(minutes=5))
+
+    for text in (output, usable, output, usable):
+        print_credentials(text)
+        if text == usable:
+            await store.put(KEY, text.encode())
+        else:
+            with pytest.raises(StoreAccessError, match=expected):
+                await store.put(KEY, text.encode())
+
+    assert [seen.body for seen in double.seen] == [usable.encode()] * 2
+
+
+@pytest.mark.usefixtures("print_credentials")
+async def test_missing_credential_process_is_reported_without_retries(
+    double: S3Double, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\ncredential_process = /absent/program\n")
+
+    with pytest.raises(StoreAccessError, match=r"/absent/program.*credential_process"):
+        await S3Store(BUCKET, place=S3Place(double.url)).put(KEY, b"")
+
+
 # --- choice of the region -------------------------------------------------------------------------
 
 

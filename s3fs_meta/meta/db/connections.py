@@ -11,6 +11,7 @@ views of this program still work (since SQLite 3.35).
 """
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -38,6 +39,24 @@ _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
 # the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
+
+
+def _keep_ctimes() -> None:
+    """Prevent SQLite from changing the ctime of a log that it only opens.
+
+    For root, SQLite sets the owner of each log that it opens to the owner of the database. The two
+    are the same here (``state_dir``), but fchown(2) changes the ctime, which must be that of the
+    last commit (``wal.last_change_ns``). SQLite ignores the result of the replacement, isatty(3),
+    which needs no interpreter lock.
+    """
+    pointer = ctypes.cast(ctypes.CDLL(None).isatty, ctypes.c_void_p).value
+    assert pointer is not None, "the address of a function is not null"
+    unix = apsw.VFS("s3fs-meta system calls", "")
+    unix.xSetSystemCall("fchown", pointer)
+    unix.unregister()
+
+
+_keep_ctimes()
 
 
 def connect(

@@ -11,6 +11,7 @@ import pytest
 from s3fs_meta import sync_failures
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import WAL_CHECKPOINT_BYTES, WAL_ROOM_BYTES
+from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db import wal as wal_module
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -478,6 +479,27 @@ def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
     assert killed_ns < before_ns
     committed_ns = last_change_ns(tmp_path / "committed" / "meta.db")
     assert committed_ns == _ctime_ns(tmp_path / "committed" / changed)
+    connection.close()
+
+
+def test_opening_a_database_does_not_count_as_a_commit(
+    make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    """If root runs it, SQLite calls fchown(2) for each log that it opens."""
+    db = make_database()
+    commit_some(db, range(3))
+    _copy_database(db.path, tmp_path / "killed")
+    killed = tmp_path / "killed" / "meta.db"
+    before_ns = last_change_ns(killed)
+    later = tmp_path / "later"
+    later.touch()
+    while _ctime_ns(later) <= _ctime_ns(Path(f"{killed}-wal")):  # the clock of the kernel is coarse
+        later.touch()
+
+    connection = connections.connect(killed, read_only=True)
+    connection.execute("SELECT count(*) FROM dentries").fetchall()
+
+    assert last_change_ns(killed) == before_ns
     connection.close()
 
 

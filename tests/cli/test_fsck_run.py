@@ -478,11 +478,15 @@ class _InterruptedFront(TerminalFront):
             raise KeyboardInterrupt
 
 
-def _interrupt(place: Place, cachedir: Path, step: str) -> None:
-    """Run fsck -y, and interrupt it like Ctrl-C at one step."""
-    options = FsckOptions(repair=Mode.ALL)
-    of_place = targets.of_url(place.url, cachedir)
-    plan = CheckPlan(of_place, S3Options(), OpenOptions(), options, verbose=True)
+def _interrupt(program: Program, place: Place, step: str) -> None:
+    """Run fsck -y until it reports a step, and interrupt it there."""
+    plan = CheckPlan(
+        targets.of_url(place.url, program.cachedir),
+        S3Options(),
+        OpenOptions(),
+        FsckOptions(repair=Mode.ALL),
+        verbose=True,
+    )
     with pytest.raises(KeyboardInterrupt):
         trio.run(run_check, plan, Passphrase(bytes), _InterruptedFront(step))
 
@@ -495,8 +499,7 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
     check(place, program.cachedir, Mode.SAFE)
     with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
-
-    _interrupt(place, program.cachedir, step)
+    _interrupt(program, place, step)
 
     assert program.status(place.url)["holder"]["released"]
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
@@ -511,8 +514,7 @@ def test_interrupted_fsck_keeps_the_lease_while_a_block_is_not_uploaded(
     with changing(state_of(place, program.cachedir).database) as database:
         if is_dirty:
             database.execute("UPDATE cached_blocks SET state = ?", (BlockState.DIRTY,))
-
-    _interrupt(place, program.cachedir, "checking the invariants")
+    _interrupt(program, place, "checking the invariants")
 
     assert program.status(place.url)["holder"]["released"] != is_dirty
 

@@ -73,6 +73,14 @@ class Volume:
         )
         await make_filesystem(self.store, wanted, self.home, SystemClock())
 
+    def elsewhere(self) -> "Volume":
+        """Return the same filesystem on another host, which has no local state."""
+        home = self.home / "elsewhere"
+        home.mkdir()
+        other = Volume(home)
+        other.store = self.store
+        return other
+
     @asynccontextmanager
     async def mounted(
         self,

@@ -9,7 +9,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, Ino
 from tests.fs.conftest import (
     BLOCK_BYTES,
     NAMED,
@@ -85,15 +85,21 @@ async def test_duplicate_content_uses_no_space_after_upload(fs: Filesystem, volu
     assert fs.statfs().free_bytes == before - 2000
 
 
-@pytest.mark.parametrize("offset", [0, 1000], ids=["complete block", "part of a block"])
-async def test_overwriting_content_shared_with_another_file_counts_against_the_capacity(
-    fs: Filesystem, volume: Volume, offset: int
-) -> None:
-    """An overwrite needs space if another file still uses the old content, and none otherwise."""
+async def _sharing(fs: Filesystem, volume: Volume) -> tuple[Ino, Ino]:
+    """Return two files that share one uploaded block of 3,000 bytes."""
     ino, other = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.write(ino, 0, b"x" * 3000)
     await volume.upload()
     assert await fs.ranges.copy(ino, 0, other, 0, 3000) == 3000
+    return ino, other
+
+
+@pytest.mark.parametrize("offset", [0, 1000], ids=["complete block", "part of a block"])
+async def test_overwriting_content_shared_with_another_file_counts_against_the_capacity(
+    fs: Filesystem, volume: Volume, offset: int
+) -> None:
+    """The other file keeps the old content. Content of only one file can always be overwritten."""
+    ino, other = await _sharing(fs, volume)
     fs.set_capacity(5000)
     with pytest.raises(NoSpaceLeftError):
         await fs.write(other, offset, b"y" * (3000 - offset))
@@ -110,11 +116,8 @@ async def test_overwriting_content_shared_with_another_file_counts_against_the_c
 async def test_truncation_inside_a_shared_block_counts_against_the_capacity(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Truncation copies the shared block, because the other file keeps all of its bytes."""
-    ino, other = make_file(fs, b"f"), make_file(fs, b"g")
-    await fs.write(ino, 0, b"x" * 3000)
-    await volume.upload()
-    assert await fs.ranges.copy(ino, 0, other, 0, 3000) == 3000
+    """The other file keeps all bytes of the block. Blocks that the truncation frees make room."""
+    _, other = await _sharing(fs, volume)
     fs.set_capacity(5000)
     with pytest.raises(NoSpaceLeftError):
         await fs.data.truncate(other, 2500)

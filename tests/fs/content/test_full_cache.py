@@ -15,8 +15,8 @@ async def _fill_cache(fs: Filesystem) -> None:
     assert await fs.write(ino, 0, content) == len(content)
 
 
-async def _half_cached(volume: Volume, fs: Filesystem) -> Ino:
-    """Return a file of two blocks; the cache has its first block and is full of dirty blocks."""
+async def _half_cached(fs: Filesystem, volume: Volume) -> Ino:
+    """Return a file with only its first block in the cache, which is otherwise full."""
     ino = make_file(fs, b"file")
     await fs.write(ino, 0, _CONTENT)
     await volume.evict()
@@ -30,7 +30,7 @@ async def test_read_of_two_blocks_succeeds_while_the_cache_is_full_of_dirty_bloc
 ) -> None:
     """The download of one block must not evict the other block, which the same read needs."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = await _half_cached(volume, fs)
+        ino = await _half_cached(fs, volume)
 
         assert await fs.read(ino, BLOCK_BYTES - 1, 2) == b"ab"
 
@@ -40,7 +40,7 @@ async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_
 ) -> None:
     """The download of one block must not evict the other block, which the same write changes."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = await _half_cached(volume, fs)
+        ino = await _half_cached(fs, volume)
         missing = fs.data.try_write(ino, BLOCK_BYTES - 1, b"AB", sets_times=True, has_room=True)
         assert missing
 
@@ -51,7 +51,7 @@ async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_
 
 async def test_blocks_of_a_finished_read_can_be_evicted(volume: Volume) -> None:
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
-        ino = await _half_cached(volume, fs)
+        ino = await _half_cached(fs, volume)
         assert await fs.read(ino, BLOCK_BYTES - 1, 2) == b"ab"
 
         await volume.session.cache.evictor.evict(0)

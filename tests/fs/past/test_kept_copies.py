@@ -111,10 +111,7 @@ async def test_copies_from_kept_points_survive_garbage_collection(
         await history.copier.close()
         await volume.session.close()
 
-    elsewhere = volume.home / "elsewhere"
-    elsewhere.mkdir()
-    other = Volume(elsewhere)
-    other.store = volume.store
+    other = volume.elsewhere()
     async with other.mounted() as fs:
         for copied, wanted in history.copies.items():
             assert await facts(fs, look(fs, copied).ino) == wanted

@@ -378,10 +378,7 @@ async def test_copy_from_the_past_can_be_restored_from_the_bucket_on_another_hos
         await shipped(volume)
         found = packs_of(fs)
         await volume.session.close()
-    elsewhere = volume.home / "elsewhere"
-    elsewhere.mkdir()
-    other = Volume(elsewhere)
-    other.store = volume.store
+    other = volume.elsewhere()
     async with other.mounted() as fs:
         assert packs_of(fs) == found
         assert await facts(fs, look(fs, b"copy").ino) == wanted

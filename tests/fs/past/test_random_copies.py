@@ -37,10 +37,7 @@ async def test_copies_from_a_random_history_equal_the_recorded_trees(
         await volume.upload()
         await volume.session.close()
 
-    elsewhere = volume.home / "elsewhere"
-    elsewhere.mkdir()
-    other = Volume(elsewhere)
-    other.store = volume.store
+    other = volume.elsewhere()
     async with other.mounted() as fs:
         for name, wanted in history.copies.items():
             assert await facts(fs, look(fs, name).ino) == wanted, name

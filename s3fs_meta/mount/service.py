@@ -112,8 +112,7 @@ class Sides(NamedTuple):
 async def run_mount(plan: MountPlan, front: Front) -> None:
     """Mount the filesystem, serve it until the unmount, and close it.
 
-    Raises:
-        S3fsError, KeyboardInterrupt: the filesystem could not be mounted.
+    Raises S3fsError or KeyboardInterrupt if the filesystem could not be mounted.
     """
     async with process.handled_signals() as signals:
         await _run(plan, front, signals)
@@ -422,7 +421,7 @@ class Mount:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._cancel_when_kept, nursery.cancel_scope)
             await self._changes.end()  # the last upload then contains the changes of all requests
-            self._outcome = await self._last_flush()
+            self._outcome = await self.last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:
             _log.warning(
@@ -440,7 +439,8 @@ class Mount:
         self._outcome["why"] = health.away(self._figures()) or "umount --force stopped the upload"
         scope.cancel()
 
-    async def _last_flush(self) -> dict[str, Any]:
+    async def last_flush(self) -> dict[str, Any]:
+        """Upload all changes; return the outcome of the mount."""
         if self._only_reads:
             return {"complete": True, "why": ""}
         if self._session.status.read_only:

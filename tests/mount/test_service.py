@@ -289,7 +289,7 @@ async def test_unmount_reports_a_change_that_the_last_upload_does_not_contain(
         sides = Sides(KernelSide(), Watchers(), session.throttles, None, process.Signals())
         mount = Mount(plan, session, TerminalFront(quiet=True), sides, counts)
 
-        outcome = await mount._last_flush()  # noqa: SLF001 - run() needs a mountpoint
+        outcome = await mount.last_flush()
 
         why = "the filesystem was changed during the last upload" if is_late else ""
         assert outcome == {"complete": not is_late, "why": why}

@@ -163,14 +163,14 @@ def _send_pieces(send: Callable[[Any], None], data: Any) -> None:
         note_sent(len(piece))
 
 
-def _timed_pools(send_timeout_s: float) -> dict[str, type[Any]]:
+def _timed_pools(timeout_s: float) -> dict[str, type[Any]]:
     """Return classes of connection pools, by scheme."""
 
     class HttpConnection(_TimedHttpConnection):
-        pass
+        send_timeout_s = timeout_s
 
     class HttpsConnection(_TimedHttpsConnection):
-        pass
+        send_timeout_s = timeout_s
 
     class HttpPool(AWSHTTPConnectionPool):
         ConnectionCls = HttpConnection
@@ -178,7 +178,6 @@ def _timed_pools(send_timeout_s: float) -> dict[str, type[Any]]:
     class HttpsPool(AWSHTTPSConnectionPool):
         ConnectionCls = HttpsConnection
 
-    HttpConnection.send_timeout_s = HttpsConnection.send_timeout_s = send_timeout_s
     return {"http": HttpPool, "https": HttpsPool}
 
 

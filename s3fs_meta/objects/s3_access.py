@@ -220,23 +220,25 @@ class _BoundedClient(BaseClient):
         super().__init__(**parts)
 
 
-class _Endpoint(Endpoint):
-    """An endpoint that can send a buffer again, to the region that a response names."""
+class _Request(AWSPreparedRequest):
+    """A request whose body may be a memoryview, which has no position to reset."""
 
     @override
-    def create_request(
-        self, params: Mapping[str, Any], operation_model: Any = None
-    ) -> AWSPreparedRequest:
-        """Return a request; botocore would raise UnseekableStreamError for a memoryview."""
-        request: AWSPreparedRequest = super().create_request(params, operation_model)
-        body: Any = request.body
-        if isinstance(body, memoryview):
-            request.reset_stream = _do_nothing  # type: ignore[method-assign]  # called on instances
-        return request
+    def reset_stream(self) -> None:
+        """Prepare for sending the body again, to the region that a response names."""
+        body: Any = self.body
+        if not isinstance(body, memoryview):
+            super().reset_stream()
 
 
-def _do_nothing() -> None:
-    """Rewind a buffer, which has no position."""
+class _Endpoint(Endpoint):
+    """An endpoint whose requests may have a memoryview as their body."""
+
+    @override
+    def create_request(self, params: Mapping[str, Any], operation_model: Any = None) -> _Request:
+        """Return a signed request."""
+        made: Any = super().create_request(params, operation_model)
+        return _Request(made.method, made.url, made.headers, made.body, made.stream_output)
 
 
 def _bound_responses(**event: Any) -> None:

@@ -18,6 +18,7 @@ from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, logs
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.console.passphrase_source import INSTEAD_FOR_MOUNT
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.mount.daemon import UMASK, run_in_background
 from s3fs_meta.mount.existing import mount_table
@@ -152,7 +153,7 @@ def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
     complete = partial(with_options, url=plan.place.url, options=plan.s3)
     state = plan.place.state
     is_new = not state.exists()
-    with without_new_remains(state), TerminalFront() as front:
+    with without_new_remains(state), TerminalFront(instead=INSTEAD_FOR_MOUNT) as front:
         if foreground:
             logs.to_stderr(level, complete)
             os.umask(UMASK)

@@ -24,6 +24,10 @@ Ask = Callable[[str], str]
 
 
 INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
+# fstab(5) contains only mount options.
+INSTEAD_FOR_MOUNT: Final = (
+    f"--passphrase-file, passphrase_file= in fstab, or ${secret_environment.VARIABLE}"
+)
 
 from_environment: Final = secret_environment.passphrase
 

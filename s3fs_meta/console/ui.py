@@ -46,7 +46,15 @@ class Front(Protocol):
 class TerminalFront:
     """A front on standard error; progress bars are shown only on a terminal."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, instead: str = passphrase_source.INSTEAD) -> None:
+        """Prepare the front; show nothing.
+
+        Args:
+            quiet: True to show no progress bars.
+            instead: alternatives to a prompt, for the error message without a terminal.
+        """
+        self._instead = instead
+        self._console = Console(stderr=True)
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._show_bars = not quiet and _is_terminal()
@@ -101,7 +109,7 @@ class TerminalFront:
     def ask(self, prompt: str) -> str:
         """Ask the user for a secret on the terminal, without echo."""
         self.close()
-        return passphrase_source.ask_terminal(prompt)
+        return passphrase_source.ask_terminal(prompt, self._instead)
 
     def ready(self) -> None:
         """Remove the progress bars."""

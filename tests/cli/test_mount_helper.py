@@ -28,6 +28,28 @@ def test_mount_helper_prints_its_usage_for_invalid_arguments(words: list[str]) -
         mount_helper.parse(words)
 
 
+def test_mount_helper_without_a_passphrase_names_the_mount_option(
+    program: Program, empty: Place, tmp_path: Path
+) -> None:
+    """mount(8) passes no other options, and systemd provides no terminal."""
+    (tmp_path / "pass").write_text("secret\n")
+    url = f"{empty.url}-encrypted"
+    program.ok("mkfs", "--passphrase-file", tmp_path / "pass", url)
+
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, url, empty.mountpoint, "-o", f"cachedir={program.cachedir}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=program.environment,
+        start_new_session=True,
+    )
+
+    assert done.returncode == 32
+    assert "passphrase_file= in fstab" in done.stderr
+
+
 def test_mount_helper_exits_with_1_for_an_invalid_option(program: Program, empty: Place) -> None:
     """Status 1 means wrong usage, as the manual page mount(8) documents."""
     done = program.run(empty.url, empty.mountpoint, "-o", "comit=1", module=MODULE, here=False)

@@ -4,7 +4,12 @@ import pytest
 
 from s3fs_meta.errors import NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
-from s3fs_meta.fs.flags.protection import require_changeable, require_unprotected
+from s3fs_meta.fs.flags.protection import (
+    require_changeable,
+    require_unprotected,
+    require_writable,
+)
+from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import InodeFlag
 from tests.fs.conftest import look, make_file
 
@@ -28,3 +33,30 @@ async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Files
     require_changeable(row)
     with pytest.raises(NotPermittedError):
         require_unprotected(row)
+
+
+@pytest.mark.parametrize("became_immutable", [False, True])
+async def test_only_files_that_became_immutable_while_open_accept_late_writes(
+    fs: Filesystem, became_immutable: bool
+) -> None:
+    """The kernel may have accepted the writes before. A lock refuses them nevertheless."""
+    make_file(fs, b"f")
+    row = look(fs, b"f")
+    locked, immutable = (
+        row._replace(flags=flag) for flag in (InodeFlag.LOCKED, InodeFlag.IMMUTABLE)
+    )
+    both = row._replace(flags=InodeFlag.LOCKED | InodeFlag.IMMUTABLE)
+    open_files = OpenFiles()
+    with pytest.raises(NotPermittedError):
+        require_writable(immutable, open_files)
+
+    open_files.opened(row.ino, writes=True).finishes = became_immutable
+    require_writable(row, open_files)
+    for protected in (locked, both):
+        with pytest.raises(NotPermittedError):
+            require_writable(protected, open_files)
+    if became_immutable:
+        require_writable(immutable, open_files)
+    else:
+        with pytest.raises(NotPermittedError):
+            require_writable(immutable, open_files)

@@ -79,3 +79,17 @@ def test_all_extended_attributes_of_one_inode_are_deleted(db: Database, ino: Ino
     assert xattrs.names(db, ino) == []
     assert not flagged(db, ino)
     assert xattrs.names(db, ROOT_INO) == [b"user.a"]
+
+
+def test_total_size_of_all_attributes_follows_every_change(db: Database, ino: Ino) -> None:
+    """The total counts names and values; it is computed on the first request."""
+    xattrs.set(db, ino, b"user.a", b"12345")
+    assert db.counters.xattr_bytes is None
+
+    xattrs.count_bytes(db)
+    assert db.counters.xattr_bytes == len(b"user.a" + b"12345")
+    xattrs.set(db, ino, b"user.a", b"1")
+    xattrs.set(db, ROOT_INO, b"user.long", b"123")
+    assert db.counters.xattr_bytes == len(b"user.a" + b"1" + b"user.long" + b"123")
+    xattrs.remove(db, ino, b"user.a")
+    assert db.counters.xattr_bytes == len(b"user.long" + b"123")

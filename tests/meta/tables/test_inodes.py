@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from s3fs_meta.errors import NoInodeError
+from s3fs_meta.errors import BadRowError, NoInodeError
 from s3fs_meta.limits import TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -320,3 +320,17 @@ def test_setting_the_size_preserves_the_times(db: Database) -> None:
     assert db.counters.file_bytes == 12
     with pytest.raises(NoInodeError):
         inodes.set_size(db, Ino(99), 1, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["mode = 1 << 32", "nlink = -1", "uid = 1 << 32", "gid = -1", "size_bytes = -1", "flags = -1"],
+)
+def test_row_with_a_number_that_the_kernel_cannot_represent_is_refused(
+    db: Database, change: str
+) -> None:
+    ino = make_file(db).ino
+    db.inodes.run(f"UPDATE inodes SET {change} WHERE ino = ?", (ino,))
+
+    with pytest.raises(BadRowError):
+        inodes.get(db, ino)

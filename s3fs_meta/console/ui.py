@@ -54,7 +54,6 @@ class TerminalFront:
             instead: alternatives to a prompt, for the error message without a terminal.
         """
         self._instead = instead
-        self._console = Console(stderr=True)
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._show_bars = not quiet and _is_terminal()

@@ -84,7 +84,8 @@ def test_all_extended_attributes_of_one_inode_are_deleted(db: Database, ino: Ino
 def test_total_size_of_all_attributes_follows_every_change(db: Database, ino: Ino) -> None:
     """The total counts names and values; it is computed on the first request."""
     xattrs.set(db, ino, b"user.a", b"12345")
-    assert db.counters.xattr_bytes is None
+    before = db.counters.xattr_bytes
+    assert before is None
 
     xattrs.count_bytes(db)
     assert db.counters.xattr_bytes == len(b"user.a" + b"12345")

@@ -63,10 +63,12 @@ async def until_fetched(volume: Volume, blocks: int) -> None:
 
 
 async def read_first_run(fs: Filesystem, volume: Volume, ino: Ino) -> None:
-    """Read twice in order, and wait until read-ahead has fetched the first run."""
+    """Read twice in order, and wait until read-ahead has fetched and cached the first run."""
     await fs.read(ino, 0, STEP)
     await fs.read(ino, STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
+    index = volume.session.cache.index
+    await until(lambda: index.total_count >= RUN_BLOCKS)
 
 
 def requests(volume: Volume) -> int:

@@ -11,7 +11,17 @@ class NotMountedError(SettingsError):
     """No process on this host serves the filesystem."""
 
     def __init__(self, place: str, message: str = "") -> None:
-        super().__init__(message or f"{place} is not mounted on this host")
+        """Describe the error.
+
+        Args:
+            place: a URL or a path.
+            message: replaces the description.
+        """
+        if "://" in place:
+            description = f"{place} is not mounted on this host"
+        else:
+            description = f"no s3fs-meta filesystem is mounted on {place}"
+        super().__init__(message or description)
         self.place = place
 
 

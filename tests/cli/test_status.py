@@ -235,7 +235,7 @@ def test_status_check_of_an_unmounted_path_is_critical(program: Program, tmp_pat
     """A monitoring program accepts only the statuses 0 to 3 and reads only standard output."""
     done = program.run("status", "--check", tmp_path)
     assert done.returncode == 2
-    assert done.stdout == f"CRITICAL: {tmp_path} is not mounted on this host\n"
+    assert done.stdout == f"CRITICAL: no s3fs-meta filesystem is mounted on {tmp_path}\n"
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_error_about_a_url_names_its_mountpoint(
         "local:///srv/store": "not mounted on this host",
     }.items():
         _require_error(url, f"{url} is a URL, and this command takes a mountpoint; it is {where}")
-    _require_error("/nowhere", "/nowhere is not mounted on this host")
+    _require_error("/nowhere", "no s3fs-meta filesystem is mounted on /nowhere")
 
 
 def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
@@ -344,8 +344,8 @@ def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
     monkeypatch.setattr(mount_table, "read", lambda: rows)
     for path, message in {
         "/srv/home/a/b": "/srv/home/a/b is not a mountpoint; its filesystem is mounted on /srv/home",
-        "/srv/home/disk/a": "/srv/home/disk/a is not mounted on this host",
-        "/srv/home2": "/srv/home2 is not mounted on this host",
+        "/srv/home/disk/a": "no s3fs-meta filesystem is mounted on /srv/home/disk/a",
+        "/srv/home2": "no s3fs-meta filesystem is mounted on /srv/home2",
     }.items():
         _require_error(path, message)
 

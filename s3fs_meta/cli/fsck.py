@@ -172,9 +172,7 @@ def fsck(
     )
     _require_all(answer, for_all)
     copy = None if objects_from is None else objects_from_option.copy_of(objects_from, access.s3)
-    warning = urls.without_effect(access.s3, url, *([] if copy is None else [copy.url]))
-    if warning:
-        print_line(PROGRAM, warning)
+    _warn_without_effect(access.s3, url, *([] if copy is None else [copy.url]))
     plan = CheckPlan(
         place=targets.of_url(url, access.cachedir),
         s3=urls.options_of(url, access.s3),
@@ -221,6 +219,13 @@ def _checked(
     except CorruptionError as exc:
         report_error(exc)
         return EXIT_LEFT
+
+
+def _warn_without_effect(given: urls.S3Options, *places: str) -> None:
+    """Print a warning if S3 options are given, but no URL is that of a bucket."""
+    warning = urls.without_effect(given, *places)
+    if warning:
+        print_line(PROGRAM, warning)
 
 
 def _require_all(answer: _Answer, given: Sequence[bool]) -> None:

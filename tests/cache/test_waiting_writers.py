@@ -107,11 +107,11 @@ async def test_writer_gives_up_if_a_pack_fails_after_each_transfer(autojump_cloc
     """A store that refuses every pack does not keep a writer waiting without limit."""
     writers = new_writers(is_away=lambda: True)
 
-    async with trio.open_nursery() as nursery:
-        with writers.sending(PACK_BYTES) as pack:
+    with writers.sending(PACK_BYTES) as pack:
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(send, pack, 10_000)
             has_room, taken_s = await waited_s(writers, lambda: False)
-        nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
     transfers_s = 3 * PACK_BYTES / (40 * KIB)
     assert not has_room
@@ -123,11 +123,11 @@ async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
 ) -> None:
     writers = new_writers(is_away=lambda: True)
 
-    async with trio.open_nursery() as nursery:
-        with writers.sending(PACK_BYTES) as pack:
+    with writers.sending(PACK_BYTES) as pack:
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(send, pack, 10_000, bytes_per_s=16 * KIB))
             assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
-        nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
 
 async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(autojump_clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import trio
 import typer
@@ -59,6 +59,8 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, ExitStatus.LOCAL),
 )
 
+_NOTHING_COPIED: Final = "nothing was copied"
+
 
 def restore(
     url: options.Url,
@@ -87,14 +89,19 @@ def restore(
     place = targets.of_url(url, access.cachedir)
     with (
         NewDirectory(target, mode=0o700),
-        interruption.explained("nothing was copied") as remains,
+        interruption.explained(_NOTHING_COPIED) as remains,
         TerminalFront(quiet=json) as front,
     ):
         require_empty(target)
         reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
         copied = _Copied(names, target, not no_privileges)
-        link, tally, copier = trio.run(_restore, reading, wanted, copied, remains)
+        try:
+            link, tally, copier = trio.run(_restore, reading, wanted, copied, remains)
+        except Exception:
+            if remains.text != _NOTHING_COPIED:
+                front.notice(remains.text)
+            raise
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     if tally.found_damage:
         return ExitStatus.CORRUPTION

@@ -123,6 +123,23 @@ def test_restore_command_writes_a_hole_for_lost_content_and_reports_the_range(
     assert (tmp_path / "out" / "empty").exists()
 
 
+@pytest.mark.mount
+def test_restore_to_a_full_disk_says_that_the_copy_is_incomplete(
+    program: Program, mounted: Place, small_disk: Path
+) -> None:
+    (mounted.mountpoint / "large").write_bytes(random.Random(4).randbytes(3 * MIB))
+    program.ok("umount", mounted.mountpoint)
+    out = small_disk / "out"
+
+    done = program.run("restore", "--to", out, mounted.url)
+
+    assert done.returncode == ExitStatus.LOCAL
+    assert done.stderr.splitlines() == [
+        f"s3fs-meta: the copy in {out} is not complete; remove it before you run restore again",
+        f"s3fs-meta: {out}/large: No space left on device",
+    ]
+
+
 def test_impossible_restore_is_refused_before_any_change(
     program: Program, place: Place, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ CAPABILITY: Final = b"security.capability"
 STATE: Final = b"user.s3fs-meta.state"
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
+_NO_NAME: Final = "the extended attribute has a namespace but no name:"
 _TRUSTED: Final = b"trusted."
 _ACLS: Final = (acl.ACCESS, acl.DEFAULT)
 # Space for both ACLs is reserved, so that an ACL can be set even if the list of names is full.
@@ -140,7 +141,7 @@ class AttributeNames:
         """
         _check_settable(name)
         if name in _NAMESPACES:  # earlier versions could store this name, so ``remove`` permits it
-            raise InvalidRequestError("the extended attribute has a namespace but no name:", name)
+            raise InvalidRequestError(_NO_NAME, name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))
         before = inodes.get(self._db, ino)
@@ -214,7 +215,8 @@ class AttributeNames:
         """Remove one attribute. The removal of a missing ACL succeeds, as on local filesystems.
 
         Raises:
-            NoAttributeError, NotSupportedError, NoInodeError: nothing was changed.
+            NoAttributeError, NotSupportedError, InvalidRequestError, NoInodeError: nothing was
+                changed.
         """
         _check_settable(name)
         before = inodes.get(self._db, ino)
@@ -222,6 +224,8 @@ class AttributeNames:
         if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
             if name in _ACLS:
                 return
+            if name in _NAMESPACES:
+                raise InvalidRequestError(_NO_NAME, name)
             raise NoAttributeError(ino, name)
         self._changes.begin(ino)
         rows.remove(self._db, ino, name)

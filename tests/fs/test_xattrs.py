@@ -82,6 +82,8 @@ async def test_invalid_xattrs_are_refused(fs: Filesystem) -> None:
     for name in (b"user.", b"trusted.", b"security."):
         with pytest.raises(InvalidRequestError):
             fs.xattrs.set(ino, name, b"", ROOT)
+        with pytest.raises(InvalidRequestError):
+            fs.xattrs.remove(ino, name)
     with pytest.raises(AttributeRangeError):
         fs.xattrs.set(ino, b"user." + b"n" * 251, b"", ROOT)
     with pytest.raises(AttributeTooBigError):

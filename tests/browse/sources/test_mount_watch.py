@@ -57,12 +57,12 @@ async def test_mount_page_reports_that_the_filesystem_was_unmounted(tmp_path: Pa
     for _ in range(3):
         await watch.read()
     assert (len(watch.samples), watch.samples.maxlen) == (3, BROWSE_SAMPLES_MAX)
-    assert "not mounted" in watch.samples[-1].state
+    assert "no s3fs-meta filesystem is mounted" in watch.samples[-1].state
     assert watch.samples[-1].values == {}
     page = (
         await mount(watch, templates.load(root="/r", place="x", target="x", has_mount=True))
     ).content.decode()
-    assert "not mounted" in page
+    assert "no s3fs-meta filesystem is mounted" in page
     assert "<polyline" not in page
 
 

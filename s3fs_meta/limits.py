@@ -232,8 +232,8 @@ RECLAIM_PACK_ROWS: Final = (
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
-# Longest time assumed between two txgs if only the clock of this host measured the time.
-# If the clock jumps, at most a day of history is lost.
+# Most time between two txgs that counts towards their age if the store has no clock of its own.
+# If this host's clock jumps, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds this limit. S3 itself refuses requests beyond 900 s.

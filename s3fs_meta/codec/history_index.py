@@ -212,8 +212,8 @@ class HistoryIndex:
     created_ns: int  # time at which the last txg of the run was cut
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
-    # Bit mask of the parts of the run that the index lacks:
-    # images, unreadable changelogs, and runs without an index.
+    # Bit mask of the parts of the run whose changes the index does not list.
+    # Such a part is an image, an unreadable changelog, or a shorter run without an index.
     unknown: int
     inodes: Inodes
     names: RemovedNames

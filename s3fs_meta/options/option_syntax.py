@@ -166,7 +166,7 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
 
 
 def format_time(time_ns: int) -> str:
-    """Return a time in the syntax of ``point_in_time``, rounded up to milliseconds."""
+    """Return a time as text that ``point_in_time`` parses, rounded up to milliseconds."""
     milliseconds = -(-time_ns // _MS_NS)
     when = _EPOCH + timedelta(milliseconds=milliseconds)
     return when.astimezone().isoformat(timespec="milliseconds")

@@ -488,7 +488,10 @@ NAMES = ("a", "a-", "a.b", "a0", "b", "changelog", "00", "01")
 
 
 def random_key(rnd: random.Random) -> str:
-    """Return a key of up to four names; characters of names sort before and after a slash."""
+    """Return a key of one to four names.
+
+    Some names continue another name with a character that sorts before or after the slash.
+    """
     return "/".join(rnd.choice(NAMES) for _ in range(rnd.randint(1, 4)))
 
 

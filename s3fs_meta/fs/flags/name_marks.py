@@ -49,7 +49,7 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -
             if len(found) < slices.directories:
                 break
             after = found[-1]
-            db.commit()  # a later failure must not undo these marks
+            db.commit()  # keep these marks even if a later slice fails
             if pauses:
                 await trio.lowlevel.checkpoint()
         now = inodes.get(db, ino)
@@ -81,7 +81,7 @@ async def mark(
     """
     waiting = list(directories)
     while not removed_trees.mark_upwards(db, waiting, count):
-        db.commit()  # a later failure must not undo these marks
+        db.commit()  # keep these marks even if a later slice fails
         if pauses:
             await trio.lowlevel.checkpoint()
         changes.begin(ino)

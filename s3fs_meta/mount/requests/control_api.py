@@ -75,7 +75,7 @@ class PastSource(NamedTuple):
     """A file or tree at a past point in time."""
 
     place: Target
-    message: Message  # a request in the form that ``past_sources`` documents
+    message: Message  # a request to the daemon; ``past_sources`` documents its fields
 
 
 async def request_status(place: Target) -> dict[str, Any]:

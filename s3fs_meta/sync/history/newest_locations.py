@@ -104,6 +104,6 @@ def intact_location(db: Database, located: Located) -> Found | None:
 
 
 def newest_state(volume: Volume) -> NewestState:
-    """Return the newest state of an opened filesystem; the first search restores its database."""
+    """Return a search of the newest state; the first search restores a database of this state."""
     path = volume.state_dir.tmp / "newest.db"
     return NewestState(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

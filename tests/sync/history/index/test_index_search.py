@@ -138,6 +138,7 @@ async def test_search_without_a_valid_index_object_finds_all_changes(
 async def test_search_advises_deleting_an_unusable_index_object_that_fsck_keeps(
     power: Power, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """fsck deletes only objects of this filesystem, so the user must delete a foreign object."""
     key = RUNS.key_of(1, Txg(RUN))
     async with power.session("a", tasks=False) as session:
         files = await work(session, 2 * RUN)

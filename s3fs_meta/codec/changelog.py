@@ -396,7 +396,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
     if changelog.floor > changelog.txg:
         raise FormatError(key, "the retention floor of the changelog is later than its txg")
     if changelog.begins_span and changelog.kind is not Kind.IMAGE:
-        raise FormatError(key, "the changelog begins a time span but is not of kind image")
+        raise FormatError(key, "only a changelog of kind image may begin a time span")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(
             key, "a changelog must refer to an image if, and only if, its kind is image"

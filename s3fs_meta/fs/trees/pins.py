@@ -74,7 +74,7 @@ class Pins:
         self._version = version
         self._pins: list[Pin] = []
         self._changed = trio.Event()
-        self._is_due = False  # True if the pinned trees must be checked, even if no file has changed
+        self._is_due = False  # True if a check is due although no file has changed
         self._checking = trio.Lock()
         self._pauses = 0
         self._damaged: set[BlockId] = (

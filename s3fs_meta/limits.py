@@ -211,7 +211,7 @@ DIFF_NAMES_CACHED_MAX: Final = 100_000  # number of changed files whose names ar
 DIFF_CHANGES_MAX: Final = 1_000_000  # maximum number of changed inodes in a comparison
 # Maximum number of changelogs read to find changed inodes. Beyond this, comparing rows is faster.
 DIFF_CHANGELOGS_MAX: Final = 4_096
-HISTORY_STAYS_MAX: Final = 1_000  # maximum number of inodes followed for the versions of a path
+HISTORY_BINDINGS_MAX: Final = 1_000  # maximum number of inodes followed for the versions of a path
 HISTORY_NAMES_KEPT_MAX: Final = 10_000  # number of names considered for a pattern
 HISTORY_NAMES_PAGE: Final = 1_000  # number of names read from a directory at a time
 

@@ -174,12 +174,12 @@ async def _of_path(
     search = HistorySearch(bucket.store, bucket.keyring, bucket.uuid, volume.link)
     changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
     versions = PathVersions(volume.db, search, changelogs, first, volume.link, top=wanted.top)
-    stays = await versions.stays(wanted.names)
-    if not versions.has_all_stays:
+    bindings = await versions.bindings(wanted.names)
+    if not versions.has_all_bindings:
         reading.front.notice(
             "too many inodes have had this path: changes to the earliest of them are not listed"
         )
-    return PathLog(volume.db, search, changelogs, stays, volume.link.txg).backwards(first)
+    return PathLog(volume.db, search, changelogs, bindings, volume.link.txg).backwards(first)
 
 
 async def _first(bucket: Bucket, since: PointInTime) -> PointInTime:

@@ -66,8 +66,8 @@ async def concerning(
     db = Database.open(target, Pragmas())
     try:
         versions = PathVersions(db, search, changelogs, oldest.txg, end)
-        stays = await versions.stays(path.split(b"/"))
-        log = PathLog(db, search, changelogs, stays, end.txg, former_names_max=former_names_max)
+        bindings = await versions.bindings(path.split(b"/"))
+        log = PathLog(db, search, changelogs, bindings, end.txg, former_names_max=former_names_max)
         async with aclosing(log.backwards(Txg(first))) as found:
             return [one.txg async for one in found]
     finally:

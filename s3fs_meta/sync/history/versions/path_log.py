@@ -28,7 +28,7 @@ from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history.index.index_search import HistorySearch
 from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
-from s3fs_meta.sync.history.versions.path_versions import Stay
+from s3fs_meta.sync.history.versions.path_versions import Binding
 from s3fs_meta.sync.history.versions.txg_log import Gap
 
 
@@ -40,7 +40,7 @@ class PathLog:
         db: Database,
         search: HistorySearch,
         changelogs: ChangelogReader,
-        stays: Sequence[Stay],
+        bindings: Sequence[Binding],
         last: Txg,
         *,
         former_names_max: int = FORMER_NAMES_MAX,
@@ -51,14 +51,14 @@ class PathLog:
             db: the state after the last txg.
             search: finds txgs in the history index.
             changelogs: reads the changes of these txgs.
-            stays: the inodes of the path.
+            bindings: the inodes of the path.
             last: the last txg of the chain.
             former_names_max: the maximum number of removed names to follow.
         """
         self._search = search
         self._changelogs = changelogs
         self._former_names_max = former_names_max
-        tops = {stay.ino: stay.last for stay in stays}
+        tops = {binding.ino: binding.last for binding in bindings}
         self._tree = SubtreeHistory(db, tops, last, names_max=former_names_max)
 
     async def backwards(self, first: Txg) -> AsyncGenerator[FetchedChangelog | Gap, None]:

@@ -4,10 +4,11 @@ Owns: the search for the versions of a path, latest first. Does not know: how ve
 Keeps: memory grows with the number of versions that a caller requests, not with the history.
 
 A name can refer to several inodes over time, because programs replace a file by renaming a new one
-over it. The search begins at the root. For each name in a directory, the history index lists the
-txgs that removed the name or gave it another inode. Between two of these txgs the name refers to
-one inode; such a range is called a *stay*. The versions of the path are the changes of these
-inodes, including changes under earlier names.
+over it. For each name in a directory, the history index lists the txgs that removed the name or
+gave it another inode. Between two of these txgs, the name refers to one inode. Such a range of txgs
+is a *binding* of the name. The search follows the bindings of each name from the root to the end of
+the path. The versions of the path are the changes of these inodes, including changes under earlier
+names.
 
 The newest state is in a database. The attributes of an inode at each earlier txg are computed by
 undoing its changes one by one, latest first.
@@ -29,11 +30,11 @@ from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
     COOKIE_COLLISION_BITS,
+    HISTORY_BINDINGS_MAX,
     HISTORY_FETCHES_MAX,
     HISTORY_KEPT_RESULTS_MAX,
     HISTORY_NAMES_KEPT_MAX,
     HISTORY_NAMES_PAGE,
-    HISTORY_STAYS_MAX,
 )
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
@@ -58,7 +59,7 @@ _Changes = KeptScan[dict[Ino, InodeChange]]
 _ATTRIBUTES: Final = frozenset({"mode", "uid", "gid", "flags"})
 
 
-class Stay(NamedTuple):
+class Binding(NamedTuple):
     """A range of txgs in which a path had one inode; the path may be created within the range."""
 
     ino: Ino
@@ -66,10 +67,10 @@ class Stay(NamedTuple):
     last: Txg  # txg that removed the name or gave it to another inode, or the last txg of the chain
 
 
-class _Stays(NamedTuple):
-    """The stays of one path, latest first."""
+class _Bindings(NamedTuple):
+    """The bindings of one path, latest first."""
 
-    found: list[Stay]
+    found: list[Binding]
     are_all: bool  # False if a name referred to more inodes than the search considers
 
 
@@ -131,7 +132,7 @@ class PathVersions:
         *,
         unshipped: bytes = b"",
         top: Ino = ROOT_INO,
-        stays_max: int = HISTORY_STAYS_MAX,
+        bindings_max: int = HISTORY_BINDINGS_MAX,
         kept_max: int = HISTORY_KEPT_RESULTS_MAX,
         names_max: int = HISTORY_NAMES_KEPT_MAX,
     ) -> None:
@@ -145,7 +146,7 @@ class PathVersions:
             end: the link of the last txg.
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
-            stays_max: the maximum number of inodes of one path to consider.
+            bindings_max: the maximum number of inodes of one path to consider.
             kept_max: the maximum number of results that the searches for several files share.
             names_max: the number of names of one directory that are always considered for a
                 pattern; at most twice as many are in memory.
@@ -159,10 +160,11 @@ class PathVersions:
         # Number of the txg that will contain the unshipped changes, or the last shipped txg.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
-        self._stays_max = stays_max
+        self._bindings_max = bindings_max
         self._kept_max = kept_max
         self._names_max = names_max
-        self.has_all_stays = True  # False if the name referred to more than *stays_max* inodes
+        # False if a name referred to more than *bindings_max* inodes.
+        self.has_all_bindings = True
 
     async def of_path(self, names: Sequence[bytes], most: int, *, attributes: bool) -> Versions:
         """Return the latest versions of a path.
@@ -177,8 +179,8 @@ class PathVersions:
             StoreError: the bucket cannot be read.
         """
         reached = self._required(names, await self._reached(names))
-        scan = self._scan_of_changes([stay.ino for stay in reached.found])
-        return await self._of_stays(reached, most, scan, attributes=attributes)
+        scan = self._scan_of_changes([binding.ino for binding in reached.found])
+        return await self._of_bindings(reached, most, scan, attributes=attributes)
 
     async def of_names(
         self, above: Sequence[bytes], names: Sequence[bytes], most: int, *, attributes: bool
@@ -199,23 +201,23 @@ class PathVersions:
             StoreError: the bucket cannot be read.
         """
         directories = await self._reached(above)
-        losses = self._scan_of_losses([stay.ino for stay in directories.found], names)
+        losses = self._scan_of_losses([binding.ino for binding in directories.found], names)
         reached = [
             self._required([*above, name], await self._below(directories, name, losses))
             for name in names
         ]
-        scan = self._scan_of_changes([stay.ino for one in reached for stay in one.found])
-        return [await self._of_stays(one, most, scan, attributes=attributes) for one in reached]
+        scan = self._scan_of_changes([binding.ino for one in reached for binding in one.found])
+        return [await self._of_bindings(one, most, scan, attributes=attributes) for one in reached]
 
-    async def _of_stays(
-        self, reached: _Stays, most: int, scan: _Changes, *, attributes: bool
+    async def _of_bindings(
+        self, reached: _Bindings, most: int, scan: _Changes, *, attributes: bool
     ) -> Versions:
         """Return the latest versions of the inodes of one path."""
         found: list[Version] = []
-        for stay in reached.found:
-            if _are_later(found, most, stay.last):
+        for binding in reached.found:
+            if _are_later(found, most, binding.last):
                 break  # the other inodes had the path before any of the listed versions
-            found += await self._of_stay(stay, most + 1, scan, attributes=attributes)
+            found += await self._of_binding(binding, most + 1, scan, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
         }
@@ -245,22 +247,22 @@ class PathVersions:
         self._required(above, reached)
         found: set[bytes] = set()
         are_all = reached.are_all
-        stays_of: defaultdict[Ino, list[Stay]] = defaultdict(list)
-        for stay in reached.found:
-            stays_of[stay.ino].append(stay)
-        for ino, stays in stays_of.items():
-            names = _Names(pattern, self._names_max)  # names in the directory after a stay
+        bindings_of: defaultdict[Ino, list[Binding]] = defaultdict(list)
+        for binding in reached.found:
+            bindings_of[binding.ino].append(binding)
+        for ino, bindings in bindings_of.items():
+            names = _Names(pattern, self._names_max)  # names in the directory after a binding
             await self._add_present(ino, names)
             after = self._last  # *names* contains all names removed after this txg
-            for stay in stays:
+            for binding in bindings:
                 lost = _Names(pattern, self._names_max)
-                await self._add_lost(stay, lost)
+                await self._add_lost(binding, lost)
                 at_end = set(names.kept)
-                if stay.last < self._last:  # the directory may have gained names after the stay
-                    await self._add_lost(Stay(ino, stay.last, after), names)
-                    after = stay.last
+                if binding.last < self._last:  # names may have been added after the binding
+                    await self._add_lost(Binding(ino, binding.last, after), names)
+                    after = binding.last
                     possible = sorted(names.kept - lost.kept)
-                    at_end = await self._existing(stay, possible, most + 1)
+                    at_end = await self._existing(binding, possible, most + 1)
                 are_all &= names.are_all and lost.are_all
                 found |= at_end | lost.kept
         matching = sorted(found)
@@ -274,31 +276,33 @@ class PathVersions:
             after = page[-1][0]
             await trio.lowlevel.checkpoint()
 
-    async def _existing(self, stay: Stay, possible: Sequence[bytes], most: int) -> set[bytes]:
-        """Return the first names in *possible*, at most *most*, that exist at the end of a stay."""
-        losses = self._scan_of_losses([stay.ino], possible)
+    async def _existing(self, binding: Binding, possible: Sequence[bytes], most: int) -> set[bytes]:
+        """Return the first names in *possible*, at most *most*, that exist when a binding ends."""
+        losses = self._scan_of_losses([binding.ino], possible)
         found: set[bytes] = set()
         for name in possible:
-            if await self._inode_at(stay.ino, name, stay.last, losses) is not None:
+            if await self._inode_at(binding.ino, name, binding.last, losses) is not None:
                 found.add(name)
             if len(found) == most:
                 break
         return found
 
-    async def _add_lost(self, stay: Stay, names: "_Names") -> None:
+    async def _add_lost(self, binding: Binding, names: "_Names") -> None:
         """Add the names that a directory lost while it was at a path."""
 
         def take(index: HistoryIndex, mask: int) -> None:
-            rows = takewhile(lambda row: row.parent == stay.ino, index.names.beginning_at(stay.ino))
+            rows = takewhile(
+                lambda row: row.parent == binding.ino, index.names.beginning_at(binding.ino)
+            )
             names.add(row.name for row in rows if row.name and row.mask & mask)
 
         def lost(changeset: bytes, is_whole: bool) -> set[bytes]:
             rows = row_history.changed_rows(changeset, is_whole=is_whole)
-            return {row.name for row in rows.names if row.parent == stay.ino and row.name}
+            return {row.name for row in rows.names if row.parent == binding.ino and row.name}
 
-        if stay.last == self._last and self._unshipped:
+        if binding.last == self._last and self._unshipped:
             names.add(lost(self._unshipped, True))
-        missing = await self._search.collect(stay.first, min(stay.last, self._end.txg), take)
+        missing = await self._search.collect(binding.first, min(binding.last, self._end.txg), take)
         for at in range(0, len(missing), HISTORY_FETCHES_MAX):
             txgs = missing[at : at + HISTORY_FETCHES_MAX]
             for one in await self._changelogs.scan(txgs, lost):
@@ -308,59 +312,59 @@ class PathVersions:
 
     # --- find the inodes of a path ---------------------------------------------------------------
 
-    async def stays(self, names: Sequence[bytes]) -> list[Stay]:
+    async def bindings(self, names: Sequence[bytes]) -> list[Binding]:
         """Return the inodes that a path referred to, latest first, each inode once.
 
         Raises:
             UsageError: the path exists in no retained txg.
         """
         reached = self._required(names, await self._reached(names))
-        self.has_all_stays &= reached.are_all
+        self.has_all_bindings &= reached.are_all
         return reached.found
 
-    def _required(self, names: Sequence[bytes], reached: _Stays) -> _Stays:
-        """Return the stays of a path, with only the latest stay of each inode."""
+    def _required(self, names: Sequence[bytes], reached: _Bindings) -> _Bindings:
+        """Return the bindings of a path, with only the latest binding of each inode."""
         if not reached.found:
             path = b"/".join(names).decode(errors="backslashreplace")
             raise UsageError(f"no retained point in time has a file or directory {path!r}")
-        latest_of = {stay.ino: stay for stay in reversed(reached.found)}
+        latest_of = {binding.ino: binding for binding in reversed(reached.found)}
         latest = sorted(latest_of.values(), key=_end_of, reverse=True)
-        return _Stays(latest, reached.are_all)
+        return _Bindings(latest, reached.are_all)
 
-    async def _reached(self, names: Sequence[bytes]) -> _Stays:
-        """Return all stays of a path, latest first; there may be none."""
-        reached = _Stays([Stay(self._top, self._first, self._last)], True)
+    async def _reached(self, names: Sequence[bytes]) -> _Bindings:
+        """Return all bindings of a path, latest first; there may be none."""
+        reached = _Bindings([Binding(self._top, self._first, self._last)], True)
         for name in names:
-            losses = self._scan_of_losses([stay.ino for stay in reached.found], [name])
+            losses = self._scan_of_losses([binding.ino for binding in reached.found], [name])
             reached = await self._below(reached, name, losses)
         return reached
 
-    async def _below(self, above: _Stays, name: bytes, losses: _Losses) -> _Stays:
-        """Return the stays of a name in a directory that has the stays *above*, latest first."""
-        found: list[Stay] = []
+    async def _below(self, above: _Bindings, name: bytes, losses: _Losses) -> _Bindings:
+        """Return the bindings of a name in a directory with the bindings *above*, latest first."""
+        found: list[Binding] = []
         are_all = above.are_all
-        for stay in above.found:
+        for binding in above.found:
             lost = await self._losses(
-                stay.ino, name, stay.first, stay.last, losses, most=self._stays_max
+                binding.ino, name, binding.first, binding.last, losses, most=self._bindings_max
             )
-            are_all &= len(lost) < self._stays_max
-            found += await self._stays_of_name(stay, name, lost, losses)
-        latest = sorted(found, key=_end_of, reverse=True)[: self._stays_max]
-        return _Stays(latest, are_all and len(found) <= self._stays_max)
+            are_all &= len(lost) < self._bindings_max
+            found += await self._bindings_of_name(binding, name, lost, losses)
+        latest = sorted(found, key=_end_of, reverse=True)[: self._bindings_max]
+        return _Bindings(latest, are_all and len(found) <= self._bindings_max)
 
-    async def _stays_of_name(
-        self, above: Stay, name: bytes, lost: Sequence[tuple[Txg, Ino]], losses: _Losses
-    ) -> list[Stay]:
-        """Return the stays of a name during one stay of its directory."""
-        stays: list[Stay] = []
+    async def _bindings_of_name(
+        self, above: Binding, name: bytes, lost: Sequence[tuple[Txg, Ino]], losses: _Losses
+    ) -> list[Binding]:
+        """Return the bindings of a name during one binding of its directory."""
+        bindings: list[Binding] = []
         first = above.first
         for txg, ino in reversed(lost):
-            stays.append(Stay(ino, first, txg))
+            bindings.append(Binding(ino, first, txg))
             first = txg
         at_end = await self._inode_at(above.ino, name, above.last, losses)
         if at_end is not None:
-            stays.append(Stay(at_end, first, above.last))
-        return stays
+            bindings.append(Binding(at_end, first, above.last))
+        return bindings
 
     async def _inode_at(self, parent: Ino, name: bytes, txg: Txg, losses: _Losses) -> Ino | None:
         """Return the inode that a name referred to after a txg, or None if the name did not exist.
@@ -481,10 +485,10 @@ class PathVersions:
 
     # --- find the changes of an inode ------------------------------------------------------------
 
-    async def _of_stay(
-        self, stay: Stay, most: int, scan: _Changes, *, attributes: bool
+    async def _of_binding(
+        self, binding: Binding, most: int, scan: _Changes, *, attributes: bool
     ) -> list[Version]:
-        ino = stay.ino
+        ino = binding.ino
         found: list[Version] = []
         after: _Row | None = row_history.inode_row(self._db, ino)
         # the rows of a removed inode show its attributes before the removal
@@ -506,7 +510,7 @@ class PathVersions:
                     if change is None:
                         continue
                     version, after = _undone(one.link, ino, change, after)
-                if one.txg <= stay.last and version.changes not in hidden:
+                if one.txg <= binding.last and version.changes not in hidden:
                     found.append(version)
                 if after is None:
                     return found
@@ -521,8 +525,8 @@ def _are_later(found: Sequence[Version], most: int, txg: Txg) -> bool:
     return sum(one.txg > txg for one in found) > most
 
 
-def _end_of(stay: Stay) -> tuple[Txg, Txg]:
-    return stay.last, stay.first
+def _end_of(binding: Binding) -> tuple[Txg, Txg]:
+    return binding.last, binding.first
 
 
 def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:

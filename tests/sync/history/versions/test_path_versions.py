@@ -11,11 +11,11 @@ import trio
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import (
+    HISTORY_BINDINGS_MAX,
     HISTORY_FETCHES_MAX,
     HISTORY_KEPT_RESULTS_MAX,
     HISTORY_NAMES_KEPT_MAX,
     HISTORY_NAMES_PAGE,
-    HISTORY_STAYS_MAX,
 )
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.db.database import Database
@@ -38,7 +38,7 @@ async def finder_of(
     power: Power,
     tmp_path: Path,
     *,
-    stays_max: int = HISTORY_STAYS_MAX,
+    bindings_max: int = HISTORY_BINDINGS_MAX,
     kept_max: int = HISTORY_KEPT_RESULTS_MAX,
     names_max: int = HISTORY_NAMES_KEPT_MAX,
 ) -> AsyncIterator[PathVersions]:
@@ -56,7 +56,7 @@ async def finder_of(
             ChangelogReader(bucket.store, bucket.keyring, bucket.uuid),
             oldest.txg,
             end,
-            stays_max=stays_max,
+            bindings_max=bindings_max,
             kept_max=kept_max,
             names_max=names_max,
         )
@@ -71,10 +71,10 @@ async def versions_of(
     most: int = 100,
     *,
     attributes: bool = False,
-    stays_max: int = HISTORY_STAYS_MAX,
+    bindings_max: int = HISTORY_BINDINGS_MAX,
 ) -> Versions:
     """Return the versions of a path, found in the bucket alone."""
-    async with finder_of(power, tmp_path, stays_max=stays_max) as finder:
+    async with finder_of(power, tmp_path, bindings_max=bindings_max) as finder:
         return await finder.of_path(path.split(b"/"), most, attributes=attributes)
 
 
@@ -393,7 +393,7 @@ async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_
 async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directories_had_the_path(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """The search examines at most ``stays_max`` directories; names in further ones are missing."""
+    """The search examines at most ``bindings_max`` directories; names in others are missing."""
     for name in (b"1", b"2", b"3", b"4"):
         directory = await files.make_directory(b"d")
         await files.make(name, 10, directory)
@@ -401,7 +401,7 @@ async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directori
         await files.remove_directory(b"d")
     async with finder_of(power, tmp_path) as finder:
         every = await finder.names_like([b"d"], b"*", 9)
-    async with finder_of(power, tmp_path, stays_max=3) as finder:
+    async with finder_of(power, tmp_path, bindings_max=3) as finder:
         some = await finder.names_like([b"d"], b"*", 9)
 
     assert every == ([b"1", b"2", b"3", b"4"], True)
@@ -451,7 +451,7 @@ async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inod
         await files.make(b"f", 10)
         await files.remove(b"f")
     every = await versions_of(power, tmp_path, b"f")
-    some = await versions_of(power, tmp_path, b"f", stays_max=3)
+    some = await versions_of(power, tmp_path, b"f", bindings_max=3)
 
     assert (len(every.found), every.is_complete) == (8, True)
     assert (some.found, some.is_complete) == (every.found[: len(some.found)], False)
@@ -545,7 +545,7 @@ async def test_pattern_marks_only_names_with_too_many_inodes_as_incomplete(
         for _ in range(4):
             await files.make(b"f", 10, directory)
             await files.remove(b"f", directory)
-        async with finder_of(power, tmp_path, stays_max=3) as finder:
+        async with finder_of(power, tmp_path, bindings_max=3) as finder:
             found = await finder.of_names([b"d"], [b"f", b"g"], 100, attributes=False)
 
     assert [one.is_complete for one in found] == [False, True]

@@ -1,10 +1,13 @@
-"""Rows of ``properties`` that mark damaged packs and records, which deduplication does not use.
+"""Damage marks: rows of ``properties`` for packs and blocks that the bucket lost or damaged.
 
-Owns: marking a pack or one record in it, and finding the blocks that a mark covers. Does not know:
-how damage is proven or healed (``sync.upload.healing``).
+A mark covers a complete pack, or one record in it (the stored bytes of one block). Deduplication
+does not use marked content.
+
+Owns: adding, finding and removing marks. Does not know: how damage is proven or healed
+(``sync.upload.healing``).
 Keeps: a mark refers to a location, and locations are never reused. So the mark stays correct if the
-block moves to another pack. The table is replicated, so every host and every later writer has the
-marks. If more than DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
+block moves to another pack. The table is replicated, so every host has the marks. If more than
+DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
 
 A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
 """

@@ -91,7 +91,7 @@ class SubtreeHistory:
             self._also.setdefault(ino, []).append((parent, last))
 
     def until(self, ino: Ino) -> Txg:
-        """Return the last txg in which an inode was a top or below a top, or 0 if it never was."""
+        """Return the last txg in which an inode was a given directory or below one; 0 if never."""
         found = self._tops.get(ino, _NEVER)
         for parent, last in self._parents(ino):
             if min(last, self._last) > found:
@@ -99,7 +99,7 @@ class SubtreeHistory:
         return found
 
     def _until_of_directory(self, start: Ino) -> Txg:
-        """Return the last txg in which a directory was below a top, and cache the result.
+        """Return the last txg in which a directory was below a given one, and cache the result.
 
         A directory may have been above another directory and later below it. So the search
         first follows the parent with the latest txg, and visits each directory once.

@@ -2,10 +2,9 @@
 
 Owns: the rows of removed trees, and their deletion. Does not know: which inodes programs use,
 cached blocks, the size of a slice.
-A directory that was removed together with its content has no name, nlink 0 and the flag REMOVED. It
-is called a top. The inodes below it are still reachable through its dentries. When a top is deleted,
-its subdirectories become tops. So at every commit all remaining inodes are below tops, and the index
-of orphans finds the tops.
+A *top* is a directory that was removed together with its content: it has no name, nlink 0 and the
+flag REMOVED. Its entries still exist. When a top is deleted, its subdirectories become tops. So at
+every commit all remaining inodes are below tops, and the index of orphans finds the tops.
 Keeps: size_bytes of a top is the number of its entries. The counters, and the link counts of inodes
 that have names outside the tree, are correct.
 """

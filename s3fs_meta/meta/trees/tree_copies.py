@@ -2,8 +2,8 @@
 
 Owns: the temporary tables of a running copy, and the new rows.
 Does not know: cached blocks, the size of a slice, the later name of the copy.
-A copy is built below a top (see ``removed_trees``): until it has a name, it is treated as a
-removed tree, so an interrupted copy is deleted like a removed tree.
+A copy is built below a *top*, the nameless directory of a removed tree (``removed_trees``). Until
+the copy gets its name, it counts as a removed tree, so an interrupted copy is deleted like one.
 Keeps: at every commit, the counters are correct. The sizes and link counts in the copy are also
 correct, except nlink of the top.
 

@@ -2,10 +2,10 @@
 
 Owns: the set of cached blocks, their states, and how writers wait for room.
 Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
-Keeps: a cached block is removed only after the store has confirmed it and its location is synced;
-until then it is UPLOADED. A DOOMED block is removed when the loss of its last reference is durable.
-Tasks: any request handler may call this class. All changes of state happen on the event loop,
-inside the caller's group of operations, without a schedule point.
+Keeps: a cached block is removed only after the store has confirmed it and its location is synced.
+Until then it is UPLOADED. A DOOMED block is removed when the loss of its last reference is durable.
+Tasks: any request handler. Every change of state happens on the event loop, inside the caller's
+group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
 """
 

@@ -2,10 +2,10 @@
 
 Owns: the choice of the clean blocks to evict, and the splitting of long evictions into slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean blocks that are not pinned (``pinned_trees``) are evicted. A block whose location
-in the bucket is marked as damaged is kept until ``reconsider``, because its file may be the only
-intact copy. The blocks that a running request fetches are kept until its end (``keeping``).
-A crash may restore the row of an evicted block; the next reader then fetches the block again (I44).
+Keeps: only clean, unpinned blocks are evicted. A block whose location is marked as damaged is kept
+until ``reconsider``, because its file may be the only intact copy. The blocks that a running
+request fetches are kept until its end (``keeping``). A crash may restore the row of an evicted
+block; the next reader then fetches the block again (I44).
 Tasks: any request handler. ``evict`` removes files in a thread; other methods use the event loop.
 """
 

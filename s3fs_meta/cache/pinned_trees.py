@@ -3,9 +3,8 @@
 Owns: the bound on pinned bytes; pins of blocks that this host wrote into a pinned tree; the list of
 such blocks that deduplication replaced with equal but uncached blocks.
 Does not know: paths, the list of pins, which other blocks the trees contain (``fs.trees.pins``).
-Eviction pins a new block when it examines the block and finds that its file is below a pinned
-inode. So writers spend no time on pinning new content.
 Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
+Writers spend no time on pins: eviction pins a new block when it examines the block.
 Tasks: the event loop. No method is a schedule point.
 """
 

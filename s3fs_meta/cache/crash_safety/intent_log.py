@@ -2,11 +2,11 @@
 
 Owns: the format of the file, appending entries, reading them back. Does not know: rows, when
 content is logged, how entries are replayed (``intent_replay``).
-Why: an fsync of a new block file waits for a commit of the disk filesystem's journal. The space of
-the log file is already allocated, so appending an entry only writes data.
-Keeps: an entry is complete or invalid, because its digest covers all of it. Each log has a random
-key for its digests, so file content and entries of an earlier log are never mistaken for entries.
-While a durable entry is needed, the pages of the file that contain the entry are not overwritten.
+Why: an fsync of a new block file waits for a commit of the disk's journal. Appending an entry does
+not, because the space of the log file is already allocated.
+Keeps: an entry is complete or invalid, because a digest covers it. Each log has a random key for
+its digests, so neither file content nor entries of an earlier log are mistaken for entries. The
+pages of a needed entry are not overwritten.
 Tasks: ``append`` and ``prepare`` block, so a thread must run them; one call at a time.
 Source: the intent log of ZFS; the format is described in docs/design/format.md.
 """

@@ -1,11 +1,11 @@
 """Replaying the intent log after a crash.
 
-Owns: the rows that record which log is in use and which entries the block files contain; restoring
-the content of entries to block files.
+Owns: the rows that record which log is in use and which entries the block files contain; writing
+entries to block files.
 Does not know: the format of the log, and how copied blocks are restored from their origins.
-Keeps: an entry changes only the file of a block whose content is not in the bucket. An entry is
-applied only if the state was last written in the epoch of the entry. So old content never gets into
-blocks that an older program version wrote later, or into another database with the same numbers.
+Keeps: an entry changes only the file of a block whose content is not in the bucket, and only if the
+state was last written in the epoch of the entry. So old content never gets into blocks that an
+older program wrote later, or into another database with the same numbers.
 Tasks: these functions run when a filesystem is opened, before any other task.
 Design: docs/design/durability.md, "The intent log".
 """

@@ -6,10 +6,9 @@ Keeps: a file without a row is removed if an intact pack has its content, or if 
 after the last commit of the database. Otherwise the file is quarantined.
 Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
 
-A write to a sealed or uploaded block makes a copy, and the rows are committed before the copy's
-file is synced. So a power cut may leave rows that refer to a copy without content, although the
-bytes of its origin were durable. These bytes still exist in the file of the origin, which stays
-until the copy is synced, or in the pack of the origin.
+A write to a sealed or uploaded block makes a copy of it, whose rows are committed before its file
+is synced. After a power cut, the rows may refer to a copy without content. The durable bytes of its
+origin are still in the file of the origin, which exists until the copy is synced, or in a pack.
 """
 
 import logging

@@ -2,10 +2,9 @@
 
 Owns: the content, within a bound. Does not know: the store, rows, block files.
 Each block is also in its file, so any content may be dropped at any time.
-Uncompressed content is a view of the received range. So the memory of the range is freed only after
-the content of all its blocks was dropped, and the bound counts complete ranges.
-A sequential reader needs the oldest range first. So once the bound is reached, later ranges are not
-kept. An unread range is dropped when a range arrives more than ARRIVED_S_MAX after it.
+Uncompressed content is a view of the received range, so the bound counts complete ranges. A reader
+needs the oldest range first, so once the bound is reached, later ranges are not kept. An unread
+range is dropped when a range arrives more than ARRIVED_S_MAX after it.
 Tasks: only the event loop calls this module.
 """
 

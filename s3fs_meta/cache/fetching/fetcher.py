@@ -2,15 +2,15 @@
 
 Owns: the rule that all readers of a block share one fetch, the limit on fetches, read timeouts.
 Does not know: which files use a block, which blocks are neighbours. ``block_cache`` writes rows.
-One request may fetch a block and its neighbours. A reader of a neighbour waits for that request.
-If the neighbour is corrupt, its reader sees no error from that request and fetches the block alone.
-A run is a read-ahead of adjacent blocks for later readers. The bound on fetches does not apply to
-runs, because their caller limits their number.
-A fetch first waits for the download limit; the timeout of its readers begins after that wait. For a
-run, the caller (``block_cache``) waits for the limit before the run begins, so that readers of the
-blocks do not wait for the limit. If an object is missing, or a block is invalid, the fetcher
-requests the block again. Only the second failure counts as damage to the bucket and is reported. A
-timeout, a refused request, or a store without a superblock never counts as damage.
+Keeps: an object or block counts as damaged only after a second request. A timeout, a refused
+request, or a store without a superblock never counts as damage.
+
+One request may fetch a block and its neighbours; their readers wait for it. If a neighbour is
+corrupt, its reader sees no error, and fetches the block alone.
+A *run* is a read-ahead of adjacent blocks. The limit on fetches does not apply to runs, because
+their caller limits their number.
+A fetch first waits for the download limit; then the timeout of its readers begins. For a run, the
+caller (``block_cache``) waits before the run begins, so that no reader waits for the limit.
 """
 
 import logging

@@ -1,10 +1,9 @@
 """Write-back of block files that starts soon after large writes, before any sync.
 
 Owns: the blocks whose write-back is due. Does not know: whether a block is durable.
-Why: an fsync(2) waits for the content of all files. The kernel starts writing a dirty page only when
-the page is old or a program syncs it. During a large copy, an fsync would therefore wait for all
-content that was copied since the last sync.
-Small writes are left to the next sync, because programs often overwrite or remove small files.
+Why: an fsync(2) waits for the content of all files, and the kernel writes a dirty page only when it
+is old. During a large copy, an fsync would wait for everything since the last sync. Small writes
+are left to the next sync, because programs often overwrite or remove small files.
 Tasks: the event loop calls ``note``; ``run`` is one task of the writer.
 """
 

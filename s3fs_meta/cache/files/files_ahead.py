@@ -1,11 +1,10 @@
 """Empty block files that are made ahead of use, open and with durable names.
 
 Owns: the files for the next block numbers, and when more files are made. Does not know: rows.
-Why: on ext4 with a journal, creating a file blocks the event loop for 8 us. Without a journal it
-takes up to 300 us, because ext4 searches longer for a free inode after many removals. If a block
-uses a file made ahead, its fsync(2) need not sync the directory.
+Why: creating a file on ext4 blocks the event loop for 8 us, or up to 300 us without a journal after
+many removals. An fsync(2) of a block whose file was made ahead need not sync the directory.
 Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
-``run``. A killed daemon leaves its unused files; the next mount removes empty files without a row.
+``run``. After a kill, the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
 """
 

@@ -2,11 +2,11 @@
 
 Owns: the rules of POSIX for directories and names: link counts, times, setgid directories,
 inherited ACLs. Does not know: FUSE, file content, permissions (the kernel checks them).
-Keeps: the nlink of a file is its number of names. The size of a directory is its number of names, and
-its nlink is 2 plus its number of subdirectories. No directory is below itself.
-No operation has a schedule point: each makes all checks, calls ``changes.begin``, and then changes
-rows. Only ``rename_slowly`` yields, between slices of a check. While a tree is being removed, an
-operation may raise UnfinishedWalkError before it changes anything; the caller then repeats it.
+Keeps: the nlink of a file is its number of names. The size of a directory is its number of names,
+and its nlink is 2 plus its number of subdirectories. No directory is below itself.
+Tasks: each operation makes all checks, calls ``changes.begin``, and then changes rows, without a
+schedule point. Only ``rename_slowly`` yields. While a tree is being removed, an operation may raise
+UnfinishedWalkError before any change; the caller then repeats it.
 """
 
 import stat

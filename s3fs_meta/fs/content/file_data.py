@@ -2,16 +2,15 @@
 
 Owns: reading and writing ranges of bytes in blocks; sizes and mapped blocks of inodes.
 Does not know: names, the storage of blocks (``cache``).
-Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size of
-its file, so growing a file never exposes old bytes.
+Keeps: ``inodes.mapped_blocks`` equals the rows of the block map. No block extends beyond the size
+of its file, so growing a file never exposes old bytes.
 
-Requests take no lock. Each request runs a loop, which looks up the inode and its blocks. If a block
-must be fetched, the request waits and looks them up again. Otherwise it finishes without a schedule
-point. So a request that waited sees the changes that other requests made in the meantime.
+Requests take no lock. Each request looks up the inode and its blocks. If a block must be fetched,
+the request waits, and looks them up again. Otherwise it finishes without a schedule point.
 
-Order after a crash: changed rows survive a crash only after the next group commit, but bytes written
-into a dirty block survive immediately. So a write over committed bytes first commits the open group.
-Otherwise the write could survive a crash that undoes older operations.
+Bytes in a dirty block survive a crash at once, but rows only after the next group commit. So a
+write over committed bytes first commits the open group. Otherwise the write could survive a crash
+that undoes older operations.
 """
 
 from collections.abc import Callable

@@ -2,11 +2,9 @@
 
 Owns: the order *open the point, hold its packs, check them, copy*.
 Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
-Keeps: no content is downloaded. If content of the tree is no longer retained, or is damaged,
-nothing changes. A pack that the copy needs is never condemned during the copy: the pack is *held*
-from before the check until the copy has its name, or becomes a removed tree. The check fails if the
-pack was condemned earlier. After the copy, garbage collection finds live blocks in the pack. Held
-packs are recorded only in memory, because a crash also ends the copy.
+Keeps: no content is downloaded. If content of the tree is not retained, or is damaged, nothing
+changes. Packs of the copy are *held*, in memory, from before the check until the copy has its name
+or becomes a removed tree. A held pack is never condemned, and the check refuses condemned packs.
 Tasks: one copy at a time, including copies of the present state.
 Design: docs/design/durability.md, "Copies of the past".
 """

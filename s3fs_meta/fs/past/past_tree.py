@@ -3,13 +3,11 @@
 Owns: past inode numbers, attributes as programs see them, reading content.
 Does not know: FUSE, opening a point in time (``open_points``).
 Keeps: nothing can be changed. Set-user-ID bits, capabilities and device numbers of past files have
-no effect. A past inode number never equals that of a live inode, and is never reused for another
-file.
+no effect. A past inode number never equals that of a live inode or of another past file.
 Tasks: any handler.
 
-A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. At its first use, a point
-is assigned the next slot, which it keeps until the unmount. So no table of inodes is needed, and
-the kernel may cache any number of inodes.
+A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. A point gets the next slot
+at its first use, and keeps it until the unmount. So no table of inodes is needed.
 """
 
 import stat

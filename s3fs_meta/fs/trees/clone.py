@@ -1,13 +1,10 @@
 """Copying a complete tree: rows are copied, content is shared.
 
 Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; the last step
-adds the name. Does not know: FUSE, permissions, how the database of a past point in time is
-attached (``fs.past.past_clone``).
-Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which the background
-task of ``remove`` deletes during this mount or the next.
-Uploaded blocks are shared. A dirty or sealed block is mapped at one file position only (I42), so that
-the uploader finds the row to update. Such a block is copied on the local disk, and the upload
-deduplicates the copy.
+adds the name. Does not know: FUSE, permissions, past points in time (``fs.past.past_clone``).
+Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which ``remove``
+deletes during this mount or the next. A dirty or sealed block is mapped at one file position only
+(I42), so such a block is copied on the local disk, and deduplicated by its upload.
 Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """

@@ -2,11 +2,10 @@
 
 Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
-Directories are locked before their entries, so that no entry can be added while slices lock each
-inode. A lock cannot be undone; ``rm --locked`` can remove the complete locked tree.
-Keeps: every directory above a name of a locked inode is locked or has the flag HOLDS_LOCKED, so that
-removing the directory can be refused without a search. The flag remains even after the locked inode
-is removed.
+Keeps: a directory is locked before its entries, so that no entry can be added meanwhile. Every
+directory above a name of a locked inode is locked or has the flag HOLDS_LOCKED, so that removing it
+can be refused without a search. The flag remains even after the locked inode is removed. A lock
+cannot be undone; ``rm --locked`` can remove a complete locked tree.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """

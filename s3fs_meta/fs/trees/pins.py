@@ -1,13 +1,13 @@
 """Pins: trees whose content is kept in the cache of this host.
 
 Owns: the list of pins, the set of blocks that eviction must keep, and the task that downloads
-missing blocks. Does not know: the control socket, the download of blocks (``warm``). A pin refers
-to a path. If another inode is at the path, for example after a program replaced a file, the pin
-applies to that inode. If the path no longer exists, the pin follows its inode to the new path; if
-the inode was removed, the pin is deleted. A check walks the pinned trees after changes. Between
-two checks, blocks written below a pin on this host are also kept (``cache.pinned_trees``).
+missing blocks. Does not know: the control socket, the download of blocks (``warm``).
 Keeps: pinned blocks stay within the limit of ``cache.pinned_trees``. If trees grow beyond the
 limit, blocks that are already cached are pinned first.
+
+A pin refers to a path, and applies to any inode at this path. If the path no longer exists, the pin
+follows its inode to the new path; if the inode was removed, the pin is deleted. A check walks the
+pinned trees after changes. Between checks, ``cache.pinned_trees`` keeps blocks written below a pin.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 
 Owns: ``s3fs-meta rm``. One operation removes the name and marks the directory as removed; slices
 then delete its content. Does not know: FUSE, permissions.
-Keeps: an inode that is open or has a lookup count becomes an orphan until it is unused. An inode with
-names outside the tree keeps these names and has a correct link count. Each slice is one group, so a
-crash leaves a smaller removed tree, and the next mount continues to delete it.
+Keeps: an inode that is open or has a lookup count becomes an orphan until it is unused. An inode
+with names outside the tree keeps these names and has a correct link count. A crash leaves a smaller
+removed tree, which the next mount continues to delete.
 Tasks: ``remove`` is called through the control socket; one ``run`` per mount.
 Design: docs/design/semantics.md, "Trees".
 """

@@ -1,11 +1,11 @@
 """Opening SQLite connections, and translating SQLite's exceptions into errors of this program.
 
 Owns: the translation of errors, the detection of failed syncs, the settings of every connection.
-The settings assume an untrusted file, because the schema of an image comes from the bucket.
 Does not know: pragmas that users choose (``pragmas``), groups, tables.
-Keeps: no trigger or view of a database runs, and its schema calls only functions without side
-effects. A page with inconsistent cells raises an error and causes no read outside the page. A value
-or definition that is too long to be valid raises an error before memory is allocated.
+Keeps: every file is untrusted, because the schema of an image comes from the bucket. No trigger or
+view of a database runs, and its schema calls only functions without side effects. A page with
+inconsistent cells causes an error, and no read outside the page. A value or definition that is too
+long to be valid causes an error before memory is allocated.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary
 views of this program still work (since SQLite 3.35).
 """

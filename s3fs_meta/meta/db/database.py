@@ -9,10 +9,9 @@ thread. No method is a schedule point. This process must not open and close the 
 
 A *group* combines operations in one transaction. An operation checks everything before its first
 change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
-changes are undone, and the counters are read again. Then listeners are called in the order of
-``LossStep``, and the error is raised. Under ``journal_mode=off`` nothing can be undone: after a
-failed change the database refuses further groups, and its owner makes the mount read-only. A later
-mount restores the database.
+changes are undone, listeners are called in the order of ``LossStep``, and the error is raised.
+Under ``journal_mode=off`` nothing can be undone: the database refuses further groups, its owner
+makes the mount read-only, and a later mount restores.
 """
 
 import contextlib

@@ -1,21 +1,18 @@
 """The table ``inodes``, with a write-back cache of recently read rows and changed rows.
 
-Owns: the rows that are newer in memory than in the table, writing these rows, and every statement on
-the table.
-Does not know: the meaning of a change (``tables.inodes``), the start and end of groups
-(``database``).
-Keeps: a row that the open group created or changed stays in memory until it is written. It is written
-before any other statement on the table, and before the group commits. Apart from such rows, at most
-INODE_ROWS_MAX rows stay in memory.
+Owns: the rows that are newer in memory than in the table, writing these rows, and every statement
+on the table.
+Does not know: the meaning of a change (``tables.inodes``), groups (``database``).
+Keeps: a row that the open group changed is written before any other statement on the table, and
+before the group commits. Apart from such rows, at most INODE_ROWS_MAX rows stay in memory.
 
-Use the methods of ``Database.inodes`` for every statement that reads or changes the table: the
-methods of ``Database`` ignore the rows in memory. Exceptions are ``tables.inodes`` and
-``tables.dentries``, which merge the rows in memory themselves, and offline tools, after
-``write_through``. Why: docs/decisions/0016-owner-of-the-inode-cache.md
+Use the methods of ``Database.inodes`` for every statement on the table: the methods of ``Database``
+ignore the rows in memory. Exceptions are ``tables.inodes`` and ``tables.dentries``, which merge the
+rows in memory themselves, and offline tools, after ``write_through``.
+Why: docs/decisions/0016-owner-of-the-inode-cache.md
 
-Most inodes change several times within a group: a directory with each new name, a new file with its
-first bytes and then its times. The group writes each inode once. One statement for each
-change would add 3 to 5 us to a request; changing a tuple in memory takes a tenth of this time.
+Most inodes change several times within a group, and the group writes each inode once. A statement
+for each change would add 3 to 5 us to a request; a change in memory takes a tenth of this time.
 """
 
 from collections.abc import Iterable, Iterator

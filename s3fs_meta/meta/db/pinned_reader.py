@@ -1,11 +1,10 @@
 """The read view of a follower's mount: one txg until the follower switches to a later one.
 
 Owns: a long read transaction, and temporary copies of the local tables that a read-only mount
-writes. Does not know: the source of txgs (``replica`` applies them through a second connection, in
-a thread).
-Keeps: no statement of the mount's connection reads a partly applied txg or takes the write lock of
-the database. SQLite resolves a table name to a temporary table first, so rows of fetched blocks are
-written to temporary tables. Groups run in the read transaction and start none of their own.
+writes. Does not know: the source of txgs (``replica`` applies them through a second connection).
+Keeps: no statement reads a partly applied txg or takes the write lock of the database. SQLite
+resolves a table name to a temporary table first, so rows of fetched blocks are written there.
+Groups run in the read transaction.
 Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """

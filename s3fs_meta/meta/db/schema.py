@@ -1,12 +1,12 @@
 """The schema of the database: kinds of tables, creation and upgrade.
 
-Owns: reading schema.sql and local.sql (which define the rows), the lists of tables, the upgrade from
-an earlier schema version. Does not know: opening databases, recording changes.
+Owns: reading schema.sql and local.sql (which define the rows), the lists of tables, the upgrade
+from an earlier schema version. Does not know: opening databases, recording changes.
+Keeps: an upgrade creates the same rows on all hosts of a chain, because it is not recorded as a
+change. A new column keeps its default until the first change that contains it. So changes of the
+earlier version give the same result before and after the upgrade.
 
-Every database is upgraded when it is opened: local databases, images, and copies of earlier points
-in time. The upgrade is not recorded as a change, so it must create the same rows on all hosts that
-follow one chain. Therefore a new column keeps its default until the first change that contains it.
-Changes of the earlier version can then be applied before or after the upgrade with the same result.
+Every database is upgraded when it is opened: local databases, images, earlier points in time.
 
     version 2 inodes.btime_delta_ns, default 0: the birth time of an inode of version 1 is its ctime
                 at the first change by a program of version 2

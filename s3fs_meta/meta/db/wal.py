@@ -4,20 +4,19 @@ Owns: the length of the log in frames, fsync of the ``-wal`` file and zeros at i
 Does not know: groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
 page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
-``sync`` stays open from the first commit on, so it also receives the errors that were reported to
-SQLite's descriptor.
+``sync`` is open from the first commit on, so it also receives errors of SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 
-Zeros are appended to the file in advance (its *room*). A sync of frames that overwrote these zeros
-writes only the frames. Any other sync also writes the new size and new blocks of the file, for
-which a filesystem commits its journal: 0.5 ms instead of 0.15 on ext4. When SQLite searches for
-frames, it stops at the zeros, because they are not a frame of this log.
+Zeros are appended to the file in advance (its *room*). A sync of frames that overwrote zeros only
+writes the frames: 0.15 ms on ext4. A sync that also writes the new size and blocks of the file
+takes
+0.5 ms, because the disk's filesystem commits its journal. SQLite stops at the zeros when it
+searches for frames.
 
-The log stays bounded as follows. A checkpoint in a thread copies frames into the database while the
-writer continues, so it never reaches the end of the log. SQLite restarts the log only when a
-transaction begins after all frames were copied. So the thread repeats the checkpoint until few
-frames remain. Then ``nearly_copied`` is true, and the database copies the remaining frames between
-two groups, on the event loop. That takes two fsyncs and writes a few pages.
+A checkpoint in a thread copies frames while the writer continues, so it never reaches the end of
+the log, and SQLite would never restart the log. So the thread repeats the checkpoint until few
+frames remain (``nearly_copied``). The database copies these between two groups, on the event loop:
+two fsyncs and a few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 

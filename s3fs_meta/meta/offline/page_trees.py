@@ -1,9 +1,8 @@
 """A check that the pages of a database file form trees, before SQLite reads the file.
 
-In an unencrypted filesystem any process that can write to the bucket can forge an image. SQLite
-limits the depth of a tree, but not how often a page occurs in it. If a few pages refer to each
-other three hundred times, a scan practically never ends. The same is true of the scan of the schema
-that SQLite makes when it opens the file.
+Anyone who can write to the bucket of an unencrypted filesystem can forge an image in which a page
+occurs many times in a tree. SQLite limits only the depth of a tree, so a scan of a few such pages
+practically never ends. SQLite makes such a scan when it opens the file.
 
 Owns: following child pages of B-trees. Does not know: rows, schemas, the source of the file.
 Keeps: each page of the file is read at most once, so the time is linear in the file's size.

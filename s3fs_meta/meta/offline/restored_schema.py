@@ -2,13 +2,12 @@
 
 Owns: comparing tables, columns and indexes with schema.sql, for each schema version.
 Does not know: the source of the file, rows.
-Keeps: SQL in the file is used only as definitions of tables and indexes, by a connection in defensive
-mode. The file is changed only by creating missing indexes.
+Keeps: SQL in the file is used only as definitions of tables and indexes, by a connection in
+defensive mode. The file is changed only by creating missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
-differs. Clauses that ``table_xinfo`` does not show (CHECK, COLLATE, generated columns) must occur
-as often as in schema.sql. Additional tables are harmless, and fsck reports them. A missing index is
-created. An additional or different index on a table of schema.sql is refused, because SQLite
+differs. Other clauses (CHECK, COLLATE, generated columns) must occur as often as in schema.sql.
+Additional tables are harmless. An additional or different index is refused, because SQLite
 evaluates indexes at every change.
 """
 

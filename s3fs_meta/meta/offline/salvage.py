@@ -4,12 +4,11 @@ Owns: finding the readable parts of a table, and checking that values match thei
 Does not know: the source of the file, the use of the rows.
 Keeps: the file is opened read-only and immutable, its schema is checked, and no SQL in it runs. A
 row is accepted only if its key is beyond that of the previous row, so a cycle of pages ends a run.
-The number of searches is limited. SQLite does not verify overflow pages, so a long row that ends in
-zeros is skipped: its last page may be missing. A row that is longer than any valid row ends the
-run. Its table is then not searched further, because a search would load the row.
+The number of searches is limited. A long row that ends in zeros is skipped, because its last page
+may be missing. A row longer than any valid row ends the reading of its table.
 
-A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
-between them, searches start near both ends at growing distances, and at even distances. If a search
+A table is read upwards until SQLite finds an invalid page, then downwards from its end. Searches
+start in the gap between: near both ends at growing distances, and at even distances. If a search
 finds a row, the run around it is read, and the gaps on both sides are searched again.
 """
 

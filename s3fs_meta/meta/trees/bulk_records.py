@@ -2,9 +2,9 @@
 
 Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
 Does not know: the storage of changesets (``pending``).
-The session extension reads each new row twice: when it is inserted, and at the end of the group.
-When a tree is copied, these reads take half of the time for the two rows of a name. Encoding the
-rows with one statement saves a quarter of the total time. For deleted rows it saves nothing.
+Why: the session extension reads each new row twice, which takes half of the time for the two rows
+of a copied name. Encoding the rows with one statement saves a quarter of the total time, but
+nothing for deleted rows.
 Keeps: applying the changeset creates identical rows. All columns except names are integers. A value
 of another type (fsck detects it) is recorded as the integer to which SQLite converts it.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT".

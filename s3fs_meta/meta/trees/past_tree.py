@@ -4,10 +4,9 @@ Owns: a temporary table of the directories in which inodes had names earlier.
 Does not know: changelogs, the search for changes.
 Keeps: SQLite stores the rows of the table; at most WATCHED_DIRECTORIES_MAX results are in memory.
 
-The present directories of an inode are read from the database, so they are valid up to the last
-txg. The caller adds the names that inodes have lost; each is valid up to the txg that removed it.
-The time at which an inode received a name is unknown, so the name is assumed to be valid from the
-first txg.
+The present directories of an inode are in the database. The caller adds the names that inodes have
+lost, each with the txg that removed it. The txg that added a name is unknown, so a name counts as
+valid from the first txg.
 """
 
 import heapq

@@ -2,13 +2,12 @@
 
 Owns: comparing names and inodes, detecting renames, and finding paths in both states.
 Does not know: points in time, the display of differences.
-Keeps: only the directories and inodes that the caller passes are compared. Memory grows with their
-number, but not with the number of names in a directory.
+Keeps: only the inodes that the caller passes are compared, and memory grows only with their number.
 Tasks: all calls block, so make them in a thread.
 
-A directory whose entries changed is itself a changed inode. So the entries of the changed
-directories are compared by name. A file that lost one name and has a new name was renamed. The
-entries below a renamed directory did not change.
+A directory whose entries changed is itself a changed inode, and its entries are compared by name. A
+file that lost one name and has a new name was renamed. The entries below a renamed directory did
+not change.
 """
 
 import json

@@ -2,11 +2,10 @@
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
-Keeps: a cached block is dropped only if no record reports the loss of its content, or if the files
-with the content were removed or changed since. Two kinds of records report a loss: the damage mark
-of a pack, and the attribute of a file in which fsck has replaced a lost part by a hole. A damage
-mark exists until the pack's row is removed after the retention. All functions block, so they must
-run in a thread.
+Keeps: a cached block is dropped only if no record reports the loss of its content, or if its files
+were removed or changed since. Such a record is the damage mark of a pack, or the attribute of a
+file in which fsck replaced a lost part by a hole.
+Tasks: all functions block, so they must run in a thread.
 Design: docs/design/durability.md, "At mount".
 """
 

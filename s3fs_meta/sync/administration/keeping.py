@@ -2,10 +2,9 @@
 
 Owns: the order *feature, object, lease*, and the check of which points may be kept.
 Does not know: the objects that a kept point needs (``history.pins``), its callers.
-Keeps: a point is confirmed only once the metadata that it needs is in the bucket and no garbage
-collection can overlook its object. This host's collection is paused, and a collection on another
-host would need a takeover, which the final check of the lease detects. Once a point exists, no
-older version of the program can open the filesystem.
+Keeps: a point is confirmed only once its metadata is in the bucket and no garbage collection can
+overlook its object. This host's collection is paused; another host's collection needs a takeover,
+which the final check of the lease detects. Older programs refuse a filesystem with kept points.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """

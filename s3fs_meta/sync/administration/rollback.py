@@ -3,9 +3,8 @@
 Owns: the order *ship changes, restore the past txg next to the current database, publish the past
 txg, exchange the databases*.
 Does not know: how the user selects the point in time, its callers.
-Keeps: creating one object, the changelog of the new txg, makes the rollback effective on all hosts.
-After a crash this host still has the database from before the rollback. The next mount applies the
-new txg to that database as if another host had written the txg.
+Keeps: one new object, the changelog of the new txg, makes the rollback effective on all hosts.
+After a crash, the next mount applies the new txg as if another host had written it.
 Design: docs/design/durability.md, "Rollback".
 """
 

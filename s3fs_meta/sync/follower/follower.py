@@ -1,11 +1,9 @@
 """The follower: a read-only mount that shows each new txg of another host atomically.
 
 Owns: when to poll for the next txg; the order *apply on a second connection, switch, drop removed
-blocks*; when to restore because changelogs alone do not reach the newest txg. Does not know: FUSE,
-leases, rows.
-Keeps: no reply to a request mixes two txgs. A second connection commits a txg, in a thread, while
-the mount's own connection still reads the previous txg. Then the mount's connection switches
-without yielding to other tasks.
+blocks*; when to restore instead. Does not know: FUSE, leases, rows.
+Keeps: no reply mixes two txgs. A second connection commits a txg in a thread, while the mount's
+connection reads the previous txg. Then the mount's connection switches without yielding.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
 use the second connection.
 Design: docs/design/concurrency.md, "A follower turns".

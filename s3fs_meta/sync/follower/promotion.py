@@ -3,10 +3,9 @@
 Owns: the order *check the lease, catch up, take the lease, append the fence record, recount the
 totals that no changelog contains*.
 Does not know: how a session becomes a writer's session, FUSE.
-Tasks: one promotion at a time, while the follower is paused. During the promotion, the mount
-serves the last txg that it showed. If a promotion crashes after it took the lease, the next
-mount or promotion on this host takes the lease at once. If the fence record was already appended,
-the next mount or promotion continues from that record.
+Keeps: after a crash, the next mount or promotion on this host takes the lease at once, and
+continues from an appended fence record.
+Tasks: one promotion at a time, while the follower is paused and the mount serves its last txg.
 """
 
 import trio

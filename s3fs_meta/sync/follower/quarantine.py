@@ -2,11 +2,10 @@
 
 Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine.
-Example: another host's fsck replaces unreadable content with holes, and the follower then restores
-the newest txg. Cached blocks of damaged packs may be the last copies of that content. The block
-files are linked under a second name, because readers of the current txg still use the first name.
+Example: another host's fsck replaced unreadable content with holes, and only this cache still has
+the content. Block files get a second name, because readers of the current txg use the first.
 Keeps: if a quarantine directory has a database, all of its block files are durable. A crash before
-the database is complete leaves block files without a database, and does not change the cache.
+that changes nothing in the cache.
 Design: docs/design/durability.md, "At mount".
 """
 

@@ -1,11 +1,10 @@
 """Searching the newest state for lost content of a past point in time, by hash.
 
-Content that was written again or moved is now in another pack. The rows of the snapshot still refer
-to the old pack.
+The rows of a snapshot refer to old packs. Content that was moved or written again is in newer ones.
 
-Owns: a database of the newest state, restored at the first search, and the search in this database.
-Does not know: its callers, how a block is fetched (``cache.fetching.fetcher``, ``sync.uncached_reads``).
-Keeps: nothing in the bucket is changed. If the newest state cannot be read, every search fails.
+Owns: a database of the newest state, restored at the first search, and the search in it.
+Does not know: its callers, how a block is fetched.
+Keeps: the bucket is not changed. If the newest state cannot be read, every search fails.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
 

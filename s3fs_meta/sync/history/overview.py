@@ -1,11 +1,10 @@
 """An overview of a filesystem from nothing but its bucket, for the owner of a lost machine.
 
-Owns: the facts that a few requests show: the newest txg, the holder of the lease, the last image,
-and whether this image and the changelogs after it are complete.
+Owns: the newest txg, the holder of the lease, the last image, and whether this image and the
+changelogs after it are complete.
 Does not know: the presentation of facts; local state, except this host's copy of the superblock.
-Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used.
-Without the keys, names and times of objects are unproven. Objects older than the last image are not
-examined; fsck examines them, and reads every changelog.
+Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used;
+without them, names and times are unproven. fsck examines the objects older than the last image.
 
 Requests without faults:
 - GET: two each for the superblock and the newest changelog, one each for the lease and the image
@@ -13,7 +12,6 @@ Requests without faults:
 Additional requests after faults:
 - GET: two for each unreadable changelog at the end, for at most OVERVIEW_PROBES_MAX changelogs
 - LIST: one for each level; one per 1,000 pieces of images if the lease is lost
-The number of packs does not matter.
 """
 
 import itertools

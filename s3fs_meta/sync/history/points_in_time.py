@@ -4,10 +4,9 @@ Owns: the search for a txg by its time, the bounds of retention, the error messa
 unavailable point in time.
 Does not know: how a txg is restored, how users write times (``option_syntax``).
 
-Within a *time span*, the times in changelogs strictly increase along the chain. So a binary search
-over txg numbers finds the last txg that is not later than a time, with one request per step. A new
-span starts where fsck corrected the times of a wrong clock. The search uses the newest span that
-starts early enough.
+Within a *time span*, the times of changelogs increase along the chain, so a binary search finds a
+txg with one request per step. A new span starts where fsck corrected the times of a wrong clock.
+The search uses the newest span that starts early enough.
 """
 
 from contextlib import aclosing

@@ -3,12 +3,11 @@
 Owns: the order of the steps, and the decision between finishing and undoing an interrupted move.
 Does not know: why a state is quarantined, the lock of the state directory.
 Keeps: at any time one of the two directories contains the database, its logs and the block files.
-The database and its logs first get a second name in the quarantine directory. Then one rename moves
-all block files: before it the move is undone after an interruption, after it the move is finished.
-Two names of one file distinguish an interrupted move from an earlier quarantine.
-A disk without hard links has no second names: there the database and its logs are renamed after the
-block files, and a mark in the quarantine directory distinguishes an interrupted move. Between these
-renames the files are in both directories, and the next process that locks the state moves the rest.
+The database and its logs first get a second name in the quarantine directory. Then one rename
+moves all block files. A move that was interrupted before this rename is undone; after it, the move
+is finished. A disk without hard links has no second names. There the database and its logs are
+renamed after the block files, and an empty file marks an unfinished move, which the next process
+that locks the state finishes.
 Design: docs/design/durability.md, "At mount".
 """
 

@@ -2,9 +2,8 @@
 
 Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
 saves it. Does not know: prices, the causes of requests.
-Keeps: the file is replaced atomically. Several processes may count requests: under a flock(2) on
-the directory, each process adds its counts since its last save. If the file is damaged, only its
-counts are lost. A file of a newer version is not changed, and no counts are saved.
+Keeps: the file is replaced atomically. Each process adds its counts since its last save, under a
+flock(2) on the directory. Damage loses only counts. A file of a newer version is not changed.
 Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """

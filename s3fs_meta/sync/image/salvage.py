@@ -1,16 +1,15 @@
 """Salvage: writing the intact pieces of an unrestorable image to a database file.
 
-Owns: the search for intact pieces, including those of other images, and for pieces without a
-manifest. Does not know: rows.
+Owns: the search for intact pieces, including those of other images or without a manifest. Does not
+know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
-error. At most SALVAGE_IMAGES_MAX images are read. An object that claims an unknown version but is
-not authentic is treated as lost. An authentic object from a newer version of the program stops the
-salvage.
+error. At most SALVAGE_IMAGES_MAX images are read. An authentic object of a newer program stops the
+salvage; an unauthentic one counts as lost.
 
-The name of a piece contains the txg of its image and the piece's number, which determines its
-offset. An image stores only the pieces that differ from the previous image. So the newest pieces of
-all numbers, up to a txg, form the database of that txg, if no upload of an image was interrupted.
-The caller checks that the database is consistent.
+The name of a piece contains its image's txg and the piece's number, which determines the offset. An
+image stores only pieces that differ from the previous image. So the newest pieces of all numbers up
+to a txg form the database of that txg. The caller checks that it is consistent, because an upload
+of an image may have been interrupted.
 """
 
 import logging

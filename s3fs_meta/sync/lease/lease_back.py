@@ -2,11 +2,9 @@
 
 Owns: the proof that no other host has written. Does not know: how the loss is detected
 (``lease.keeper``).
-Keeps: the chain decides which host writes. The lease is stored again only if this host wrote the
-last link of the chain. Another writer would first append a fence record, and this host's next
-append would then fail, because the key is taken. A conditional write creates the lease or replaces
-its damaged bytes, so a lease of another host is never overwritten. No lease is stored if destroy
-has removed the superblock.
+Keeps: the lease is stored only if this host wrote the last link of the chain. Another writer would
+first append a fence record, which makes this host's next append fail. The write is conditional, so
+it never overwrites another host's lease. Nothing is stored after destroy removed the superblock.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """

@@ -2,13 +2,11 @@
 
 Owns: writing files again. Does not know: why the disk failed, and how the failure is recorded
 (``sync_failures``).
-Why: after a failed fsync(2) the kernel keeps the pages in memory, marks them as clean, and reports
-success from then on. So a later fsync would report bytes as durable that are only in memory. The
-files are replaced by copies, whose syncs report errors again. Writing the same bytes into the same
-file is not enough: ext4 would lose these bytes, because it still marks their blocks as unwritten.
-The kernel may have dropped such pages from memory in the meantime. Reading bytes that are known to
-be lost fails with EIO, as after a power loss (``cache.files.lost_pages``).
-After a reboot nothing is written again: the state on the disk is used as after any power loss.
+Why: after a failed fsync(2) the kernel marks the pages as clean, and later syncs report success for
+bytes that are only in memory. So the files are replaced by copies. Rewriting a file in place is not
+enough: ext4 still marks its blocks as unwritten, and would lose the bytes.
+Keeps: reading bytes that are known to be lost fails with EIO (``cache.files.lost_pages``). After a
+reboot nothing is written again, and the disk is used as after a power loss.
 Design: docs/design/durability.md, "From write to fsync".
 """
 

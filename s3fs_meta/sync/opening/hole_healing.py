@@ -1,12 +1,10 @@
 """Refilling holes that fsck made, from the cached blocks of quarantined states.
 
 Owns: the choice of the holes to refill, and the records of lost parts. Does not know: why a state
-was quarantined.
-If the bucket lost content, ``fsck -y`` on one host replaces that content with holes. Another host
-may have the content in its cache, and quarantines that cache at its next mount. The hole is
-refilled under three conditions: an attribute of the file lists the lost part, the file has not
-changed since (same size, mtime and ctime), and the cached block has the hash in its row in the
-quarantined state.
+was quarantined. If the bucket lost content, ``fsck -y`` on one host replaces it with holes. Another
+host may have the content in its cache, which its next mount quarantines. A hole is refilled if an
+attribute of the file lists the lost part, the file has not changed since (same size, mtime and
+ctime), and the cached block has its recorded hash.
 Keeps: quarantined state is only read. Content is durable before its rows are committed. The next
 mount continues an interrupted run.
 Tasks: one task, at a mount for writing, before the kernel can send requests.

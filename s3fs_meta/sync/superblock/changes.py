@@ -3,11 +3,10 @@
 Owns: the order *first object, second object, this host's copy*, and the rules for overwriting a
 copy.
 Does not know: which copy is used (``selection``).
-Keeps: a mount only creates missing objects, with one exception: it finishes an interrupted change
-by copying the first object to the second. Only a change, or ``fsck -y``, replaces other objects, by
-compare-and-set, and ``fsck -y`` keeps the replaced bytes on this host. Only an authentic superblock
-is written, and only if its keys were used on this host or open another object of the bucket.
-
+Keeps: a mount only creates missing objects, or finishes an interrupted change by copying the first
+object to the second. Only a change or ``fsck -y`` replaces other objects, by compare-and-set, and
+``fsck -y`` saves the replaced bytes on this host. A superblock is written only if it is authentic,
+and its keys were used on this host or open another object of the bucket.
 Design: docs/design/durability.md, "The superblock".
 """
 

@@ -1,12 +1,11 @@
 """Damage in the bucket: marking proven damage, and healing it with intact copies.
 
     mark: records that the store lost the content of a location; no new block shares the location.
-    heal: records the location of identical content for a damaged block. References to the block do
-          not change, so the next txg repairs every file that shares the block, on every host.
+    heal: records the location of identical content for a damaged block. Files still refer to the
+          same block, so the next txg repairs every file that shares it, on every host.
 
-If a program writes the same content again, its upload heals the damaged block (``move_damaged``). A
-clean cached copy also heals the block: the uploader stores it like a block that compaction moves.
-An identical block in another pack heals the damaged block at once.
+The identical content is a new upload of it (``move_damaged``), a clean cached copy, or a block in
+another pack.
 
 Owns: the decision about when to set a mark, and the choice of the blocks to heal. Does not know:
 how damage is proven (``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).

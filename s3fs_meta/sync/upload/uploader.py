@@ -1,15 +1,13 @@
 """Uploading sealed blocks to the store.
 
 Owns: the choice of the pack in which a block is stored, the order of writes to rows and store. Does
-not know: which blocks are sealed and when (``sealing``), names, images (it only records locations
-for an open cut).
-An upload does not make a txg due: the operation that wrote the block has already done so, and the
-uploader records the location directly in the cut.
+not know: which blocks are sealed and when (``sealing``), names, images.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
-before the pack can exist, so that this host knows every pack that it uploaded.
-Tasks: ``run`` is one background task; any task may call ``drain``. Packs of one batch are created
-and uploaded one after another. At most UPLOADS_MAX batches are uploaded at once, which limits the
-memory used for packs.
+before the pack can exist, so that this host knows every pack that it uploaded. An upload makes no
+txg due: the operation that wrote the block has already done so.
+Tasks: ``run`` is one background task; any task may call ``drain``. The packs of a batch are
+uploaded one after another, and at most UPLOADS_MAX batches at once, which limits the memory for
+packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 

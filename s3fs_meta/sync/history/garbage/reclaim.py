@@ -1,11 +1,10 @@
 """Garbage collection: deletion of packs, images and changelogs that no retained txg needs.
 
-Owns: the order of steps (condemn rows, ship the rows, DELETE, remove rows), the number of objects
-per pass.
+Owns: the order *condemn rows, ship the rows, DELETE, remove rows*; the number of objects per pass.
 Does not know: why a pack died, which objects are garbage (``garbage_search``, ``retention``).
 Keeps: an object is deleted only after the confirmation of a txg that condemns it, abandons it, or
-raises the floor above it. The floor is never lowered. An object of another writer is never deleted.
-A plan that was made before the bucket was reset to an older state is never carried out.
+raises the floor above it. The floor is never lowered. Objects of other writers are never deleted. A
+plan is never carried out after the bucket was reset to an older state.
 Tasks: any task may call ``run`` and ``plan``; one pass runs at a time.
 Design: docs/design/durability.md, "Deletion in two phases".
 """

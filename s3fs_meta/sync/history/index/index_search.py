@@ -2,11 +2,9 @@
 
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
-Keeps: the result has every txg of the range that matches the search, and every txg whose changes
-are not in the index. If an index object cannot be used, the search only needs more requests.
-An index object is used only if its last changelog has the hash that this chain records for it. A
-bucket that lost its last changelogs, or whose owner put an earlier object back, may have an object
-of another history, which would hide changes.
+Keeps: the result has every txg of the range that matches, and every txg that is not in the index.
+An unusable index object only costs more requests. An index object is used only if the chain records
+the same hash for its last changelog; an object of another history would hide changes.
 Design: docs/design/durability.md, "History index".
 """
 

@@ -1,12 +1,11 @@
 """Results of one function for the changes of txgs, cached so that several searches share them.
 
 Owns: the cached results and their limit. Does not know: the meaning of the results.
-Keeps: each changelog is decoded once for all searches, unless its results exceed the limit.
+Keeps: each changelog is decoded once for all searches, unless the results exceed the limit. Further
+results are then computed again for each search.
 
-The searches for several files read the same txgs, each from the latest to the earliest. So results
-are cached until the limit is reached, and all further results are computed again for each search.
-With least-recently-used eviction, each search would evict the results that the next search needs
-first.
+Every search reads the same txgs, from the latest to the earliest. A cache that evicts the least
+recently used result would always evict the one that the next search needs first.
 """
 
 from collections.abc import Callable, Collection, Sequence

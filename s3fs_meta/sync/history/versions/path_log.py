@@ -1,17 +1,17 @@
 """The txgs that changed a file, or anything below a directory.
 
 Owns: the check of whether a changed inode was below the path. Does not know: how txgs are shown.
-Keeps: a txg is yielded if it changed an inode that was at the path or below it, or if its changes
-are unknown. Memory does not grow with the history.
+Keeps: a txg is yielded if it changed an inode at or below the path, or if its changes are unknown.
+Memory does not grow with the history.
 
-The history index lists the inodes that a run of txgs changed. An inode is below the path if an
-inode of the path is one of its ancestors. The present ancestors are in the database. The former
-ancestors are known from removed names, which the index also lists. The search starts at the last
-txg, so when it reaches a run, it knows all names that were removed after the run.
+The history index lists the inodes that a run of txgs changed. An inode is below the path if one of
+its present or former ancestors is an inode of the path. The database has the present ancestors; the
+removed names in the index give the former ones. The search starts at the last txg, so it knows all
+names that were removed after the current run.
 
-As in ``path_versions``, an inode is followed to its earlier names. The log of a directory includes
-all earlier changes of a file that was moved into the directory. For a file that was moved out, it
-includes the changes up to the txg of the move.
+An inode is followed to its earlier names, as in ``path_versions``. So the log of a directory has
+all earlier changes of a file that was moved into it, and no change of a file after it was moved
+out.
 """
 
 from collections.abc import AsyncGenerator, Sequence

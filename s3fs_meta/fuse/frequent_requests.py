@@ -44,7 +44,7 @@ MKDIR: Final = struct.Struct("=II")  # header of MKDIR: mode, umask; then the na
 RENAME: Final = struct.Struct("=Q")  # header of RENAME: new directory; then old and new name
 OPEN: Final = struct.Struct("=I4x")  # field: flags
 READ: Final = struct.Struct("=8xQI")  # body of READ and READDIRPLUS: offset, length
-WRITE: Final = struct.Struct("=8xQ24x")  # header of WRITE: offset; then the data
+WRITE: Final = struct.Struct("=8xQ24x")  # header of WRITE: offset; the data follows
 WRITE_OUT: Final = struct.Struct("=I4x")
 # SETATTR: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")

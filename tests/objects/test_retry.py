@@ -181,7 +181,10 @@ async def test_lost_reply_of_create_is_recognised(
 async def test_lost_reply_of_replace_is_recognised(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A retried replace reads the object, and this read may also fail with transient errors."""
+    """If the reply of a replace was lost, the retry reads the object and finds its new content.
+
+    This read may also fail with transient errors.
+    """
     etag = (await retrying.get(KEY, PACK_BYTES_MAX)).etag
     faulty.lose_reply("replace", times=2)
     faulty.fail("get", times=3)

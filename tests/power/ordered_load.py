@@ -95,7 +95,7 @@ class Change:
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
         """Return whether a tree may contain this change only partly done."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # Changes other than writes have only one step.
+            return False  # only a write can be done in part
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False

@@ -63,7 +63,7 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.COPY_RANGE, Act.MAKE_FILE, Act.FSYNC}
-# The model does not contain the inode numbers of a copy (see ``PastCopy``).
+# Without CLONE: the model of the tree does not know the inode numbers of a copy.
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 

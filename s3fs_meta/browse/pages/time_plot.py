@@ -15,7 +15,7 @@ HEIGHT: Final = 100.0
 _BAR_WIDTH_MIN: Final = 3.0
 _BAR_HEIGHT_MIN: Final = 2.0
 _FLAG: Final = 12.0  # width of the flag that marks a kept point
-_GAP: Final = 0.85  # width of a gap mark, as a fraction of the distance between bars
+_GAP: Final = 0.85  # width of the symbol for a gap, as a fraction of the distance between bars
 
 
 class Bar(NamedTuple):

@@ -97,7 +97,7 @@ async def test_power_cut_restores_overwritten_bytes_despite_a_wrong_file_size(
     volume.commit()
     block, files, opened = block_of(fs, ino), volume.session.files, volume.session.volume
 
-    files.cut_after(block, 0)  # the power cut
+    files.cut_after(block, 0)  # a power cut loses the block's content
     await restore_copies(fs.db, files, opened.keyring, volume.store)
 
     assert files.read(block, 0, len(content)) == content

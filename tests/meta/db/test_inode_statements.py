@@ -33,8 +33,8 @@ WRITES_THROUGH = ("check/", "meta/offline/")
 # Some modules use another connection, or only tables whose rows are never kept in memory.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # the module runs before the database is open
-        "meta/trees/tree_paths.py",  # the module reads a snapshot or runs after a commit
+        "meta/db/schema.py",  # runs before the database is open
+        "meta/trees/tree_paths.py",  # reads a snapshot, or the table after a commit
     }
 )
 

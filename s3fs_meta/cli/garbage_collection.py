@@ -1,8 +1,8 @@
 """Python's garbage collections: none while the modules of a command are loaded.
 
 Owns: when collections begin, and how often they run. Does not know: commands.
-The modules for a mount need 230,000 objects. Python examines them in 139 collections, which take a
-third of the command's CPU time and find nearly no garbage.
+Python would make 139 collections while it loads the modules for a mount. They would take up to a
+fifth of the command's CPU time, and find nearly no garbage.
 Measurements: docs/design/performance.md, "Memory". Source: the documentation of the module gc.
 """
 

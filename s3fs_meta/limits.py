@@ -137,7 +137,7 @@ CHANGELOG_PARTS_MAX: Final = 1 << 14
 CHANGELOG_PACKS_MAX: Final = 1 << 18
 # Number of changelogs fetched in parallel to show the history; limits the memory use.
 HISTORY_FETCHES_MAX: Final = 8
-# Maximum number of unreadable changelogs at the end of the chain that an overview skips.
+# Maximum number of unreadable changelogs that an overview of a bucket skips at the chain's end.
 OVERVIEW_PROBES_MAX: Final = 16
 # Maximum number of changelogs that an overview without keys lists, in 100 requests.
 OVERVIEW_CHANGELOGS_MAX: Final = 100_000

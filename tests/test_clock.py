@@ -37,7 +37,7 @@ os._exit(os.stat("/dev/null").st_ctime_ns != kept)
 """
 
 
-def test_clock_survives_the_replacement_of_standard_streams() -> None:
+def test_clock_works_after_standard_streams_are_replaced() -> None:
     """A daemon may start without standard streams, for example under some supervisors."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", _DAEMON], check=False, env=environment)

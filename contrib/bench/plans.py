@@ -76,7 +76,7 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
     },
     "journal_modes": {"files": Sizes(20_000, 10_000, 2000), "rounds": Sizes(2, 2, 1)},
     "database_pragmas": {"updates": Sizes(100, 100, 20), "rounds": Sizes(3, 3, 1)},
-    "delete_many": {  # exponents of file counts: minimum, maximum, and maximum for rm -rf
+    "delete_many": {  # N of 10^N files: minimum, maximum, maximum for other programs
         "delete_power_min": Sizes(5, 5, 5), "delete_power": Sizes(6, 6, 5),
         "one_by_one_power": Sizes(5, 5, 5), "peer_files": Sizes(100_000, 10_000, 10_000),
     },

@@ -149,7 +149,7 @@ class Examination:
         self.db.sync_wal()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether fsck has made all surveys that an invariant needs."""
+        """Return whether this run of fsck fulfils all preconditions of an invariant."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED

@@ -79,7 +79,7 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 
 
 class Need(enum.Flag):
-    """A set of surveys: those that were made, or those that an invariant needs."""
+    """Preconditions of checks: those that a run of fsck fulfils, or those that an invariant needs."""
 
     ROWS = 0  # the database is enough; no survey is needed
     UNMOUNTED = enum.auto()  # an unmounted filesystem, so no process has files open

@@ -355,8 +355,9 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
     """
     found = [one.mountpoint for one in mounts if one.fs_type == mount_table.FS_TYPE]
     if len(found) != 1:
-        which = f"several are mounted: {', '.join(found)}" if found else "nothing is mounted"
-        raise UsageError(f"bench needs the directory to measure as an argument: {which}")
+        several = f"several s3fs-meta filesystems are mounted ({', '.join(found)})"
+        which = several if found else "no s3fs-meta filesystem is mounted"
+        raise UsageError(f"{which}; give bench the directory to measure as an argument")
     return Path(found[0])
 
 

@@ -46,7 +46,7 @@ def retention(
         str | None,
         typer.Argument(
             metavar="[TIME]",
-            help="New retention, for example 12h, 7d or 0; default: show the retention.",
+            help="New retention, for example 12h, 7d or 0. Without it, the retention is shown.",
             show_default=False,
         ),
     ] = None,

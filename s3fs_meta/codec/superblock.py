@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation above its present generation and *generation*."""
+    """Return the superblock with a generation greater than both its own and *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 

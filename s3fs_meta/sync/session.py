@@ -321,7 +321,7 @@ class Session:
         return link
 
     def _lead(self, link: Link) -> None:
-        """Turn a follower's session into a writer's session. Never yields to other tasks."""
+        """Turn a follower's session into a writer's session, without yielding to other tasks."""
         self.db.lead()
         self.db.counters.begin_txg(link.next_txg)
         self.volume.position.advance(link)

@@ -57,7 +57,7 @@ async def tend(volume: Volume) -> None:
     if _was_exchanged(volume.superblock, keys.superblock):
         _log.warning(
             "the superblock in the bucket differs from this host's copy but has the same "
-            "generation; this host continues to use its copy, and the longer of the two retentions"
+            "generation; this host continues to use its copy, but applies the longer retention"
         )
         return
     volume.known.accept(keys.superblock)

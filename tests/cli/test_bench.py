@@ -97,7 +97,7 @@ def test_bench_command_without_a_path_uses_the_only_mount() -> None:
     other = Mounted("/c", "0:2", "ext4", "/dev/sda")
 
     assert the_mount([other, ours[0]]) == Path("/a")
-    for mounts, says in ((ours, "/a, /b"), ([other], "nothing is mounted")):
+    for mounts, says in ((ours, "/a, /b"), ([other], "no s3fs-meta filesystem is mounted")):
         with pytest.raises(UsageError, match=says):
             the_mount(mounts)
 

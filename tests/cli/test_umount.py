@@ -57,7 +57,7 @@ def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # A file at the directory's path makes each upload of a changelog fail.
+    chain.touch()  # With a file in place of this directory, uploads fail.
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)

@@ -1,4 +1,4 @@
-"""Hosts that mount one filesystem, as a writer or as followers."""
+"""Simulated hosts that mount the same filesystem, each with its own local state."""
 
 import contextlib
 import json

@@ -142,7 +142,7 @@ async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])
-async def test_fsck_counts_an_object_with_the_key_of_a_much_later_image_as_foreign(
+async def test_fsck_counts_an_object_named_like_a_much_later_image_as_foreign(
     power: Power, content: str
 ) -> None:
     """An object with the name of a slightly later image may be this filesystem's damaged image."""

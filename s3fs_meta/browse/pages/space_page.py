@@ -30,7 +30,8 @@ _WIDTH: Final = 1000.0
 _HEIGHT: Final = 440.0
 _LABEL_WIDTH: Final = 110.0  # minimum width of a rectangle with a label
 _LABEL_HEIGHT: Final = 40.0
-_LABEL_CHARS: Final = 0.085  # number of label characters per unit of width
+# number of label characters that fit into one unit of a rectangle's width
+_LABEL_CHARS: Final = 0.085
 
 
 class Part(NamedTuple):

@@ -274,11 +274,11 @@ def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
     """Convert a changelog to an input for ``merge``.
 
     Raises:
-        NotMergedError: the changelog is of kind IMAGE, or too large.
+        NotMergedError: the changelog is of kind IMAGE, or has separate parts.
     """
     changelog = fetched.changelog
     if changelog.kind is Kind.IMAGE or changelog.parts:
-        raise NotMergedError(f"changelog {changelog.txg} is too large, or is actually an image")
+        raise NotMergedError(f"changelog {changelog.txg} has separate parts, or is an image")
     return MergeInput(
         changelog.txg,
         fetched.link,

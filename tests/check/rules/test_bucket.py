@@ -298,7 +298,7 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
 
 
 async def test_changelogs_and_their_parts_count_as_known_objects(healthy: Healthy) -> None:
-    """Changelogs and their parts belong to the filesystem, although no row lists them (I49)."""
+    """fsck reports neither changelogs nor their parts, although no row lists them."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
         healthy.store.objects[key] = b"content"

@@ -77,7 +77,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
 async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
     mounted: Mounted,
 ) -> None:
-    """Collecting dirty data sends requests only for the barrier file and files with new data."""
+    """If no file has new data, a collection only opens and releases the barrier file."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 

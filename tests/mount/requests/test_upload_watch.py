@@ -184,7 +184,7 @@ async def test_upload_of_only_metadata_is_described_without_a_size(
     assert lines.seen == [(0, f"uploading changes of the metadata to {WHERE}")]
 
 
-async def test_wait_without_changes_prints_nothing_while_the_bucket_responds(
+async def test_wait_for_an_idle_daemon_prints_nothing_while_the_bucket_responds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """No line is printed for the second that a daemon without changes may need to exit."""

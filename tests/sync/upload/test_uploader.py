@@ -253,7 +253,9 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
     assert rounds <= UPLOADS_MAX
 
 
-async def test_cancelled_upload_records_the_locations_in_a_stored_pack(power: Power) -> None:
+async def test_upload_cancelled_after_storing_a_pack_still_records_its_block_locations(
+    power: Power,
+) -> None:
     """Without the recorded locations, the blocks would be uploaded again in a second pack."""
     scope = trio.CancelScope()
 

@@ -259,9 +259,10 @@ class BlockCache:
     def _arrived(self, located: Located) -> None:
         """Insert the row of a fetched block; remove its file if the block was deleted concurrently.
 
-        If the block is already cached, its row and state do not change.
+        If the block is already cached, its row and state do not change. Its file was replaced.
         """
         if located.block in self.index:
+            self.suspects.discard(located.block)
             return
         # The block may have been deleted during the download.
         if not blocks.has_hash(self._db, located.block, located.hash):

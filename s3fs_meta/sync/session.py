@@ -342,6 +342,8 @@ class Session:
     async def verify_copies(self) -> None:
         """After a power cut, compare every cached block with its hash, then record that as done."""
         await self.cache.suspects.verify_all()
+        if self.cache.suspects:  # torn copies of blocks that are moving to another pack
+            return
         self.db.begin_local()
         local_state.delete(self.db, "suspect")
 

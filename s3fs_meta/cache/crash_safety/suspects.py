@@ -58,7 +58,8 @@ class Suspects:
     async def verify(self, located: Located) -> bool:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
-        A sealed block is not removed, because the uploader needs its row.
+        A torn block that is sealed stays suspect until a download has replaced its file, because
+        the uploader needs its row.
 
         Returns:
             True if the block is valid, or if another task has verified or removed it in the
@@ -67,9 +68,11 @@ class Suspects:
         is_intact = await trio.to_thread.run_sync(self._is_intact, located)
         if located.block not in self.blocks:
             return True
-        self.blocks.discard(located.block)
         held = cached_blocks.get(self._db, located.block)
-        if not is_intact and held is not None and held.state is not BlockState.SEALED:
+        if not is_intact and held is not None and held.state is BlockState.SEALED:
+            return False
+        self.blocks.discard(located.block)
+        if not is_intact and held is not None:
             self._db.begin_local()
             self._forget(located.block)
         return is_intact

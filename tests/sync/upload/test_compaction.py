@@ -9,7 +9,7 @@ import trio
 
 from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
-from s3fs_meta.meta.tables import blocks, damage_marks, packs
+from s3fs_meta.meta.tables import blocks, damage_marks, local_state, packs
 from s3fs_meta.model import BlockIndex, BlockRow, BlockState, Ino, ObjectKey
 from s3fs_meta.options.rate_limit import rate_limit
 from s3fs_meta.sync.session import Session
@@ -129,6 +129,29 @@ async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
         moved = session.cache.located(kept, BlockIndex(0))
         assert moved is not None
         assert moved.pack != located.pack
+
+
+async def test_moving_block_that_a_power_cut_has_torn_stays_suspect_until_it_is_downloaded(
+    power: Power,
+) -> None:
+    """Its file has the right length, so only its hash shows that it is torn."""
+    async with power.session("a", tasks=False) as session:
+        kept, content = await _mostly_dead_pack(session)
+        await session.compactor.run_once()
+        located = session.cache.located(kept, BlockIndex(0))
+        assert located is not None
+        assert located.state is BlockState.SEALED
+        session.files.write_within(located.block, 0, b"torn", len(content))
+        session.cache.suspects.blocks.add(located.block)
+        local_state.put(session.db, "suspect", "1")
+
+        await session.verify_copies()
+        assert not session.cache.is_local(located)
+        assert local_state.get(session.db, "suspect") == "1"
+
+        assert await read_file(session, kept) == content
+        assert session.cache.is_local(located)
+        assert session.files.read(located.block, 0, len(content)) == content
 
 
 @pytest.mark.parametrize("ends", ["damaged", "cancelled"])

@@ -123,6 +123,8 @@ class _TimedHttpConnection(AWSHTTPConnection):
 
     @override
     def send(self, data: Any) -> None:
+        if self.sock is not None:  # urllib3 has set the connect timeout again
+            self.sock.settimeout(self.send_timeout_s)
         _send_pieces(super().send, data)
 
 
@@ -137,6 +139,8 @@ class _TimedHttpsConnection(AWSHTTPSConnection):
 
     @override
     def send(self, data: Any) -> None:
+        if self.sock is not None:  # urllib3 has set the connect timeout again
+            self.sock.settimeout(self.send_timeout_s)
         _send_pieces(super().send, data)
 
 

@@ -102,14 +102,22 @@ async def test_upload_over_a_slow_network_does_not_time_out(
 
 
 @pytest.mark.slow
-async def test_upload_over_a_new_connection_has_the_read_timeout(double: S3Double) -> None:
-    """The connect timeout, which urllib3 sets for a new connection, is shorter than the pauses."""
-    double.answer_always(ReadSlowly(pause_s=0.6))
-    place = S3Place(double.url, connect_timeout_s=0.3, read_timeout_s=10)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_each_piece_of_an_upload_has_the_read_timeout(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """urllib3 sets the shorter connect timeout for new connections, and again for each request."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
+    content = bytes(PACK_BYTES_TARGET)
+    with s3_double(certificate=certificate if scheme == "https" else None) as double:
+        double.answer_always(ReadSlowly(pause_s=0.6))
+        place = S3Place(double.url, connect_timeout_s=0.3, read_timeout_s=10)
+        store = S3Store(BUCKET, place=place)
 
-    await S3Store(BUCKET, place=place).put(KEY, memoryview(bytes(PACK_BYTES_TARGET)))
+        await store.put(KEY, memoryview(content))
+        await store.put(KEY, memoryview(content))
 
-    assert len(double.seen[0].body) == PACK_BYTES_TARGET
+        assert [seen.body for seen in double.seen] == [content, content]
 
 
 async def test_kernel_keeps_few_bytes_of_an_upload() -> None:

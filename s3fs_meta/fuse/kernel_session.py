@@ -47,6 +47,9 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 SUBTYPE: Final = "s3fs-meta"
 # Characters that fsname contains unchanged; a comma would end the option.
 _PRINTABLE: Final = "/:@+~=%._-"
+_SIGNAL_PASSES: Final = (
+    3  # passes of trio's loop until a task receives a signal and cancels another
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,9 @@ async def serve(
     Always yields to other tasks.
     """
     with trio.open_signal_receiver(*_ending_signals()) as signals:
-        await trio.lowlevel.checkpoint()  # the caller may have to handle an earlier signal
+        # A signal that arrived earlier may still have to cancel this call.
+        for _ in range(_SIGNAL_PASSES):
+            await trio.lowlevel.checkpoint()
         place = _mount(operations, mountpoint, options.words())
         mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
         operations.write_back.begin(place, mounted.device or 0)

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Time within which a terminal or a service manager sends one signal twice for the same reason.
+_REPEATED_S: Final = 1.0
 
 
 def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
@@ -63,15 +65,20 @@ class Signals:
     """The signals to end of one mount, while no other receiver handles them.
 
     Other receivers handle them while the mount serves, and during its last upload. Before, a signal
-    cancels the start of the mount, which then releases its lease. If the same signal arrives again,
-    it kills the process. Ctrl-C may send a different second signal, through the parent process.
+    cancels the start of the mount, which then releases its lease. If the same signal arrives again
+    after _REPEATED_S, it kills the process. Ctrl-C may send a different second signal, through the
+    parent process.
     Between and after the other receivers, signals are ignored, so that the mount releases its
     lease. A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the last upload.
     """
 
     def __init__(self) -> None:
-        # nohup(1) ignores SIGHUP
-        self.numbers = [one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+        # nohup(1) ignores SIGHUP; SIGTERM is handled even if the parent process ignored it
+        self.numbers = [
+            one
+            for one in _ENDING
+            if one is signal.SIGTERM or signal.getsignal(one) is not signal.SIG_IGN
+        ]
         self.start = trio.CancelScope()
         self._before = {number: signal.getsignal(number) for number in self.numbers}
         self._is_started = False
@@ -104,6 +111,7 @@ class Signals:
             _log.warning("received %s: the mount does not start", name)
             self._received = signal.Signals(number)
             self.start.cancel()
+            await trio.sleep(_REPEATED_S)
             signal.signal(number, signal.SIG_DFL)
             return
 

@@ -9,8 +9,7 @@ Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a t
 
 Zeros are appended to the file in advance (its *room*). A sync of frames that overwrote zeros only
 writes the frames: 0.15 ms on ext4. A sync that also writes the new size and blocks of the file
-takes
-0.5 ms, because the disk's filesystem commits its journal. SQLite stops at the zeros when it
+takes 0.5 ms, because the disk's filesystem commits its journal. SQLite stops at the zeros when it
 searches for frames.
 
 A checkpoint in a thread copies frames while the writer continues, so it never reaches the end of
@@ -294,7 +293,7 @@ def _ends_in_a_group(log: Path) -> bool:
     Source: https://www.sqlite.org/fileformat2.html#walformat
     """
     is_committed = True
-    with log.open("rb") as file:
+    with log.open("rb", buffering=0) as file:  # a buffer would be refilled for each frame
         header = file.read(_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         while len(frame := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:

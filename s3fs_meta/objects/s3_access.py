@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import boto3
 import botocore.loaders
@@ -238,7 +238,8 @@ class _Endpoint(Endpoint):
     def create_request(self, params: Mapping[str, Any], operation_model: Any = None) -> _Request:
         """Return a signed request."""
         made: Any = super().create_request(params, operation_model)
-        return _Request(made.method, made.url, made.headers, made.body, made.stream_output)
+        made.__class__ = _Request  # keeps all attributes, which differ between versions of botocore
+        return cast("_Request", made)
 
 
 def _bound_responses(**event: Any) -> None:

@@ -113,7 +113,7 @@ class Report:
         self._on_note = on_note
         self._verdicts: dict[str, Verdict] = {}
         self.notes: list[str] = []
-        self.changes_rows = False  # True if a repair changed a row, so that an image is needed
+        self.changes_rows = False  # True if a repair changed a row: fsck uploads an image
         self.is_undone = False  # True if all repairs were undone, because damaged rows remained
         self.foreign_count = 0
         self.foreign_keys: list[str] = []

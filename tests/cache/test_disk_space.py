@@ -96,7 +96,7 @@ def test_reservation_larger_than_the_free_disk_space_is_refused(tmp_path: Path) 
     disk.spend(100)
 
 
-def test_reservation_can_grow_but_not_shrink(tmp_path: Path) -> None:
+def test_disk_space_reserved_for_a_file_can_grow_but_not_shrink(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
     path = tmp_path / "image.db"
 

@@ -70,7 +70,7 @@ def unlink(fs: Filesystem, number: int) -> None:
     fs.namespace.unlink(ROOT_INO, b"new-%d" % number)
 
 
-# The list contains each operation with its maximum number of SQL statements.
+# Each operation, with the maximum number of SQL statements that it executes.
 # The session extension of SQLite records changes with one statement for each row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
     (create, 5),  # creation: one lookup, two inserts, two session statements

@@ -258,7 +258,7 @@ class BlockFiles:
         Raises:
             NoSpaceLeftError: the disk is full; no file was made.
         """
-        # The name is unique, because a reader and compaction may both fetch the block.
+        # The temporary file has a unique name: a reader and compaction may both fetch the block.
         path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
         try:
             write_new(path, data)

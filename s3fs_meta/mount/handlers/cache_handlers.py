@@ -69,7 +69,7 @@ class CacheHandlers:
         """Check all values, then apply them; return the current settings."""
         given = arguments.get("values")
         if not isinstance(given, dict):
-            raise UsageError("the request contains no values to set")
+            raise UsageError("the request contains no settings to change")
         values = {word: self._parsed(word, text) for word, text in given.items()}
         if _CACHESIZE in values:
             self._pins.require_cache(values[_CACHESIZE])

@@ -1,9 +1,10 @@
 """Level objects in the bucket: listing, reading, verifying and creating them.
 
-Owns: which level object a replay applies next; merging a run of objects into one.
-Does not know: rows, when a level is made.
-Keeps: a level object is used only if the link before it and its last link are in the chain. Level
-objects are optional: if a level object cannot be used, its changelogs are used instead.
+Owns: the choice of the level object that a replay applies next; merging consecutive changelogs and
+level objects into one level object. Does not know: database rows; when a level object is created.
+Keeps: a replay applies a level object only if the object starts right after the last applied txg
+and its last changelog is in the chain. Level objects are optional: if a level object is unusable,
+the replay applies its changelogs instead.
 Design: docs/design/durability.md, "Levels".
 """
 

@@ -140,8 +140,8 @@ def test_missing_index_is_created(healthy: Healthy) -> None:
         'CREATE VIEW "x""; y" AS SELECT 1',
     ],
 )
-def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, statement: str) -> None:
-    """fsck drops unknown indexes, triggers and views, which contain no data."""
+def test_unknown_indexes_triggers_and_views_are_dropped(healthy: Healthy, statement: str) -> None:
+    """An index, trigger or view contains no data of its own."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -149,7 +149,7 @@ def test_foreign_schema_objects_without_data_are_dropped(healthy: Healthy, state
     assert healthy.dump() == healthy.before
 
 
-def test_foreign_table_is_reported_and_kept(healthy: Healthy) -> None:
+def test_table_outside_the_schema_is_reported_and_kept(healthy: Healthy) -> None:
     """fsck keeps an unknown table, because another program may need it."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
 

@@ -82,7 +82,7 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
     assert [row[0] for row in cached_blocks.rows_with_size(other)] == [8, 9]
 
 
-def test_follower_caches_no_query_results(follower: Database, other: Database) -> None:
+def test_follower_does_not_cache_query_results(follower: Database, other: Database) -> None:
     """Another connection changes rows, so a cached result could be outdated."""
     follower.recent()["known"] = 1
     create_file(other, b"f")

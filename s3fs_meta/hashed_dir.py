@@ -250,8 +250,8 @@ class NumberedDir(PrunedTree):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._making = threading.Lock()  # lock for creating and counting directories
-        self._made = 1  # number of created directories, plus 1 for all earlier ones
-        self._made_synced = 0  # number of created directories whose names are durable
+        self._made = 1  # 1, plus the number of directories that this process created
+        self._made_synced = 0  # value of ``_made`` at the last sync of the root
 
     @override
     def _make_directory(self, directory: str) -> None:

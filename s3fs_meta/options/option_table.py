@@ -362,7 +362,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NAME",
         entry_name,
         ".snapshots",
-        "Name of a directory in the root directory that contains all past points in time: "
+        "Name of a directory in the root directory that shows past states of the filesystem: "
         "`.snapshots/2026-05-09T14:30`, `.snapshots/1h-ago`, `.snapshots/txg=42`. No listing shows "
         "the directory, and a file of the same name hides it.",
         "Each point in time that programs use is restored into a temporary database. At most four "

@@ -346,7 +346,7 @@ def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() 
         decode(KEY, text_object.encode("superblock", 3, {**fields, "features": ["tiers"]}))
 
 
-def test_flipped_bit_of_a_superblock_is_detected_before_the_unlock() -> None:
+def test_decoder_of_superblocks_detects_any_flipped_bit() -> None:
     """A damaged superblock is not mistaken for one with a different passphrase or version."""
     data = encode(make()[0])
 

@@ -53,7 +53,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Fill all free space of a disk with a file, as another program would; return the file."""
+    """Write a file that fills all free space of a disk; return the path of the file."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -65,9 +65,10 @@ def fill(disk: Path) -> Path:
 
 
 def leave(disk: Path, size_bytes: int) -> None:
-    """Fill a disk with another program's file, and leave a number of bytes free.
+    """Extend the file ``foreign`` until only *size_bytes* of the disk are free.
 
-    The mount frees the space of a removed file only after a FORGET request of the kernel.
+    Free space can grow between two calls: the mount frees the space of a removed file after a
+    FORGET request of the kernel.
     """
     with (disk / "foreign").open("ab") as writer:
         writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))

@@ -38,7 +38,7 @@ def test_file_of_16_tib_with_one_written_byte_uses_one_block(folder: Path) -> No
 
 
 def test_file_cannot_grow_past_2_to_the_60_bytes(folder: Path) -> None:
-    """A write beyond 2 to the 60 bytes fails with EFBIG, and the file is unchanged."""
+    """Extending a file beyond 2**60 bytes fails with EFBIG and does not change the file."""
     (folder / "f").write_bytes(b"content")
     os.truncate(folder / "f", 1 << 60)
     with refused(errno.EFBIG):

@@ -88,7 +88,7 @@ async def test_reading_from_a_local_store_creates_no_file(root: Path, store: Loc
     assert os.listdir(root) == []
 
 
-async def test_unfinished_files_are_neither_listed_nor_readable(
+async def test_temporary_files_are_neither_listed_nor_readable_as_objects(
     root: Path, store: LocalStore
 ) -> None:
     await store.put(KEY, b"content")

@@ -341,9 +341,10 @@ class _State:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
-        # names of inodes in directories that were read
+        # Names kept by ``note_names``, by directory and inode.
         self._noted: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
-        self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}  # names read for one batch
+        # Names read by the last call of ``find_names`` or ``find_paths``, by directory and inode.
+        self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
 
     def find(self, ino: Ino) -> Attributes | None:
         """Return the attributes of an inode, or None if it does not exist."""

@@ -57,10 +57,10 @@ async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
-async def test_change_of_the_superblock_replaces_missing_or_damaged_copies(
+async def test_changing_the_superblock_rewrites_its_missing_or_damaged_object(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """A changed superblock has the next generation and replaces missing or damaged copies."""
+    """The changed superblock has the next generation, and both of its objects contain it."""
     if damage == "missing":
         del power.store.objects[key]
     else:

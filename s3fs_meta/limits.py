@@ -279,7 +279,7 @@ STORE_TEXT_BYTES_MAX: Final = (
     8 * MIB
 )  # maximum size of a listing or an error; S3 sends less than 7 MiB
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
-STORE_CLEANUP_S_MAX: Final = 10.0  # time limit for deleting a probe or an unfinished upload
+STORE_CLEANUP_S_MAX: Final = 10.0  # maximum time to delete a probe object or abort an upload
 
 # --- counted requests --------------------------------------------------------------------------
 REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 13 months

@@ -107,7 +107,7 @@ def versions(
     if not is_url(target):
         found = trio.run(request_versions, wanted, shape)
     elif path is None:
-        raise UsageError(f"name the file after the URL: s3fs-meta versions {target} PATH")
+        raise UsageError(f"add the path of a file after the URL: s3fs-meta versions {target} PATH")
     else:
         with TerminalFront(quiet=json) as front:
             reading = Reading(wanted.place, access.s3, access.passphrase_file, front)

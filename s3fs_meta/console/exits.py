@@ -40,7 +40,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.DONE: "done",
     ExitStatus.BUG: "a bug; report it with the traceback",
     ExitStatus.USAGE: "an option or argument is wrong; nothing was changed",
-    ExitStatus.SETTINGS: "the command cannot be carried out as given; the message says what to do",
+    ExitStatus.SETTINGS: "the settings or state prevent the command; the message says what to do",
     ExitStatus.PASSPHRASE: "the passphrase or recovery key is wrong or missing",
     ExitStatus.NO_FILESYSTEM: "there is no filesystem at the URL",
     ExitStatus.NOT_EMPTY: "mkfs found objects at the URL, or a filesystem around it",
@@ -53,7 +53,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.FENCED: "another host has taken the filesystem over",
     ExitStatus.LOCAL: "the local disk or database failed",
     ExitStatus.REQUEST: "the filesystem refused the operation: no space, read-only, not permitted",
-    ExitStatus.CONTROL: "the mount sent no valid response, or its change is not visible yet",
+    ExitStatus.CONTROL: "the mount sent no valid response, or programs do not see its change yet",
     ExitStatus.IN_USE: "unmounted, but processes on this host still use the filesystem",
     ExitStatus.INTERRUPTED: "interrupted from the keyboard",
 }

@@ -490,7 +490,7 @@ def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
 
 
 def _described(ranges: Sequence[tuple[int, int]]) -> str:
-    """Return the first ranges as text, and the number of all others."""
+    """Return the first byte ranges as text, and the number of the remaining ranges."""
     text = ", ".join(f"{first}-{last}" for first, last in ranges[:_RANGES_SHOWN_MAX])
     more = len(ranges) - _RANGES_SHOWN_MAX
     return text if more <= 0 else f"{text} and {counted(more, 'more range')}"

@@ -32,7 +32,7 @@ def test_error_about_a_path_outside_all_mounts_shows_the_path(
 def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
     refused = program.run("versions", f"local://{tmp_path}")
     assert refused.returncode == ExitStatus.USAGE
-    assert "name the file after the URL" in refused.stderr
+    assert "add the path of a file after the URL" in refused.stderr
 
 
 @pytest.mark.mount

@@ -32,7 +32,7 @@ def test_filesystem_agrees_with_the_model_after_random_programs(
 def test_filesystem_agrees_with_the_model_after_long_random_programs(
     template: MemoryStore, number: int
 ) -> None:
-    """Longer programs are generated from ten seeds."""
+    """Each of ten seeds generates 100 programs with up to 80 random steps."""
 
     @seed(number)
     @settings(_PATIENT, max_examples=100)

@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     pss_bytes: int  # peak PSS of the daemon and its children; 0 if it was not sampled
 
 
-Table = dict[str, dict[str, dict[int, Taken]]]  # results by step, filesystem and turn
+Table = dict[str, dict[str, dict[int, Taken]]]  # results by step, filesystem and repetition
 
 
 def run(

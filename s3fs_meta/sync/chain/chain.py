@@ -55,7 +55,7 @@ class Link(NamedTuple):
 
 
 class FetchedChangelog(NamedTuple):
-    """A changelog that was read from the bucket, with its link."""
+    """A changelog read from the bucket, its position in the chain, and the size of its object."""
 
     changelog: Changelog
     link: Link

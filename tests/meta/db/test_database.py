@@ -115,7 +115,7 @@ def test_existing_database_is_never_replaced_by_a_new_one(make_database: MakeDat
     assert dentries.find(db, ROOT_INO, b"a") is not None
 
 
-def test_root_directory_belongs_to_its_creator(
+def test_root_directory_of_a_new_database_has_the_given_owner_and_times(
     tmp_path: Path, properties: dict[str, bytes]
 ) -> None:
     db = Database.create(tmp_path / "m.db", Pragmas(), properties, uid=7, gid=8, now_ns=9)

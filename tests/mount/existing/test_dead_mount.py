@@ -13,10 +13,10 @@ from tests.programs import Program
 
 
 @pytest.mark.mount
-def test_running_mount_with_an_unreadable_note_is_not_replaced(
+def test_running_mount_without_a_mount_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
-    """If the mount note cannot be read, the kernel decides whether the mount is running."""
+    """If the mount note is missing, the kernel is asked whether the daemon is running."""
     note = targets.of_mountpoint(mounted.mountpoint, None).note
     assert note is not None
     note.unlink()

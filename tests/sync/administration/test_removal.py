@@ -169,7 +169,7 @@ async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> 
 async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
     power: Power, *, by_name: bool
 ) -> None:
-    """A PUT that the server applies late does not change a filesystem that was made meanwhile."""
+    """A PUT of destroy that the store applies late does not change a new filesystem."""
     late = FaultyStore(power.store)
     gate = late.hold("replace")
 

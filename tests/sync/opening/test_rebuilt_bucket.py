@@ -102,7 +102,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
 
 
 async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) -> None:
-    """A host may have written txgs that fsck -y --publish-local on another host replaced."""
+    """Host b quarantines its state if fsck -y --publish-local on host a has replaced its txgs."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)

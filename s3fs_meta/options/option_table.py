@@ -246,7 +246,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(AccessTime.RELATIVE),
         "relatime",
         "Reading writes the access time if it is a day old, or not later than the last change.",
-        "Some reads also change metadata.",
+        "Some reads change metadata, as writes do.",
         "A crash can lose the access times of the last `commit=` seconds.",
     ),
     Option(
@@ -267,7 +267,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Every read that reaches the daemon writes the access time; a read that the kernel "
         "answers from its page cache does not.",
-        "Every read that reaches the daemon also changes metadata.",
+        "Every read that reaches the daemon changes metadata, as a write does.",
         "A crash can lose the access times of the last `commit=` seconds.",
     ),
     Option(

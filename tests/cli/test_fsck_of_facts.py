@@ -47,9 +47,9 @@ async def _open_and_close(place: Place, program: Program) -> None:
 def test_fsck_repairs_a_wrong_property_of_the_filesystem_in_place(
     program: Program, place: Place, value: bytes | str
 ) -> None:
-    """fsck -y copies the property from the superblock, and keeps the database.
+    """fsck -y copies the block size from the superblock and does not replace the database.
 
-    A mount refuses another block size, with which it would read all files at wrong positions.
+    A mount refuses a database with a wrong block size, because it would read wrong parts of files.
     """
     check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "block_bytes", value)

@@ -138,7 +138,7 @@ def foreign(world: World, key: ObjectKey) -> Changes:
 
 
 def oversized(world: World, key: ObjectKey) -> Changes:
-    """Zeros are appended to the object until it is above the maximum size of objects."""
+    """Zeros are appended to the object until it exceeds the maximum size of objects."""
     return {key: world_of_bytes.oversized(world.objects[key])}
 
 

@@ -359,7 +359,7 @@ async def test_connections_can_be_closed_and_reopened(double: S3Double) -> None:
 
 
 @pytest.mark.slow
-def test_forked_process_makes_a_new_client() -> None:
+def test_forked_process_creates_its_own_s3_client() -> None:
     """A daemon that forked after its first request does not share sockets with its parent."""
     script = (
         "import os, sys\n"

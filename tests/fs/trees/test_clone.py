@@ -358,7 +358,7 @@ async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
 async def test_tree_copy_waits_for_database_checkpoints(
     fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy waits for a checkpoint after each slice, so that the WAL stays bounded."""
+    """After each slice the copy waits for a checkpoint, which limits the size of the WAL."""
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_WAL_BYTES_MAX", 0)
     monkeypatch.setattr("s3fs_meta.fs.trees.remove.TREE_PAUSE_S", 0.001)
     top = await make_tree(fs)

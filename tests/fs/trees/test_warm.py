@@ -60,7 +60,7 @@ async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Fil
 
 
 async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: Filesystem) -> None:
-    """Warming requests blocks in their order in packs, not in the order of file names."""
+    """Blocks are downloaded in the order in which packs contain them, not by file name."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     for number in range(200):  # Every fourth file is outside the tree.
         await fill(fs, make_file(fs, b"%d" % number, other if number % 4 == 3 else top), 1000)

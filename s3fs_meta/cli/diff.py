@@ -248,7 +248,7 @@ def _summary(totals: dict[str, Any]) -> str:
 
 
 def _facts(one: Difference) -> dict[str, Any]:
-    """Return a difference as a dictionary for programs."""
+    """Return the JSON output for one difference."""
     return {
         "path": os.fsdecode(one.path),
         "kind": one.kind,

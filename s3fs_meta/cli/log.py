@@ -255,7 +255,7 @@ def _changes(changes: Summary | None) -> str:
 
 
 def _facts(entry: TxgRecord | Gap) -> dict[str, Any]:
-    """Return a transaction group as a dictionary for programs."""
+    """Return the JSON output for one transaction group."""
     if isinstance(entry, Gap):
         return {"txg": entry.txg, "unreadable": entry.why}
     return {

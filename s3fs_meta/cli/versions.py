@@ -168,7 +168,7 @@ def _size(version: Mapping[str, Any]) -> str:
 
 
 def _facts(found: Mapping[str, Any], url: str, shape: Shape) -> dict[str, Any]:
-    """Return the versions of one file or of several files as a dictionary for programs."""
+    """Return the JSON output for the versions of one file or of several files."""
     files = [
         {**one, "versions": [_timed(two) for two in one["versions"]]} for one in found["files"]
     ]

@@ -281,7 +281,7 @@ def _end_of_locations(key: str, view: memoryview) -> int:
         raise FormatError(key, "a section has an impossible length")
     count: int = _COUNT.unpack_from(view)[0]
     if count > CHANGELOG_LOCATIONS_MAX:
-        raise FormatError(key, f"a section has too many locations: {count}")
+        raise FormatError(key, f"a section lists the locations of too many blocks: {count}")
     end = _COUNT.size + count * LOCATION.size
     if end > len(view):
         raise FormatError(key, "a section ends before its last location")

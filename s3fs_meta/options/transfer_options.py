@@ -62,7 +62,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(COMMIT_INTERVAL_S_MIN),
         "5",
         "How often all changes are synced to the local disk, file blocks before metadata.",
-        "With a shorter interval the disk syncs more often.",
+        "A shorter interval causes more syncs of the local disk.",
         "Power loss loses at most the last SECONDS of data without fsync. If the daemon is killed, "
         "the changes of the last 5 ms are lost, or up to the last 50 ms if changes follow each "
         "other without a pause.",

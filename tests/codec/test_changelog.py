@@ -359,7 +359,7 @@ def test_oversized_changelog_section_is_refused() -> None:
 
     with pytest.raises(FormatError, match="impossible length"):
         decode_section("x", encode_section(longest) + b"x")
-    with pytest.raises(FormatError, match="too many locations"):
+    with pytest.raises(FormatError, match="locations of too many blocks"):
         decode_section("x", struct.pack(">I", CHANGELOG_LOCATIONS_MAX + 1) + bytes(100))
     with pytest.raises(FormatError, match="before its last location"):
         decode_section("x", encode_section(SECTION)[:130])

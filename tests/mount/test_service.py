@@ -105,9 +105,7 @@ def test_signal_before_the_first_request_unmounts(
 
 
 @pytest.mark.mount
-def test_mount_has_the_capacity_and_owner_and_mode_of_its_options(
-    program: Program, place: Place
-) -> None:
+def test_options_set_the_capacity_owner_and_mode_of_a_mount(program: Program, place: Place) -> None:
     """The mount has the given capacity, owner and mode, and creates a control socket."""
     options = "capacity=1G,uid=12,gid=13,umask=027"
     program.ok("mount", "-o", options, place.url, place.mountpoint)

@@ -72,8 +72,8 @@ def test_connection_is_used_again_after_a_complete_response_body(
     assert double.connections == 1
 
 
-def test_response_body_of_another_http_library_is_received_by_botocore() -> None:
-    """All bytes of a body that does not wrap an http.client response are read."""
+def test_response_body_without_an_http_client_response_is_read_by_botocore() -> None:
+    """A body that does not wrap an http.client response is read completely."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 
     counts = [body.receive(memoryview(buffer)), body.receive(memoryview(bytearray(1)))]

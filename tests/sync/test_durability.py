@@ -390,8 +390,8 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
     assert order == ["content", "fsync"]
 
 
-async def test_content_of_all_files_is_synced_before_any_row(power: Power) -> None:
-    """All rows are committed together, so fsync of one file must sync all block files."""
+async def test_fsync_of_one_file_syncs_the_dirty_blocks_of_all_files(power: Power) -> None:
+    """One commit contains the rows of all files, so their blocks must be synced first."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         write_file(session, CONTENT * 2)

@@ -87,7 +87,7 @@ class OpenPoints:
 
         Args:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
-            disk: the local disk, which the present filesystem also needs.
+            disk: the free space of the local disk, which the mounted filesystem also uses.
             state_of: returns the directory for the temporary state of a txg.
             find_elsewhere: finds a block's content if it is no longer at the recorded location.
             is_shared: several users may send requests.

@@ -76,7 +76,7 @@ def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
         raise HeldError(describe_holder(lease))
     if lease.nonce is not None and lease.nonce not in hold.nonces:
         raise HeldError(
-            describe_copy(lease, "the lease was acquired again after the copy was made")
+            describe_copy(lease, "the lease was acquired again after this directory was copied")
         )
     if lease.machine.is_other(hold.machine):
         raise HeldError(describe_copy(lease, "the lease was acquired on another machine"))

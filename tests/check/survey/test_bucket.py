@@ -222,7 +222,7 @@ def _image_faults(exam: Examination) -> list[list[object]]:
 async def _before_and_after(
     power: Power, session: Session
 ) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
-    """Return the objects in the bucket before and after the image is replaced by newer ones."""
+    """Return the objects in the bucket before and after newer images replace the first image."""
     write_file(session, b"one")
     await session.make_image()
     before = dict(power.store.objects)
@@ -256,7 +256,7 @@ async def test_image_that_another_host_replaces_during_the_survey_is_not_reporte
 async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
     power: Power, deep: bool
 ) -> None:
-    """Without all of its pieces, no host could restore the current image."""
+    """No host can restore an image from which a piece is missing."""
     async with power.session("a", tasks=False) as session:
         _, power.store.objects = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring

@@ -56,7 +56,7 @@ class ObjectTally(NamedTuple):
     kinds: dict[str, tuple[int, int]]
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:
-        """Return the tally as a JSON object for programs."""
+        """Return the tally as a JSON object."""
         objects = {kind: {"count": n, "bytes": size} for kind, (n, size) in self.kinds.items()}
         return {"floor": self.floor, "deleted": deleted, "objects": objects}
 

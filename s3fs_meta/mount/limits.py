@@ -10,7 +10,7 @@ CONTROL_ANSWER_S_MAX: Final = 30.0
 # Pause before the next request for a flush, if the mount was too busy to accept the previous one.
 FLUSH_PAUSE_S: Final = 1.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files
-# Maximum size of unshipped changes that versions reads.
+# Maximum size of unshipped changes that s3fs-meta versions reads.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 HISTORY_SHOWN_MAX: Final = 2_000  # maximum number of file versions in one control message
 PATTERN_NAMES_MAX: Final = 100  # number of matching names that s3fs-meta versions lists
@@ -45,7 +45,7 @@ REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per
 REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of busiest processes
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
-# Maximum time to wait for the daemon after an interrupted mount: longer than the release of a lease.
+# Maximum time to wait for the daemon after an interrupted mount; releasing a lease is faster.
 CHILD_END_S_MAX: Final = 15.0
 DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon was killed
 

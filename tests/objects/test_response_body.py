@@ -85,7 +85,7 @@ def test_response_body_without_an_http_client_response_is_read_by_botocore() -> 
 
 @pytest.mark.parametrize("status", [200, 404, 503])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_text_of_a_response_is_received_up_to_a_limit(
+async def test_size_of_a_listing_or_an_error_message_is_limited(
     double: S3Double, store: S3Store, status: int, *, chunked: bool
 ) -> None:
     """A server cannot fill the memory with a listing or an error message."""
@@ -105,7 +105,9 @@ async def test_text_of_a_response_is_received_up_to_a_limit(
     assert peak() < 3 * STORE_TEXT_BYTES_MAX
 
 
-async def test_connection_is_used_again_after_a_text(double: S3Double, store: S3Store) -> None:
+async def test_connection_is_used_again_after_a_listing_or_an_error(
+    double: S3Double, store: S3Store
+) -> None:
     """Listings, errors and responses without a body leave the connection usable."""
     double.answer(listing(["a"]), error(404, "NoSuchKey"), PUT_DONE, listing([]))
 

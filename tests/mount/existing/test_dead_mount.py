@@ -29,7 +29,7 @@ def test_running_mount_without_a_mount_note_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_only_a_killed_mount_of_an_equal_url_is_reported_as_dead(
+def test_only_a_mount_of_the_url_with_a_killed_daemon_counts_as_dead(
     program: Program, mounted: Place
 ) -> None:
     with pytest.raises(HeldError):

@@ -16,7 +16,7 @@ from s3fs_meta.console.interruption import Remains
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.export.copier import Copier, Tally, require_empty
-from s3fs_meta.export.from_snapshot import Restoring
+from s3fs_meta.export.from_snapshot import Restoring, find
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
@@ -123,6 +123,8 @@ async def _restore(
         opened_bucket(reading) as bucket,
         opened_snapshot(reading, bucket, wanted) as volume,
     ):
+        for path in copied.paths:
+            find(volume.db, path)  # a path that did not exist is reported before anything is copied
         elsewhere = newest_state(volume)
         content = UncachedReader(volume.db, volume.store, volume.keyring, elsewhere.find)
         copier = Copier(volume.db, content, copied.target, privileges=copied.privileges)

@@ -115,32 +115,38 @@ class TimedResponse(http.client.HTTPResponse):
 class _TimedHttpConnection(AWSHTTPConnection):
     response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
     send_timeout_s = 0.0
+    is_connecting = False
 
     @override
     def connect(self) -> None:
+        self.is_connecting = True  # a request to a proxy keeps the connect timeout
         super().connect()
         _prepare_sending(self.sock, self.send_timeout_s)
+        self.is_connecting = False
 
     @override
     def send(self, data: Any) -> None:
-        if self.sock is not None:  # urllib3 has set the connect timeout again
-            self.sock.settimeout(self.send_timeout_s)
+        if self.sock is not None and not self.is_connecting:
+            self.sock.settimeout(self.send_timeout_s)  # urllib3 has set the connect timeout again
         _send_pieces(super().send, data)
 
 
 class _TimedHttpsConnection(AWSHTTPSConnection):
     response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
     send_timeout_s = 0.0
+    is_connecting = False
 
     @override
     def connect(self) -> None:
+        self.is_connecting = True  # a request to a proxy keeps the connect timeout
         super().connect()
         _prepare_sending(self.sock, self.send_timeout_s)
+        self.is_connecting = False
 
     @override
     def send(self, data: Any) -> None:
-        if self.sock is not None:  # urllib3 has set the connect timeout again
-            self.sock.settimeout(self.send_timeout_s)
+        if self.sock is not None and not self.is_connecting:
+            self.sock.settimeout(self.send_timeout_s)  # urllib3 has set the connect timeout again
         _send_pieces(super().send, data)
 
 

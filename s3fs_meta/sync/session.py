@@ -245,7 +245,7 @@ class Session:
         if self.follower is not None:
             tasks["following"] = self._follow
         # a follower verifies each cached copy before its first use
-        elif self.cache.suspects:
+        elif self.cache.suspects.are_marked:
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
             tasks["lost content"] = self.elsewhere.run

@@ -39,12 +39,14 @@ class Suspects:
         self._forget = forget
         # Readers use this set directly, because a method call for each read would be slow.
         self.blocks: set[BlockId] = set()
+        self.are_marked = False  # True after ``mark_all``, even if the cache had no such block
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
     def mark_all(self) -> None:
         """Mark all uploaded and clean blocks as suspect, to be verified before their next use."""
+        self.are_marked = True
         self.blocks = {
             block
             for block, state, _size in cached_blocks.rows_with_size(self._db)

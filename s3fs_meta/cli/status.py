@@ -52,6 +52,13 @@ HELP = CommandHelp(
 )
 
 _INTERVAL: Final = "2s"  # default of --interval
+# A mount that cannot be queried must not hide a critical mount.
+_SEVERITY: Final = (
+    HealthLevel.OK,
+    HealthLevel.WARNING,
+    HealthLevel.UNKNOWN,
+    HealthLevel.CRITICAL,
+)
 
 _MaxAge = Annotated[
     str | None,
@@ -225,7 +232,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     for place in places:
         verdict = trio.run(_verdict, place, limits)
         output.print_text(verdict.text)
-        worst = max(worst, verdict.level)
+        worst = max(worst, verdict.level, key=_SEVERITY.index)
     return int(worst)
 
 

@@ -228,7 +228,8 @@ class StateDir:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the bucket is already empty
+                    path.unlink()
         return sorted(rescued)
 
     @property

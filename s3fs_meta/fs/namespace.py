@@ -213,7 +213,7 @@ class Namespace:
             NoEntryError, NeedsDirectoryError, or an error of ``Changes.begin``: nothing was
             changed.
         """
-        if not inodes.get(self._db, parent).nlink:
+        if not inodes.get(self._db, parent).nlink or (self._trees and self._trees.hold(parent)):
             raise NotPermittedError("a removed directory cannot have a new file without a name")
         directory = self._directory(parent)
         mode = mode & ~_TYPE | stat.S_IFREG

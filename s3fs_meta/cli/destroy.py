@@ -147,6 +147,11 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
         lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
         front.ready()  # remove the progress bar before the prompt
+        if await trio.to_thread.run_sync(StateDir(place.state).rescued):
+            front.notice(
+                f"{place.state} contains files of earlier repairs; to copy files out of them, run "
+                "s3fs-meta recover-state before the removal, which also removes their keys"
+            )
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
         await state_dir.lock(wait_s=_LOCK_WAIT_S)

@@ -220,7 +220,7 @@ class StateDir:
         Returns:
             The entries that stay.
         """
-        rescued = [path for path in self.path.iterdir() if path.name.startswith(_RESCUED)]
+        rescued = self.rescued()
         if not rescued:
             self.remove()
             return []
@@ -230,7 +230,13 @@ class StateDir:
             else:
                 with contextlib.suppress(OSError):  # the bucket is already empty
                     path.unlink()
-        return sorted(rescued)
+        return rescued
+
+    def rescued(self) -> list[Path]:
+        """Return the quarantined states and replaced objects, sorted. The call blocks."""
+        if not self.path.is_dir():
+            return []
+        return sorted(path for path in self.path.iterdir() if path.name.startswith(_RESCUED))
 
     @property
     def has_remains(self) -> bool:

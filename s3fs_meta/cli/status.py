@@ -16,7 +16,7 @@ from s3fs_meta.errors import ControlError, UsageError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_status, request_unshipped
-from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge
+from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge, worst
 from s3fs_meta.mount_errors import NotMountedError, OtherUserError, UnreachedDaemonError
 from s3fs_meta.options.option_syntax import parse_size, percent, seconds
 
@@ -52,13 +52,6 @@ HELP = CommandHelp(
 )
 
 _INTERVAL: Final = "2s"  # default of --interval
-# A mount that cannot be queried must not hide a critical mount.
-_SEVERITY: Final = (
-    HealthLevel.OK,
-    HealthLevel.WARNING,
-    HealthLevel.UNKNOWN,
-    HealthLevel.CRITICAL,
-)
 
 _MaxAge = Annotated[
     str | None,
@@ -226,14 +219,15 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
         failed = _without_answer(exc)
         output.print_text(failed.text)
         return int(failed.level)
-    worst = HealthLevel.OK if places else HealthLevel.CRITICAL
     if not places:
-        output.print_text(f"{worst.name}: nothing is mounted")
+        output.print_text(f"{HealthLevel.CRITICAL.name}: nothing is mounted")
+        return int(HealthLevel.CRITICAL)
+    levels: list[HealthLevel] = []
     for place in places:
         verdict = trio.run(_verdict, place, limits)
         output.print_text(verdict.text)
-        worst = max(worst, verdict.level, key=_SEVERITY.index)
-    return int(worst)
+        levels.append(verdict.level)
+    return int(worst(levels))
 
 
 async def _verdict(place: Target, limits: Limits) -> MountHealth:

@@ -7,7 +7,7 @@ Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.counted import counted
@@ -26,6 +26,20 @@ class HealthLevel(enum.IntEnum):
     WARNING = 1
     CRITICAL = 2
     UNKNOWN = 3
+
+
+# A mount that cannot be queried must not hide a critical mount.
+_SEVERITY: Final = (
+    HealthLevel.OK,
+    HealthLevel.WARNING,
+    HealthLevel.UNKNOWN,
+    HealthLevel.CRITICAL,
+)
+
+
+def worst(levels: Iterable[HealthLevel]) -> HealthLevel:
+    """Return the most severe of one or more levels."""
+    return max(levels, key=_SEVERITY.index)
 
 
 class Limits(NamedTuple):

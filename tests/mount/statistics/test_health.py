@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from s3fs_meta.mount.statistics.health import HealthLevel, Limits, exposure, judge
+from s3fs_meta.mount.statistics.health import HealthLevel, Limits, exposure, judge, worst
 
 STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
 
@@ -96,3 +96,16 @@ def test_changes_waiting_for_upload_are_not_a_problem_without_a_limit() -> None:
     old = figures(chain={"unshipped_age_s": 1e6}, upload={"pending_bytes": 1 << 40})
     assert judge(old, 0.0, Limits()).level is HealthLevel.OK
     assert exposure(old) == (1e6, 1 << 40)
+
+
+def test_mount_that_cannot_be_queried_does_not_hide_a_critical_mount() -> None:
+    """The number of the level UNKNOWN is higher than that of CRITICAL."""
+    by_severity = [
+        HealthLevel.OK,
+        HealthLevel.WARNING,
+        HealthLevel.UNKNOWN,
+        HealthLevel.CRITICAL,
+    ]
+    for length in range(1, 5):
+        assert worst(by_severity[:length]) is by_severity[length - 1]
+        assert worst(reversed(by_severity[:length])) is by_severity[length - 1]

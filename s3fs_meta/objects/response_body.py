@@ -49,6 +49,10 @@ from s3fs_meta.objects.contact import note_sent
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    _Connection = AWSHTTPConnection
+else:
+    _Connection = object
+
 # A piece takes 4 s at the minimum speed. Half the size costs 5% more CPU with https, and while the
 # event loop is busy, a connection sends a quarter fewer bytes per second.
 _PIECE_BYTES: Final = 4 * STORE_BODY_BYTES_PER_S_MIN
@@ -112,7 +116,9 @@ class TimedResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self.reader)
 
 
-class _TimedHttpConnection(AWSHTTPConnection):
+class _Timed(_Connection):
+    """The time limits of a connection, for http and https."""
+
     response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
     send_timeout_s = 0.0
     is_connecting = False
@@ -131,23 +137,12 @@ class _TimedHttpConnection(AWSHTTPConnection):
         _send_pieces(super().send, data)
 
 
-class _TimedHttpsConnection(AWSHTTPSConnection):
-    response_class = TimedResponse  # type: ignore[assignment]  # the stubs expect a subclass
-    send_timeout_s = 0.0
-    is_connecting = False
+class _TimedHttpConnection(_Timed, AWSHTTPConnection):  # type: ignore[misc]  # stubs differ
+    """A connection over http with time limits."""
 
-    @override
-    def connect(self) -> None:
-        self.is_connecting = True  # a request to a proxy keeps the connect timeout
-        super().connect()
-        _prepare_sending(self.sock, self.send_timeout_s)
-        self.is_connecting = False
 
-    @override
-    def send(self, data: Any) -> None:
-        if self.sock is not None and not self.is_connecting:
-            self.sock.settimeout(self.send_timeout_s)  # urllib3 has set the connect timeout again
-        _send_pieces(super().send, data)
+class _TimedHttpsConnection(_Timed, AWSHTTPSConnection):  # type: ignore[misc]  # stubs differ
+    """A connection over https with time limits."""
 
 
 def _prepare_sending(connection: socket.socket, timeout_s: float) -> None:

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import NoEntryError
+from s3fs_meta.errors import NoEntryError, NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
@@ -13,6 +13,7 @@ from s3fs_meta.model import ROOT_INO, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
+    USER,
     Volume,
     exists,
     look,
@@ -109,6 +110,8 @@ async def test_removed_tree_cannot_be_changed(fs: Filesystem) -> None:
             fs.namespace.link(other, directory, b"new")
         with pytest.raises(NoEntryError):
             fs.namespace.rename(ROOT_INO, b"other", directory, b"new")
+        with pytest.raises(NotPermittedError):
+            fs.namespace.make_nameless(directory, 0o666, USER)
     with pytest.raises(NoEntryError):
         fs.namespace.rename(below, b"plain 0", ROOT_INO, b"saved")
     with pytest.raises(NoEntryError):

@@ -28,6 +28,7 @@ from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import Fault, FaultyStore
 from tests.faults import raising
+from tests.polling import until
 from tests.sync.conftest import REGULAR, Power, failing_append, read_file, unmount, write_file
 from tests.sync.opening.histories import end_at, require_files, rot, written
 
@@ -308,6 +309,18 @@ async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_veri
 
     async with power.session("a", tasks=False) as session:
         assert not session.cache.suspects
+
+
+async def test_record_of_a_power_loss_is_removed_if_the_cache_is_empty(
+    power: Power, reboot: Callable[[], None]
+) -> None:
+    """A later mount would otherwise verify a cache that no power cut has touched."""
+    async with power.session("a", tasks=False) as session:
+        await session.flush()
+    reboot()
+
+    async with power.session("a") as session:
+        await until(lambda: local_state.get(session.db, "suspect") is None)
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_applied(power: Power) -> None:

@@ -263,6 +263,25 @@ def test_source_check_finds_a_memoryview_passed_to_a_function_that_keeps_it() ->
     assert list(_kept_buffers(_nodes(good, ast.Call))) == []
 
 
+def _refused_by_python_3_10(classes: Iterable[ast.ClassDef]) -> Iterator[int]:
+    """Yield the lines of named tuples with a second base class, such as ``Generic``."""
+    for one in classes:
+        names = {ast.unparse(base) for base in one.bases}
+        if "NamedTuple" in names and len(names) > 1:
+            yield one.lineno
+
+
+def test_named_tuples_have_no_second_base_class() -> None:
+    """Python 3.10 raises TypeError for such a class, and neither mypy nor ruff reports it."""
+    assert [
+        f"{_relative(path)}:{line}"
+        for path in [*SOURCES, *TESTS]
+        for line in _refused_by_python_3_10(nodes_of(path, ast.ClassDef))
+    ] == []
+    bad = "class Pair(NamedTuple, Generic[T]): ..."
+    assert list(_refused_by_python_3_10(_nodes(bad, ast.ClassDef))) == [1]
+
+
 def test_modules_with_tests_do_not_import_each_other() -> None:
     """Shared fixtures are in plain modules, so each test module can be moved independently."""
     assert [

@@ -11,6 +11,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import trio
@@ -38,7 +39,8 @@ class UnreadableTxg(NamedTuple):
     why: str
 
 
-class Scanned(NamedTuple, Generic[_T]):
+@dataclass(frozen=True)
+class Scanned(Generic[_T]):
     """The results of calling a function with the changes of one txg."""
 
     link: Link

@@ -4,7 +4,8 @@ Owns: the order of the surveys. Does not know: opening a filesystem, terminals.
 Tasks: one. Surveys have schedule points; the check of the rows has none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,8 @@ async def check_filesystem(
     report: Report,
     clock: Clock,
     progress: Progress = no_progress,
+    *,
+    blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Report:
     """Make all surveys, check the invariants, and make the repairs that the options allow.
 
@@ -86,6 +89,8 @@ async def check_filesystem(
         report: receives the findings, and is returned.
         clock: supplies the times for new rows.
         progress: receives the progress of listings and downloads.
+        blocking: the context of each call that blocks the event loop for long; an exception in it
+            undoes all repairs.
 
     Raises:
         StoreError: the bucket cannot be read; nothing was changed.
@@ -104,7 +109,8 @@ async def check_filesystem(
     repairs = wanted.repair is not Mode.REPORT
     exam.block_hash = keyring.block_hash
     if cache is not None:
-        cache_survey.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
+        with blocking():
+            cache_survey.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
     rescue = wanted.repair is Mode.ALL
     await bucket_survey.survey(
         exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
@@ -119,7 +125,8 @@ async def check_filesystem(
         unreadable = indexes.UNREADABLE
         await indexes.search(exam, store, keyring, progress, wanted=unreadable, rescue=rescue)
     marks.note_packs(exam)
-    is_judged = judge(exam, wanted.repair)
+    with blocking():
+        is_judged = judge(exam, wanted.repair)
     if is_judged and repairs:
         marks.settle(exam)
     if repairs and cache is not None:

@@ -28,6 +28,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock, superblock_facts
+from s3fs_meta.console import interruption
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import (
     ControlError,
@@ -72,7 +73,11 @@ from s3fs_meta.sync.opening.local_state_choice import (
     is_settled,
     with_advice,
 )
-from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
+from s3fs_meta.sync.opening.opening import (
+    close_filesystem,
+    note_kept_lease,
+    open_filesystem,
+)
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.store_clock import is_later
 from s3fs_meta.sync.superblock.changes import accept_first, mend
@@ -117,9 +122,12 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
         S3fsError: the filesystem could not be checked.
     """
     report = Report(on_note=front.notice) if plan.verbose else Report()
-    async with opened_store(
-        plan.place.url, plan.s3, notify=front.notice, counts=plan.place.state
-    ) as store:
+    async with (
+        interruption.cancelled_by_signals(),
+        opened_store(
+            plan.place.url, plan.s3, notify=front.notice, counts=plan.place.state
+        ) as store,
+    ):
         mounted = await _status_if_mounted(plan.place)
         if mounted is not None:
             _refuse_beside(plan, mounted["journal_mode"])
@@ -322,7 +330,14 @@ async def check_beside(
             )
         facts = superblock_facts(keys.superblock)
         examined = Examined(db, store, keys.keyring, mounted=True, facts=facts)
-        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+        await check_filesystem(
+            examined,
+            plan.wanted,
+            report,
+            SystemClock(),
+            front.progress,
+            blocking=interruption.interruptible,
+        )
     finally:
         db.close()
 
@@ -395,7 +410,14 @@ async def _check_alone(
             deep = plan.wanted.deep
             lines = await objects_from_option.mend_packs(source, filesystem, volume.db, deep=deep)
             _note_closed(report, *lines)
-        await check_filesystem(examined, plan.wanted, report, SystemClock(), front.progress)
+        await check_filesystem(
+            examined,
+            plan.wanted,
+            report,
+            SystemClock(),
+            front.progress,
+            blocking=interruption.interruptible,
+        )
         if repairs:
             release = await _upload(plan, volume, report, front)
             if future is not None and _span_was_begun(volume):
@@ -561,8 +583,11 @@ async def _close(volume: Volume, *, release: bool) -> None:
         await close_filesystem(volume, release=release)
         return
     try:
-        if release and volume.keeper.is_held:
-            await volume.keeper.release()
+        if volume.keeper.is_held:
+            if release:
+                await volume.keeper.release()
+            else:
+                note_kept_lease()
         await trio.to_thread.run_sync(volume.db.sync_wal)
     finally:
         volume.db.close()

@@ -14,7 +14,7 @@ from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import NO_FLOOR
-from s3fs_meta.console import output
+from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
@@ -304,7 +304,10 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
     """Open a filesystem that is not mounted, for the duration of a context."""
     place, access, opening, front = target
     clock = SystemClock()
-    async with opened_store(place.url, access.s3, counts=place.state) as store:
+    async with (
+        interruption.cancelled_by_signals(),
+        opened_store(place.url, access.s3, counts=place.state) as store,
+    ):
         state_dir, secret = StateDir(place.state), access.secret(front.ask)
         volume = await open_filesystem(store, state_dir, secret, clock, opening, front.progress)
         for notice in volume.notices:

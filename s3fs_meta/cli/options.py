@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from s3fs_meta.cli import completion
-from s3fs_meta.console import passphrase_source
+from s3fs_meta.console import interruption, passphrase_source
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.passphrase_source import Ask, ask_terminal
 from s3fs_meta.objects.urls import S3Options
@@ -171,4 +171,5 @@ class BucketOptions:
     def secret(self, ask: Ask = ask_terminal) -> Passphrase:
         """Return a passphrase that is read or prompted for only when it is needed."""
         warn_if_readable(self.passphrase_file)
-        return passphrase_source.secret(self.passphrase_file, ask)
+        during = interruption.interruptible  # reading a passphrase blocks the event loop
+        return passphrase_source.secret(self.passphrase_file, ask, during)

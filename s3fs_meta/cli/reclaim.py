@@ -105,7 +105,10 @@ async def _reclaim(
     except NotMountedError:
         if place.mountpoint is not None:
             raise
-    async with opened_store(place.url, s3, counts=place.state) as store:
+    async with (
+        interruption.cancelled_by_signals(),
+        opened_store(place.url, s3, counts=place.state) as store,
+    ):
         return await _alone(store, StateDir(place.state), wanted, secret, front)
 
 

@@ -133,18 +133,18 @@ async def _rollback(
             f" the given point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to"
             " run rollback again"
         )
-        clock = SystemClock()
-        volume = await open_filesystem(
-            store,
-            StateDir(wanted.place.state),
-            secret,
-            clock,
-            wanted.open,
-            front.progress,
-        )
-        for notice in volume.notices:
-            front.notice(with_options(notice, wanted.place.url, wanted.s3))
-        return past, await roll_back(volume, past, clock, front.progress)
+        async with interruption.cancelled_by_signals():
+            return past, await _roll_back(wanted, store, secret, past, front)
+
+
+async def _roll_back(
+    wanted: _Wanted, store: ObjectStore, secret: Secret, past: Link, front: Front
+) -> RolledBack:
+    clock, state_dir = SystemClock(), StateDir(wanted.place.state)
+    volume = await open_filesystem(store, state_dir, secret, clock, wanted.open, front.progress)
+    for notice in volume.notices:
+        front.notice(with_options(notice, wanted.place.url, wanted.s3))
+    return await roll_back(volume, past, clock, front.progress)
 
 
 async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Front) -> Link:

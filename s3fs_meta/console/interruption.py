@@ -1,14 +1,26 @@
-"""The message after Ctrl-C: the state that the command leaves, and the next step.
+"""The end of a command by a signal: the cancellation of its work, and the message.
 
-Owns: the exception, and the conversion of KeyboardInterrupt to it. Does not know: commands.
+Owns: the handlers of SIGINT, SIGTERM and SIGHUP, the exception, and the conversion of
+KeyboardInterrupt to it.
+Does not know: commands.
 The exception is not a KeyboardInterrupt, because the parser prints no message for that class.
 ``boundary`` prints the message and returns the status of an interrupted command.
 """
 
 import contextlib
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
+from typing import Final
+
+import trio
 
 from s3fs_meta.console import exits
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Time within which a terminal or timeout(1) sends one signal twice for the same reason.
+_REPEATED_S: Final = 1.0
 
 
 class InterruptedCommandError(Exception):
@@ -42,4 +54,76 @@ def explained(text: str) -> Iterator[Remains]:
     except BaseException as exc:
         if not any(isinstance(leaf, KeyboardInterrupt) for leaf in exits.leaves(exc)):
             raise
-        raise InterruptedCommandError(remains.text) from exc
+        # The event loop has stopped.
+        raise InterruptedCommandError(remains.text) from exc  # noqa: ASYNC104
+
+
+class _Canceller:
+    """A signal handler that cancels a scope; a later signal has the effect that it had before."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self._token = trio.lowlevel.current_trio_token()
+        self._first_s: float | None = None
+        self._before = {
+            number: signal.getsignal(number)
+            for number in _ENDING
+            if signal.getsignal(number) is not signal.SIG_IGN  # nohup(1) ignores SIGHUP
+        }
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now_s
+            self._token.run_sync_soon(self.scope.cancel)
+        elif now_s - self._first_s > _REPEATED_S:
+            self.restore()
+            signal.raise_signal(number)
+
+    def install(self) -> None:
+        """Handle the signals."""
+        for number in self._before:
+            signal.signal(number, self)
+
+    def restore(self) -> None:
+        """Let each signal have its former effect."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.asynccontextmanager
+async def cancelled_by_signals() -> AsyncIterator[None]:
+    """Let a signal cancel the with-block, which then can release the lease in a shielded scope.
+
+    SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any code in the
+    middle. If the user does not want to wait for the cancelled block, a second signal does so.
+
+    Raises:
+        KeyboardInterrupt: a signal cancelled the block.
+    """
+    canceller = _Canceller()
+    canceller.install()
+    try:
+        with canceller.scope:
+            yield
+    finally:
+        canceller.restore()
+    if canceller.scope.cancelled_caught:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a signal raise KeyboardInterrupt in a with-block that blocks the event loop.
+
+    A cancellation would have no effect before the end of the block.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    handled = {number: one for number, one in before.items() if callable(one)}
+    for number in handled:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)

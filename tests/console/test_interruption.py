@@ -1,7 +1,11 @@
-"""The text that an interrupted command prints about its remaining effects."""
+"""The end of a command by a signal, and the text about the effects that remain."""
+
+import os
+import signal
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.console import interruption
 from s3fs_meta.console.interruption import InterruptedCommandError
@@ -42,3 +46,91 @@ def test_errors_other_than_interrupts_are_raised_unchanged() -> None:
         raise error
 
     assert caught.value is error
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signal_cancels_the_block_which_may_finish_its_cleanup(number: signal.Signals) -> None:
+    """A signal stops the block at a schedule point, and the cleanup in a shielded scope ends."""
+    steps: list[str] = []
+
+    async def command() -> None:
+        async with interruption.cancelled_by_signals():
+            try:
+                os.kill(os.getpid(), number)
+                steps.append("before the schedule point")
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.lowlevel.checkpoint()
+                    steps.append("cleanup")
+
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(command)
+
+    assert steps == ["before the schedule point", "cleanup"]
+    assert signal.getsignal(number) == before
+
+
+def test_block_that_ends_despite_a_signal_is_not_interrupted() -> None:
+    async def command() -> str:
+        async with interruption.cancelled_by_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return "done"
+
+    assert trio.run(command) == "done"
+
+
+def test_ignored_signal_stays_ignored() -> None:
+    """nohup(1) ignores SIGHUP, so that a closed terminal does not end the command."""
+
+    async def command() -> str:
+        async with interruption.cancelled_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            await trio.testing.wait_all_tasks_blocked()
+            return "done"
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert trio.run(command) == "done"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signal_interrupts_a_block_without_schedule_points(number: signal.Signals) -> None:
+    """A prompt or a check of all rows blocks the event loop, so no cancellation could reach it."""
+    is_ended = False
+
+    async def command() -> None:
+        nonlocal is_ended
+        async with interruption.cancelled_by_signals():
+            with interruption.interruptible():
+                os.kill(os.getpid(), number)
+                is_ended = True
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(command)
+
+    assert not is_ended
+
+
+def test_repeated_signal_ends_a_cleanup_that_takes_too_long() -> None:
+    """A later second signal has its usual effect, for a user who does not want to wait."""
+
+    async def command() -> None:
+        async with interruption.cancelled_by_signals():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    while True:
+                        await trio.lowlevel.checkpoint()
+                        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(command)

@@ -406,6 +406,14 @@ async def release_after_error(keeper: LeaseKeeper) -> None:
         _log.warning("cannot release the lease: %s", exc)
 
 
+def note_kept_lease() -> None:
+    """Log that the lease is kept, and how it can be released."""
+    _log.warning(
+        "this host keeps the lease, because it may have changes that are not in the bucket;"
+        " s3fs-meta fsck -y, or a mount and an unmount, on this host uploads them and releases it"
+    )
+
+
 async def close_filesystem(volume: Volume, *, release: bool) -> None:
     """Mark the local state clean, close the database and unlock the state directory.
 
@@ -419,6 +427,8 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         OSError, DatabaseError: the disk failed; the next mount treats the end as a crash, or
             writes the local state to the disk again.
     """
+    if volume.keeper.is_held and not release:
+        note_kept_lease()
     release = release and volume.keeper.is_held
     try:
         volume.db.commit()  # SQLite changes its level of syncs only outside a group

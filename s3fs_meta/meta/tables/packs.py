@@ -120,6 +120,18 @@ def condemn(db: Database, pack: PackId) -> None:
     report(db, [pack])
 
 
+def revive(db: Database, pack: PackId) -> None:
+    """Mark a condemned pack as stored again. Requires an open transaction.
+
+    The store must have the object, and no host may have sent a DELETE for it.
+    """
+    row = get(db, pack)
+    if row.state is PackState.CONDEMNED:
+        _set_state(db, pack, PackState.STORED)
+        db.counters.stored_bytes += row.object_bytes
+        report(db, [pack])
+
+
 def delete(db: Database, pack: PackId) -> None:
     """Delete the row of a pack whose object is deleted. Requires an open transaction."""
     row = get(db, pack)

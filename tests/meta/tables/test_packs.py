@@ -170,3 +170,13 @@ def test_reference_to_a_pack_without_a_row_is_reported_as_damage(db: Database) -
         packs.drop_live_bytes(db, PackId(9), 1)
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.object_key(db, PackId(9))
+
+
+def test_revived_pack_is_counted_again(db: Database) -> None:
+    pack = make_pack(db, 1)
+    packs.condemn(db, pack)
+    packs.revive(db, pack)
+    packs.revive(db, pack)
+
+    assert packs.get(db, pack).state is PackState.STORED
+    assert db.counters.stored_bytes == 1000

@@ -87,6 +87,8 @@ class Reclaimer:
         # Names of the kept points in the last listing; None before the first listing.
         self.kept_names: list[str] | None = None
         self.last_error = ""
+        # Packs that this mount condemned, and for which it has sent no DELETE.
+        self._undeleted: set[PackId] = set()
         # State of the filesystem at the last search; None if the search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
@@ -272,6 +274,7 @@ class Reclaimer:
         found = await self.plan(limit)
         if self.kept_names:  # an older copy of the superblock may not protect kept points
             await protect_kept_points(self._volume)
+        await self._revive(self._undeleted - {row.pack for row in found.packs})
         if found.total:
             await self._condemn(found)
             if await self._shipper.ship(anyway=True) is None:  # nothing had to be shipped
@@ -291,6 +294,7 @@ class Reclaimer:
             for info in piece:
                 pack = packs.create(self._db, info.key, info.size_bytes)
                 packs.condemn(self._db, pack)
+                self._undeleted.add(pack)
                 found.packs.append(packs.get(self._db, pack))
             await trio.lowlevel.checkpoint()
         found.orphans.clear()
@@ -316,7 +320,22 @@ class Reclaimer:
         if row.died_txg is None or row.died_txg > floor:
             return False  # since the search, new blocks have used the pack
         packs.condemn(self._db, pack)
+        self._undeleted.add(pack)
         return True
+
+    async def _revive(self, kept: set[PackId]) -> None:
+        """Revive packs of a discarded plan that retained points in time need again.
+
+        A condemned pack cannot be used by ``rollback`` and ``clone --at``, although its object is
+        still in the bucket.
+        """
+        for piece in slices(sorted(kept)):
+            self._db.begin()
+            for pack in piece:
+                if packs.find(self._db, pack) is not None:
+                    packs.revive(self._db, pack)
+            await trio.lowlevel.checkpoint()
+        self._undeleted -= kept
 
     # --- delete objects ------------------------------------------------------------------------
 
@@ -333,6 +352,7 @@ class Reclaimer:
             if keys:
                 self._hook(step)
 
+        self._undeleted.difference_update(row.pack for row in found.packs)
         await send([row.object_key for row in found.packs], "packs deleted")
         await self._forget(found)
         await send(_keys(found.manifests), "manifests deleted")

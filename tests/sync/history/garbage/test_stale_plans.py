@@ -7,12 +7,15 @@ from typing_extensions import override
 
 from s3fs_meta.codec import image
 from s3fs_meta.errors import StoreUnavailableError, UnexpectedStoreError
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import packs
+from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, keys_of, read_file, ship, write_file
+from tests.sync.conftest import Power, keys_of, read_file, remove_file, ship, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -69,6 +72,46 @@ async def test_garbage_found_before_a_reset_of_the_bucket_is_not_deleted(
         await require_restorable(power, session, session.link.txg)
     async with power.session("a", tasks=False) as session:
         assert await read_file(session, ino) == b"current"
+
+
+async def test_packs_condemned_before_a_reset_of_the_bucket_are_usable_again(power: Power) -> None:
+    """Points in time of the older state need these packs, for example for a rollback."""
+    await power.retain(0)
+    older: dict[ObjectKey, bytes] = {}
+    condemned: list[PackId] = []
+
+    def hook(step: str) -> None:
+        if step == "packs condemned" and older:
+            condemned.extend(pack for pack, _key in packs.condemned(session.db))
+            power.store.objects.clear()
+            power.store.objects.update(older)
+            older.clear()
+
+    async with power.session("a", tasks=False, hook=hook) as session:
+        ino = write_file(session, b"past" * 5000)
+        await session.flush()
+        remove_file(session, ino)
+        await make_images(session, 2)
+        older.update(power.store.objects)
+        await make_images(session, 3)
+        await session.reclaimer.reclaim_all()
+        await session.flush_at_end()
+
+        assert len(condemned) == 1
+        for db in (session.db, await _restored(power, session)):
+            row = packs.get(db, condemned[0])
+            assert row.state is PackState.STORED
+            assert row.object_key in power.store.objects
+            assert db.counters.stored_bytes == sum(
+                one.object_bytes for one in packs.iterate(db) if one.state is PackState.STORED
+            )
+
+
+async def _restored(power: Power, session: Session) -> Database:
+    target = power.home / "restored.db"
+    opened = session.volume
+    await Restorer(power.store, opened.keyring, opened.uuid, no_progress).restore(None, target)
+    return Database.open(target, Pragmas())
 
 
 def require_unchanged(power: Power, expected: Mapping[ObjectKey, bytes]) -> None:

@@ -50,7 +50,12 @@ from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image.writer import Imager
 from s3fs_meta.sync.kernel import Kernel, NoKernel
-from s3fs_meta.sync.opening.opening import close_filesystem, let_go, release_after_error
+from s3fs_meta.sync.opening.opening import (
+    can_give_back,
+    close_filesystem,
+    let_go,
+    release_after_error,
+)
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.replication_lag import ReplicationLag
 from s3fs_meta.sync.superblock_watch import put_back_missing, tend
@@ -475,12 +480,16 @@ class Session:
                 this session as crashed.
             StoreError: the lease was not released; the local state is complete.
         """
+        was_starting = self.status.state is MountState.STARTING
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
         try:
             await self._lead_at_end()
             await self._sync_at_end()
-            is_shipped = self.is_everything_shipped
+            is_shipped = self.is_everything_shipped or (
+                # After a crash all rows count as changed, even if a read-only mount crashed.
+                was_starting and can_give_back(self.volume.keeper, self.db, self.volume.keyring)
+            )
         except BaseException as exc:
             try:
                 if isinstance(exc, (S3fsError, OSError)):

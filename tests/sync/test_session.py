@@ -11,7 +11,11 @@ from s3fs_meta.errors import DatabaseError, HeldError, PermanentStoreError
 from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
+from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import abandoned_txgs
+from s3fs_meta.sync.host_state.state_dir import StateDir
+from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising
@@ -176,6 +180,32 @@ async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
 
     lease = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
     assert lease.released == (left == "nothing")
+
+
+@pytest.mark.parametrize("is_dirty", [False, True])
+async def test_start_that_ends_after_a_killed_mount_releases_the_lease_unless_data_is_dirty(
+    power: Power, is_dirty: bool
+) -> None:
+    """After a crash all rows count as changed, although a killed read-only mount changed none."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        await session.flush_at_end()
+        if is_dirty:
+            write_file(session, CONTENT)
+            session.durability.commit()
+        await close_filesystem(session.volume, release=True)
+    async with power.session("a", options=OpenOptions(read_only=True), tasks=False):
+        pass  # the with-block ends as if the process was killed
+    opened = await open_filesystem(
+        power.store, StateDir(power.home / "a"), power.secret, power.clock, OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), power.clock)
+    session.recover()
+    await session.close()
+
+    assert opened.crashed
+    lease = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+    assert lease.released != is_dirty
 
 
 async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(power: Power) -> None:

@@ -68,7 +68,8 @@ class _Canceller:
         self._before = {
             number: signal.getsignal(number)
             for number in _ENDING
-            if signal.getsignal(number) is not signal.SIG_IGN  # nohup(1) ignores SIGHUP
+            # nohup(1) ignores SIGHUP; None is a handler that Python cannot install again
+            if signal.getsignal(number) not in {signal.SIG_IGN, None}
         }
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:

@@ -42,7 +42,7 @@ from s3fs_meta.limits import (
     TREE_WAL_BYTES_MAX,
 )
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import blocks, dentries, inodes
+from s3fs_meta.meta.tables import blocks, damage_marks, dentries, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.meta.trees.removed_trees import Name, Scope, TopTally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
@@ -432,13 +432,19 @@ class TreeRemoval:
 
     def _release(self, inos: Collection[Ino]) -> None:
         named = removed_trees.unmap_all(self._db, inos)
-        index = self._cache.index
-        sealed = set()
+        index, is_last_copy = self._cache.index, self._cache.evictor.is_last_copy
+        has_marks = damage_marks.exist(self._db)
+        sealed, last_copies = set(), set()
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
                 sealed.add(block)  # the uploader deletes a sealed block after the upload
+            elif has_marks and held is not None and is_last_copy(block):
+                last_copies.add(block)
         for freed in removed_trees.drop_refs(self._db, named, sealed):
+            if freed.block in last_copies:
+                # Keep the file until the next sync, because a crash may restore the block's row.
+                index.move(freed.block, BlockState.UPLOADED)
             self._cache.doom(freed.block)
         for block in sealed:
             if not blocks.get(self._db, block).refs:

@@ -8,8 +8,9 @@ from s3fs_meta.errors import NoEntryError, NotPermittedError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
-from s3fs_meta.meta.tables import cached_blocks, inodes
-from s3fs_meta.model import ROOT_INO, BlockState, Ino, InodeFlag
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks, inodes
+from s3fs_meta.meta.tables.damage_marks import Mark
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fs.conftest import (
     BLOCK_BYTES,
@@ -73,6 +74,30 @@ async def test_sealed_content_of_a_removed_tree_is_not_uploaded(
     await volume.session.flush()
 
     assert not [key for key in volume.memory.objects if key.startswith("pack/")]
+
+
+async def test_cached_last_copy_of_a_removed_tree_stays_until_a_sync(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """A power cut may undo the removal, so the last copy of a block stays until the next sync."""
+    top = make_directory(fs, b"tree")
+    file = make_file(fs, b"file", top)
+    await fs.write(file, 0, b"damaged in the bucket")
+    await volume.upload()
+    block = block_map.find(fs.db, file, BlockIndex(0))
+    assert block is not None
+    pack = blocks.get(fs.db, block).pack
+    assert pack is not None
+    fs.db.begin()
+    damage_marks.add(fs.db, Mark(pack, None))
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+
+    fs.tree_removal.remove_slice()
+
+    assert blocks.find(fs.db, block) is None
+    assert volume.session.files.read(block, 0, 7) == b"damaged"
+    await volume.session.durability.sync_all()
+    assert volume.session.files.size(block) is None
 
 
 async def test_single_file_and_empty_directory_are_removed_immediately(fs: Filesystem) -> None:

@@ -157,6 +157,8 @@ class BlockCache:
         return source
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
+        if exc.block != located.block:
+            raise exc  # the file of the copy failed, not the file of this block
         if located.state in NOT_UPLOADED:
             if located.pack is None:
                 raise exc

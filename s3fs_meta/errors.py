@@ -399,6 +399,14 @@ class LostBlockError(CorruptionError):
         self.block, self.what = block, what
 
 
+class ShortageError(S3fsError):
+    """A cached block cannot be accessed now: the machine lacks memory or open files."""
+
+    def __init__(self, block: int, what: str) -> None:
+        super().__init__(f"block {block} cannot be accessed now: {what}")
+        self.block = block
+
+
 class DatabaseError(S3fsError):
     """SQLite failed: an I/O error, a locked database, or too little memory."""
 

@@ -75,6 +75,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.StoreError, ExitStatus.STORE),
     (errors.CorruptionError, ExitStatus.CORRUPTION),
     (errors.FencedError, ExitStatus.FENCED),
+    (errors.ShortageError, ExitStatus.LOCAL),
     (errors.DatabaseError, ExitStatus.LOCAL),
     (errors.UnprintedKeyError, ExitStatus.LOCAL),
     (errors.FsError, ExitStatus.REQUEST),

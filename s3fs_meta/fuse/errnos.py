@@ -37,6 +37,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.UnknownLengthError: errno.ENOSYS,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,
+    errors.ShortageError: errno.EIO,
     errors.DatabaseError: errno.EIO,
     errors.FencedError: errno.EROFS,
     errors.SettingsError: errno.EINVAL,

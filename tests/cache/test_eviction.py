@@ -6,12 +6,13 @@ import pytest
 import trio
 
 from s3fs_meta.cache import eviction
-from s3fs_meta.errors import LostBlockError
+from s3fs_meta.errors import LostBlockError, ShortageError
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from tests.cache.conftest import INO, CacheBench
+from tests.descriptors import no_more_files
 from tests.polling import until
 
 
@@ -179,15 +180,20 @@ async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench
     assert (await evictor.drop(index.blocks())).blocks == 1
 
 
-async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench) -> None:
+@pytest.mark.parametrize("cause", ["no open files", "no file of the copy"])
+async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench, cause: str) -> None:
     """A write to a possible last copy makes a copy; if that fails, the original is not lost."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
-    name = f"{bench.db.counters.next_block:x}"
-    (bench.files.root / "xxx" / name).mkdir()  # open(2) fails with EISDIR
-
-    with pytest.raises(LostBlockError, match="Is a directory"):
-        bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
+    if cause == "no open files":
+        bench.files.let_go([block])
+        with no_more_files(), pytest.raises(ShortageError):
+            bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
+    else:
+        name = f"{bench.db.counters.next_block:x}"
+        (bench.files.root / "xxx" / name).mkdir()  # open(2) fails with EISDIR
+        with pytest.raises(LostBlockError, match="Is a directory"):
+            bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
 
     assert bench.cache.read_local(bench.located(0), 0, 7) == b"damaged"
     assert bench.files.read(block, 0, 7) == b"damaged"

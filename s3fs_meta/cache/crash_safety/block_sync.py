@@ -25,7 +25,7 @@ from s3fs_meta.cache.files.early_write_back import EarlyWriteBack
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.disk_full import NO_ROOM_ERRNOS
-from s3fs_meta.errors import LostBlockError
+from s3fs_meta.errors import LostBlockError, ShortageError
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import cached_blocks
@@ -173,7 +173,7 @@ class BlockSync:
                     pieces.append(
                         LoggedPiece(block, start, self._files.read_on_loop(block, start, stop))
                     )
-        except LostBlockError:
+        except (LostBlockError, ShortageError):
             self.unlogged.give_up()
             return None
         if not log.has_room(len(pieces), sum(len(piece.data) for piece in pieces)):

@@ -5,17 +5,20 @@ Owns: the set of suspect blocks, and their verification. Does not know: why a bl
 Tasks: one background task verifies all; any reader verifies the block that it needs first.
 """
 
+import logging
 from collections.abc import Callable
 
 import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import LostBlockError
+from s3fs_meta.errors import LostBlockError, ShortageError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, cached_blocks
 from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.model import BlockId, BlockState
+
+_log = logging.getLogger(__name__)
 
 
 class Suspects:
@@ -66,6 +69,9 @@ class Suspects:
         Returns:
             True if the block is valid, or if another task has verified or removed it in the
             meantime. The caller then checks again whether the block is cached.
+
+        Raises:
+            ShortageError: the file cannot be read now; the block stays suspect.
         """
         is_intact = await trio.to_thread.run_sync(self._is_intact, located)
         if located.block not in self.blocks:
@@ -99,5 +105,8 @@ class Suspects:
                 self.blocks.discard(block)
                 continue
             began_s = trio.current_time()
-            await self.verify(of_row(row))
+            try:
+                await self.verify(of_row(row))
+            except ShortageError as exc:
+                _log.info("a cached block is verified before its next use: %s", exc)
             await trio.sleep(trio.current_time() - began_s)

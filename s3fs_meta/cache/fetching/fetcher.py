@@ -33,6 +33,7 @@ from s3fs_meta.errors import (
     NoSpaceLeftError,
     ObjectMissingError,
     S3fsError,
+    ShortageError,
     StoreError,
     StoreUnavailableError,
 )
@@ -380,7 +381,7 @@ class Fetcher:
         for located in wanted:
             try:
                 content = self._unpack(located, object_key, first, stored)
-            except NoSpaceLeftError:
+            except (NoSpaceLeftError, ShortageError):
                 break
             except S3fsError as exc:
                 # The next reader of the damaged block receives the error.

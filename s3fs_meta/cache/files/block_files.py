@@ -4,6 +4,8 @@ Owns: reading, writing and syncing the files. Does not know: rows, states, the s
 A file is as long as the block's content; the remaining bytes of the block are a hole.
 Every function blocks. If a function may take long, its docstring says that it must be called in
 a thread. Only functions on the event loop keep recently used files open.
+A function that raises LostBlockError or NoSpaceLeftError raises ShortageError instead if the
+machine lacks memory or open files. The caller must not treat such a block as lost.
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from s3fs_meta.cache.files.files_ahead import FilesAhead
 from s3fs_meta.cache.files.lost_pages import first_lost_byte
 from s3fs_meta.cache.files.open_blocks import OpenBlocks, WrittenBlocks
 from s3fs_meta.disk_full import FULL_ERRNOS
-from s3fs_meta.errors import LostBlockError, NoSpaceLeftError
+from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, ShortageError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
@@ -31,6 +33,8 @@ from s3fs_meta.model import BlockId
 # Opening a file fails with EIO if its inode has been lost on the disk.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
+# Errors that say nothing about the file: the process has too many open files, or the machine has.
+_SHORTAGE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -99,7 +103,9 @@ class BlockFiles:
             return None
         fd = self._open.get(block)
         if fd is None:
-            with contextlib.suppress(LostBlockError):  # the next read raises the error again
+            with contextlib.suppress(
+                LostBlockError, ShortageError
+            ):  # the next read raises it again
                 fd = self._opened(block)
         return fd
 
@@ -516,7 +522,7 @@ def _read(block: BlockId, fd: int, start: int, stop: int) -> bytes:
     try:
         data = os.pread(fd, stop - start, start)
     except OSError as exc:
-        raise LostBlockError(block, f"the cache file cannot be read ({exc.strerror})") from exc
+        raise _inaccessible(block, "the cache file cannot be read", exc) from exc
     if len(data) != stop - start:
         raise LostBlockError(block, f"the cache file ends at byte {start + len(data)}")
     return data
@@ -533,11 +539,16 @@ def write_all(fd: int, offset: int, data: bytes | memoryview) -> None:
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 
-def _not_opened(block: BlockId, exc: OSError) -> LostBlockError:
-    return LostBlockError(block, f"the cache file cannot be opened ({exc.strerror})")
+def _not_opened(block: BlockId, exc: OSError) -> LostBlockError | ShortageError:
+    return _inaccessible(block, "the cache file cannot be opened", exc)
 
 
-def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError:
+def _translate(exc: OSError, block: BlockId) -> LostBlockError | NoSpaceLeftError | ShortageError:
     if exc.errno in FULL_ERRNOS:
         return NoSpaceLeftError("the disk of the cache directory is full")
-    return LostBlockError(block, f"access to the cache file failed ({exc.strerror})")
+    return _inaccessible(block, "access to the cache file failed", exc)
+
+
+def _inaccessible(block: BlockId, what: str, exc: OSError) -> LostBlockError | ShortageError:
+    kind = ShortageError if exc.errno in _SHORTAGE_ERRNOS else LostBlockError
+    return kind(block, f"{what} ({exc.strerror})")

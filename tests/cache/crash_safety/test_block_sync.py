@@ -14,6 +14,7 @@ from s3fs_meta.limits import INTENT_CONTENT_BYTES_MAX, KIB, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockIndex
 from tests.cache.conftest import INO, CacheBench
+from tests.descriptors import no_more_files
 from tests.faults import raising
 
 
@@ -49,6 +50,22 @@ async def test_blocks_stay_unsynced_after_a_failed_sync(
             await bench.cache.block_sync.sync_files()
     assert _synced_lengths(bench) == [0]
 
+    await bench.cache.block_sync.sync_files()
+
+    assert _synced_lengths(bench) == [7]
+
+
+async def test_content_that_cannot_be_read_for_the_log_is_synced_with_its_file(
+    bench: CacheBench,
+) -> None:
+    """After a lack of open files, no later log entry may claim to contain all content."""
+    await bench.prepare_log(64 * KIB)
+    block = bench.write(0, b"content")
+    bench.files.let_go([block])
+    with no_more_files():
+        assert not await bench.log_writes()
+
+    assert not await bench.log_writes()
     await bench.cache.block_sync.sync_files()
 
     assert _synced_lengths(bench) == [7]

@@ -8,9 +8,10 @@ import pytest
 
 from s3fs_meta.cache.files import open_blocks
 from s3fs_meta.cache.files.block_files import BlockFiles
-from s3fs_meta.errors import LostBlockError
+from s3fs_meta.errors import LostBlockError, ShortageError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
+from tests.descriptors import no_more_files
 
 ONE = BlockId(1)
 TWO = BlockId(2)
@@ -51,6 +52,27 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
         files.read(ONE, 0, 1)
     with pytest.raises(LostBlockError):
         files.write_within(ONE, 0, b"x", 0)
+
+
+def test_lack_of_open_files_is_not_reported_as_a_lost_block(files: BlockFiles) -> None:
+    """If open(2) fails with EMFILE, a block file may be intact, so its block is not lost."""
+    files.create(ONE, 0, b"abc")
+    files.let_go([ONE])
+
+    with no_more_files():
+        with pytest.raises(ShortageError, match="Too many open files"):
+            files.read(ONE, 0, 3)
+        with pytest.raises(ShortageError):
+            files.read_on_loop(ONE, 0, 3)
+        with pytest.raises(ShortageError):
+            files.write_within(ONE, 0, b"x", 3)
+        with pytest.raises(ShortageError):
+            files.create(TWO, 0, b"x")
+        with pytest.raises(ShortageError):
+            files.adopt(ONE, b"x")
+        assert files.open_on_loop(ONE) is None
+
+    assert files.read(ONE, 0, 3) == b"abc"
 
 
 def test_leftover_block_file_of_a_rolled_back_group_is_replaced(files: BlockFiles) -> None:

@@ -30,6 +30,7 @@ from s3fs_meta.sync.upload import uploader
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import Call, FaultyStore
+from tests.descriptors import no_more_files
 from tests.sync.conftest import TAKEOVER, Power, keys_of, read_file, remove_file, write_file
 from tests.tasks import running
 
@@ -210,6 +211,25 @@ async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) ->
         assert await read_file(session, sound) == CONTENT * 3
         with pytest.raises(LostBlockError):
             await read_file(session, first)
+
+
+async def test_block_is_uploaded_later_if_its_file_cannot_be_opened_now(power: Power) -> None:
+    """A lack of open files does not mean that the only copy of a block is lost."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
+        batch = await session.uploader.sealer.next_batch(0.0)
+        await session.uploader.acquire(batch)
+        session.files.let_go([block])
+        with no_more_files():
+            await session.uploader.ship_and_release(batch)
+        assert "Too many open files" in session.uploader.last_error
+        assert session.uploader.lost == {}
+
+        await session.flush()
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == CONTENT
 
 
 async def test_block_file_restored_by_a_user_is_uploaded(power: Power) -> None:

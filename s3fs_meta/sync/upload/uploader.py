@@ -424,8 +424,14 @@ class Uploader:
         number = packs.create(self._db, pack.key, len(pack.data))
         await self._make_durable()
         self._hook("pack intended")
-        with self._cache.writers.sending(len(pack.data)) as sent:
-            await self._put(pack, sent)
+        try:
+            with self._cache.writers.sending(len(pack.data)) as sent:
+                await self._put(pack, sent)
+        except trio.Cancelled:
+            # The object may exist, but its blocks will be in another pack.
+            self._db.begin_local()
+            packs.condemn(self._db, number)
+            raise
         self._hook("pack put")
         record = PackRecord(number, pack.key, len(pack.data))
         cut = self._cut

@@ -20,7 +20,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import KIB, LOOP_SLICE_ROWS, MIB, UPLOADS_MAX
 from s3fs_meta.meta.tables import cached_blocks, packs
-from s3fs_meta.model import BlockId, BlockState, ObjectKey
+from s3fs_meta.model import BlockId, BlockState, ObjectKey, PackState
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.objects.contact import note_sent
 from s3fs_meta.objects.contract import ETag
@@ -156,6 +156,26 @@ async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
+
+
+async def test_pack_of_a_cancelled_upload_is_condemned(power: Power) -> None:
+    """The blocks are uploaded in another pack, so garbage collection may delete the first one."""
+    faulty = FaultyStore(power.store)
+    async with power.session("a", store=faulty, tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        gate = faulty.hold("create")
+        async with running(session.flush):
+            await gate.wait_started()
+        gate.open()
+        [pack] = packs.iterate(session.db)
+        assert pack.state is PackState.CONDEMNED
+
+        await session.flush()
+        await session.close()
+    async with power.session("b") as session:
+        assert await read_file(session, ino) == CONTENT
+        assert packs.get(session.db, pack.pack).state is PackState.CONDEMNED
 
 
 async def test_pack_is_not_uploaded_again_after_its_reply_was_lost(power: Power) -> None:

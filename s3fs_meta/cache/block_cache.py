@@ -159,10 +159,10 @@ class BlockCache:
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
             raise exc  # the file of the copy failed, not the file of this block
-        if located.state in NOT_UPLOADED:
-            if located.pack is None:
-                raise exc
-            # The block is moving to another pack, and its row still has its old location.
+        if located.state in NOT_UPLOADED and located.pack is None:
+            raise exc
+        if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
+            # The block is moving to another pack, or its location is marked as damaged.
             self.suspects.blocks.add(located.block)
             raise NotLocalError(located.block) from exc
         _log.warning(

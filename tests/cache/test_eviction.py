@@ -1,12 +1,13 @@
 """Eviction of clean blocks and blocks at damaged locations."""
 
+import os
 import threading
 
 import pytest
 import trio
 
 from s3fs_meta.cache import eviction
-from s3fs_meta.errors import LostBlockError, ShortageError
+from s3fs_meta.errors import LostBlockError, NotLocalError, ObjectMissingError, ShortageError
 from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
@@ -197,6 +198,25 @@ async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench, ca
 
     assert bench.cache.read_local(bench.located(0), 0, 7) == b"damaged"
     assert bench.files.read(block, 0, 7) == b"damaged"
+
+
+async def test_unreadable_last_copy_stays_until_a_download_replaces_it(bench: CacheBench) -> None:
+    """The disk may read the file later, and the mark of a complete pack may be too broad."""
+    block = await bench.upload_content(b"damaged")
+    _damage(bench, block)
+    path = bench.files.root / "xxx" / f"{block:x}"
+    os.truncate(path, 3)
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 7)
+    bench.store.fail("get_range", ObjectMissingError("pack"), times=2)
+    with pytest.raises(ObjectMissingError):
+        await bench.cache.fetch(bench.located(0))
+    assert path.read_bytes() == b"dam"
+
+    await bench.cache.fetch(bench.located(0))
+
+    assert not bench.cache.suspects
+    assert bench.cache.read_local(bench.located(0), 0, 7) == b"damaged"
 
 
 async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:

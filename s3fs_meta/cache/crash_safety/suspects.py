@@ -64,7 +64,8 @@ class Suspects:
         """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
 
         A torn block that is sealed stays suspect until a download has replaced its file, because
-        the uploader needs its row.
+        the uploader needs its row. So does a block with an unreadable file, which the disk may
+        read later, if its location is marked as damaged.
 
         Returns:
             True if the block is valid, or if another task has verified or removed it in the
@@ -77,20 +78,30 @@ class Suspects:
         if located.block not in self.blocks:
             return True
         held = cached_blocks.get(self._db, located.block)
-        if not is_intact and held is not None and held.state is BlockState.SEALED:
+        if held is not None and (
+            (held.state is BlockState.SEALED and not is_intact)
+            or (is_intact is None and self._is_damaged(located.block))
+        ):
             return False
         self.blocks.discard(located.block)
         if not is_intact and held is not None:
             self._db.begin_local()
             self._forget(located.block)
-        return is_intact
+        return bool(is_intact)
 
-    def _is_intact(self, located: Located) -> bool:
-        """Return whether the file of a cached block matches the block's hash. Runs in a thread."""
+    def _is_damaged(self, block: BlockId) -> bool:
+        row = blocks.find(self._db, block)
+        return row is not None and blocks.is_damaged(self._db, row)
+
+    def _is_intact(self, located: Located) -> bool | None:
+        """Return whether the file of a cached block matches the block's hash. Runs in a thread.
+
+        Return None if the file is missing, short or unreadable.
+        """
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
         except LostBlockError:
-            return False
+            return None
         return self._keyring.block_hash(data) == located.hash
 
     async def verify_all(self) -> None:

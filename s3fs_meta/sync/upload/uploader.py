@@ -251,7 +251,7 @@ class Uploader:
             block = BlockId(exc.block)
             row = blocks.find(self._db, block)
             if row is not None and row.pack is not None:
-                self._stay(row)
+                self._stay(row, is_unreadable=True)
                 continue
             held = cached_blocks.get(self._db, block)
             ino = 0 if held is None else held.ino
@@ -294,7 +294,7 @@ class Uploader:
         row = blocks.find(self._db, block)
         return row is not None and row.pack is not None
 
-    def _stay(self, row: BlockRow) -> None:
+    def _stay(self, row: BlockRow, *, is_unreadable: bool = False) -> None:
         """Keep the old location of a block whose cached copy is missing or damaged."""
         _log.warning(
             "block %d stays in its old pack, because its cached copy is damaged or missing",
@@ -308,6 +308,10 @@ class Uploader:
         placement = Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
         if placements.apply(self._db, [placement]):
             self._cache.doom(row.block)
+        elif is_unreadable and blocks.is_damaged(self._db, row):
+            # The cached copy may be the last one, and the disk may read its file later.
+            self._cache.uploaded(row.block)
+            self._cache.suspects.blocks.add(row.block)
         else:
             self._cache.drop_copy(row.block)
         if self._cut is not None:

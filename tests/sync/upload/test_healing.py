@@ -286,6 +286,32 @@ async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> Non
             await read_file(session, evicted)
 
 
+async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(power: Power) -> None:
+    """The disk may read the last copy of a block later, so a failed upload does not remove it."""
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted, key = await _two_blocks(session)
+        del power.store.objects[key]
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, evicted)
+        path = session.files.root / "xxx" / f"{_located(session, cached_one).block:x}"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        assert await session.healer.heal() == 1
+        await session.flush()
+        await session.durability.sync_all()
+        with pytest.raises(ObjectMissingError):
+            await read_file(session, cached_one)
+
+        path.write_bytes(content)
+
+        assert await read_file(session, cached_one) == content
+        assert await session.healer.heal() == 1
+        await session.flush_at_end()
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, cached_one) == content
+
+
 async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
     power: Power,
 ) -> None:

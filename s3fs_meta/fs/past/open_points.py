@@ -259,7 +259,9 @@ class OpenPoints:
             point = self._open.get(txg)
             if point is not None and not point.users:
                 del self._open[txg]
-                await trio.to_thread.run_sync(_discard, point.volume)
+                # A cancellation here would leave the database open and its directory locked.
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(_discard, point.volume)
                 _log.info("closed the filesystem as of txg %d", txg)
 
 

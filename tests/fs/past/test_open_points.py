@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -42,6 +43,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.faults import raising
 from tests.fs.past.nowhere import nowhere
+from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import Power, write_file
 from tests.tasks import running
 
@@ -150,6 +152,40 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
             await trio.sleep(PAST_IDLE_S)
             while points.count:  # noqa: ASYNC110
                 await trio.sleep(1)
+
+
+class HeldStateDir(StateDir):
+    """A state directory whose removal waits for an event."""
+
+    removing = threading.Event()
+    may_remove = threading.Event()
+
+    @override
+    def remove(self) -> None:
+        self.removing.set()
+        self.may_remove.wait(WAIT_S_MAX)
+        super().remove()
+
+
+async def test_cancelled_request_removes_the_files_of_closed_points_in_time(
+    plain: Power, tmp_path: Path
+) -> None:
+    """A request that is cancelled while it closes several points leaves none of them behind."""
+    async with shipped(plain, PAST_POINTS_OPEN_MAX + 3) as (session, txgs):
+        points = points_of(session, lambda txg: HeldStateDir(tmp_path / f"snapshot {txg}"))
+        async with AsyncExitStack() as stack:
+            for txg in txgs[:-1]:
+                await stack.enter_async_context(points.kept_open(txg))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inodes_at, points, txgs[-1])
+            await until(HeldStateDir.removing.is_set)
+            nursery.cancel_scope.cancel()
+            HeldStateDir.may_remove.set()
+
+        assert len(snapshots_in(tmp_path)) == points.count
+        async with running(points.run):
+            await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) -> None:

@@ -120,10 +120,7 @@ class Evictor:
             slice_rows: the number of blocks to examine between two schedule points.
         """
         while self._lacks(size_bytes) and self._oldest() is not None:
-            victims = self._take_victims(size_bytes, slice_rows)
-            # The rows are already deleted, so a cancellation must not leave the files behind.
-            with trio.CancelScope(shield=True):
-                await self.remove_files(victims)
+            await self.remove_files(self._take_victims(size_bytes, slice_rows))
 
     async def drop(self, wanted: Sequence[BlockId], *, pinned: bool = False) -> Dropped:
         """Evict all clean blocks among *wanted*, in slices.
@@ -153,8 +150,7 @@ class Evictor:
                 victims.append(block)
                 total_bytes += held.size_bytes
             count += len(victims)
-            with trio.CancelScope(shield=True):
-                await self.remove_files(victims)
+            await self.remove_files(victims)
             await trio.lowlevel.checkpoint()
         return Dropped(count, total_bytes, kept)
 
@@ -169,9 +165,13 @@ class Evictor:
         return PINNED if is_kept else ""
 
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
-        """Remove the cache files of blocks without a row in ``cached_blocks``."""
+        """Remove the cache files of blocks without a row in ``cached_blocks``.
+
+        A cancellation does not leave files behind, because their rows are already deleted.
+        """
         self._files.let_go(blocks_gone)
-        await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:

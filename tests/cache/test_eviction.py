@@ -51,6 +51,20 @@ async def test_every_block_file_has_a_row_after_a_cancelled_eviction(bench: Cach
     assert len(list(bench.files.numbers())) == cache.index.total_count
 
 
+async def test_cancelled_removal_of_deleted_blocks_leaves_no_files_without_rows(
+    bench: CacheBench,
+) -> None:
+    """After a clean unmount, no later mount would search for files of old blocks."""
+    block = await bench.upload_content(b"content")
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await bench.cache.forget_gone([block])
+
+    assert bench.cache.index.get(block) is None
+    assert list(bench.files.numbers()) == []
+
+
 async def test_number_of_cached_blocks_is_limited(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

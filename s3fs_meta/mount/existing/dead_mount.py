@@ -25,7 +25,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
     left = mount_table.find(str(mountpoint))
     if left is None:
         return False
-    if targets.unquoted(left.source) != url:
+    if not targets.is_mount_of(left, url):
         raise SettingsError(
             f"another filesystem, {targets.unquoted(left.source)}, is mounted on {mountpoint}"
         )

@@ -132,7 +132,7 @@ def _given_a_url(mountpoint: str) -> str:
     if not colon or scheme not in _SCHEMES:
         return ""
     url = f"{scheme}://{'/' if scheme == 'local' else ''}{rest}"
-    places = [one.mountpoint for one in mount_table.read() if _is_mount_of(one, url)]
+    places = [one.mountpoint for one in mount_table.read() if is_mount_of(one, url)]
     where = f"it is mounted on {', '.join(places)}" if places else "it is not mounted on this host"
     return f"{url} is a URL, and this command takes a mountpoint; {where}"
 
@@ -146,8 +146,13 @@ def _given_a_path_below(path: str) -> str:
     return f"{path} is not a mountpoint; its filesystem is mounted on {nearest.mountpoint}"
 
 
-def _is_mount_of(mounted: Mounted, url: str) -> bool:
-    return mounted.fs_type == mount_table.FS_TYPE and unquoted(mounted.source) == url
+def is_mount_of(mounted: Mounted, url: str) -> bool:
+    """Return whether *mounted* is a mount of *url*.
+
+    As in ``state_paths.locate``, slashes at the end of a URL make no difference.
+    """
+    is_ours = mounted.fs_type == mount_table.FS_TYPE
+    return is_ours and unquoted(mounted.source).rstrip("/") == url.rstrip("/")
 
 
 def of_killed(mounted: Mounted) -> Target | None:

@@ -82,8 +82,7 @@ def _mounted(place: Target) -> Mounted | None:
     if place.mountpoint is not None:
         return mount_table.find(place.mountpoint) if place.mounted else None
     for mounted in reversed(mount_table.read()):
-        is_ours = mounted.fs_type == mount_table.FS_TYPE
-        if is_ours and targets.unquoted(mounted.source) == place.url:
+        if targets.is_mount_of(mounted, place.url):
             return mounted
     return None
 

@@ -71,7 +71,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
     flags = None if mounted is None else mount_table.flags_here(mounted)
     if mounted is None or flags is None:
         raise NotMountedError(path)
-    if targets.unquoted(mounted.source) != targets.unquoted(url):
+    if not targets.is_mount_of(mounted, targets.unquoted(url)):
         raise UsageError(f"{targets.unquoted(mounted.source)} is mounted on {path}, not {url}")
     given = given_by(options, flags)
     wanted = given.pop("read_only", None)

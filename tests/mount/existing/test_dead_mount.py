@@ -37,6 +37,7 @@ def test_only_a_mount_of_the_url_with_a_killed_daemon_counts_as_dead(
     program.kill(mounted.mountpoint)
 
     assert trio.run(dead_mount.is_left, mounted.mountpoint, mounted.url)
+    assert trio.run(dead_mount.is_left, mounted.mountpoint, f"{mounted.url}/")
     with pytest.raises(SettingsError, match="is mounted on"):
         trio.run(dead_mount.is_left, mounted.mountpoint, "local:///another")
 

@@ -334,6 +334,23 @@ def test_error_about_a_url_names_its_mountpoint(
     _require_error("/nowhere", "no s3fs-meta filesystem is mounted on /nowhere")
 
 
+@pytest.mark.parametrize(
+    ("mounted", "given", "same"),
+    [
+        ("local:///a", "local:///a/", True),
+        ("local:///a/", "local:///a", True),
+        ("local:///a%20b", "local:///a b", True),
+        ("local:///a", "local:///ab", False),
+        ("s3://bucket/", "s3://bucket", True),
+    ],
+)
+def test_slash_at_the_end_of_a_url_makes_no_difference(
+    mounted: str, given: str, *, same: bool
+) -> None:
+    assert targets.is_mount_of(Mounted("/mnt", "0:99", FS_TYPE, mounted), given) == same
+    assert not targets.is_mount_of(Mounted("/mnt", "0:99", "ext4", mounted), given)
+
+
 def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
     cachedir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

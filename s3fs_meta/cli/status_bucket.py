@@ -4,6 +4,7 @@ Owns: the fields, the texts, and the advice on the next command.
 Does not know: how the facts are read (``sync.history.overview``).
 """
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,7 +14,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.counted import counted
-from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.mount.existing.targets import Target, is_mount_of
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
@@ -56,6 +58,7 @@ def _fields(
 ) -> dict[str, Any]:
     superblock, lease, head, newest = found.superblock, found.lease, found.head, found.newest
     ours = lease is not None and lease.holder in read_holder(place.state)[:1]
+    here = None if lease is None or ours else _mountpoint(lease, place.url)
     return {
         "url": place.url,
         "mountpoint": None,
@@ -66,7 +69,7 @@ def _fields(
         "block_size_bytes": superblock.block_bytes,
         "page_size_bytes": superblock.page_size,
         "epoch": None if lease is None else lease.epoch,
-        "holder": None if lease is None else _holder(lease, ours=ours),
+        "holder": None if lease is None else _holder(lease, here, ours=ours),
         "txg": None if newest is None else newest.txg,
         "created_ns": None if newest is None else newest.time_ns,
         "proven": found.proven,
@@ -76,12 +79,24 @@ def _fields(
         "reached_txg": found.reached,
         "faults": list(found.faults),
         "requests": requests,
-        "next": options.command(*_next(found, ours=ours, access=access, url=place.url)),
+        "next": options.command(*_next(found, here, ours=ours, access=access, url=place.url)),
     }
 
 
-def _holder(lease: Lease, *, ours: bool) -> dict[str, Any]:
+def _mountpoint(lease: Lease, url: str) -> str | None:
+    """Return the mountpoint of the lease's holder on this host, or None if it has none.
+
+    The mount uses a different state directory than this command.
+    """
+    if lease.released or lease.host != socket.gethostname():
+        return None
+    found = (one.mountpoint for one in mount_table.read() if is_mount_of(one, url))
+    return next(found, None)
+
+
+def _holder(lease: Lease, here: str | None, *, ours: bool) -> dict[str, Any]:
     return {
+        "mountpoint": here,
         "host": lease.host,
         "pid": lease.pid,
         "since_ns": lease.since_ns,
@@ -103,8 +118,12 @@ def _image(found: Overview) -> dict[str, Any]:
     }
 
 
-def _next(found: Overview, *, ours: bool, access: options.BucketOptions, url: str) -> list[str]:
+def _next(
+    found: Overview, here: str | None, *, ours: bool, access: options.BucketOptions, url: str
+) -> list[str]:
     """Return the arguments of the command that the user should run next."""
+    if here is not None:
+        return ["status", here]
     if found.faults:
         return ["fsck", "-n", *access.words, url]
     assert found.lease is not None, "a lost lease is reported as a fault"
@@ -163,6 +182,8 @@ def _lease(fields: Mapping[str, Any]) -> str:
             f"free; host {holder['host']!r}, which mounted it at {since}, has uploaded all changes"
             " and released it"
         )
+    if holder["mountpoint"] is not None:
+        return f"held by this host since {since}, which has it mounted on {holder['mountpoint']}"
     if holder["this_host"]:
         return (
             f"held by this host since {since}, not released: it is mounted in another container,"

@@ -1,5 +1,6 @@
 """The status command for a filesystem that is not mounted on this host."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -69,6 +70,22 @@ def test_status_after_a_kill_on_this_host_does_not_advise_a_takeover(
     assert killed["lease"].startswith("held by this host since ")
     assert free["lease"].startswith("free; host ")
     assert free["missing"].startswith("nothing ")
+
+
+@pytest.mark.mount
+def test_status_with_another_cachedir_names_the_mountpoint_instead_of_a_takeover(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    program.environment["COLUMNS"] = "2000"
+    words = ("status", "--cachedir", str(tmp_path / "other"))
+
+    holder = json.loads(program.ok(*words, "--json", mounted.url, here=False))["holder"]
+    shown = program.ok(*words, f"{mounted.url}/", here=False)
+
+    assert (holder["mountpoint"], holder["this_host"]) == (str(mounted.mountpoint), False)
+    assert f"which has it mounted on {mounted.mountpoint}" in shown
+    assert f"s3fs-meta status {mounted.mountpoint}" in shown
+    assert "--takeover" not in shown
 
 
 @pytest.mark.mount

@@ -83,7 +83,7 @@ def diff(
     after: Annotated[
         str,
         typer.Argument(
-            metavar="AFTER",
+            metavar="[AFTER]",
             help="The later point in time.",
             autocompletion=completion.points_in_time,
         ),
@@ -91,7 +91,7 @@ def diff(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH",
+            metavar="[PATH]",
             help="With a URL: compare only this path, relative to the root, and paths below it.",
             show_default=False,
         ),

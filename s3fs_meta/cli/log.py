@@ -83,7 +83,7 @@ def log(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH",
+            metavar="[PATH]",
             help="With a URL: list only changes at or below this path, relative to the root.",
             show_default=False,
         ),

@@ -73,8 +73,8 @@ def restore(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATH",
-            help="Path to copy, relative to the root; default: all files.",
+            metavar="[PATH]...",
+            help="Paths to copy, relative to the root; default: all files.",
             show_default=False,
         ),
     ] = None,

@@ -67,7 +67,7 @@ def versions(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH", help="With a URL: path relative to the root.", show_default=False
+            metavar="[PATH]", help="With a URL: path relative to the root.", show_default=False
         ),
     ] = None,
     count: Annotated[

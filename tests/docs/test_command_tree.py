@@ -18,6 +18,13 @@ def test_usage_line_of_a_command_lists_its_arguments_in_order() -> None:
     usages = {command.words.name: command.usage for command in command_tree.read()}
 
     assert usages["mount"] == "s3fs-meta mount [OPTIONS] URL MOUNTPOINT"
+    assert usages["restore"] == "s3fs-meta restore [OPTIONS] URL [PATH]..."
+
+
+@pytest.mark.parametrize("command", command_tree.read(), ids=lambda command: command.words.name)
+def test_usage_line_of_a_command_marks_its_optional_arguments(command: Command) -> None:
+    for one in command.arguments:
+        assert one.names[0].startswith("[") == (not one.required), one.names
 
 
 def test_help_shows_a_placeholder_only_for_options_with_a_value() -> None:

@@ -94,8 +94,8 @@ def settings_page() -> str:
         "separated by commas.",
         "A later option overrides an earlier one that contradicts it; a comma in a value is written"
         " `\\,`.",
-        "Sizes have the units `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h` "
-        "or `d`.",
+        "Sizes have the units `K`, `M`, `G` or `T` (powers of 1024), times `ms`, `s`, `m`, `h`, "
+        "`d` or `w`.",
         f"Options of other programs that read fstab are ignored: {ignored}, `comment=…`, `x-…` and"
         " `X-…`.",
         f"Options that s3fs-meta does not support are refused with the reason: {refused}.",

@@ -40,9 +40,17 @@ _LIKENESS: Final = 0.7
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?", re.ASCII)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE | re.ASCII)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DURATION_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION_UNITS: Final = {
+    "": 1.0,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "w": 604_800.0,
+}
 
 _AGO: Final = re.compile(
     r"((?:\d+(?:\.\d+)?\s*(?:s|m|min|h|d|w)\s*)+)(?:-?ago)?", re.IGNORECASE | re.ASCII
@@ -109,7 +117,7 @@ def seconds(minimum: float) -> Callable[[str, str], float]:
             seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
         if not minimum <= seconds <= INTERVAL_S_MAX:
             raise UsageError(
-                f"{word}={text} is not between {minimum:g} s and 7 d; "
+                f"{word}={text} is not a time from {minimum:g} s to 7 d; "
                 f"write seconds, or for example {word}=5m"
             )
         return seconds
@@ -197,17 +205,21 @@ def listen_address(word: str, text: str) -> Address:
 def retention(word: str, text: str) -> int:
     """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time.
 
-    A unit is required: a user who means days must not delete the history by writing "30".
+    A unit is required: a user who means days must not delete the history by writing "30", or "6M"
+    for months.
     """
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
+    if match is not None and match[2] == "M":
+        raise UsageError(f"{word}={text}: write m for minutes, and {word}=180d for half a year")
     if match is not None and float(match[1]) and not match[2]:
         raise UsageError(f"{word}={text} has no unit; write for example {word}={match[1]}d")
     if match is not None:
         seconds = float(match[1]) * _DURATION_UNITS[(match[2] or "").lower()]
     if not 0 <= seconds <= RETENTION_S_MAX:
         raise UsageError(
-            f"{word}={text} is not between 0 and 100 years; write for example {word}=7d"
+            f"{word}={text} is not a time from 0 to 100 years; write for example "
+            f"{word}=7d or {word}=12h"
         )
     return int(seconds)
 

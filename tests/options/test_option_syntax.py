@@ -17,6 +17,7 @@ from s3fs_meta.options.option_syntax import (
     parse_size,
     point_in_time,
     point_of_txg,
+    retention,
 )
 
 
@@ -183,3 +184,27 @@ def test_point_in_time_with_non_ascii_digits_is_refused(text: str) -> None:
 def test_size_with_non_ascii_digits_is_refused() -> None:
     with pytest.raises(UsageError):
         parse_size("cachesize", "٣G", "10G")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("12h", 43_200), ("30 d", 2_592_000), ("2w", 1_209_600), ("5m", 300)],
+)
+def test_retention_accepts_every_unit(text: str, seconds: int) -> None:
+    assert retention("retention", text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("30", "has no unit; write for example retention=30d"),
+        ("6M", "write m for minutes"),
+        ("1y", "is not a time from 0 to 100 years"),
+        ("40000d", "is not a time from 0 to 100 years"),
+    ],
+)
+def test_retention_refuses_a_time_that_may_be_mistaken_for_a_longer_one(
+    text: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        retention("retention", text)

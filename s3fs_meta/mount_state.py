@@ -131,10 +131,12 @@ class MountStatus:
         FUSE requests skip this check, because the kernel may still write back earlier changes.
 
         Raises:
-            ReadOnlyStateError: the filesystem was remounted read-only.
+            ReadOnlyStateError: the filesystem was mounted or remounted read-only.
         """
         if self.kernel_read_only:
-            raise ReadOnlyStateError("remounted read-only")
+            raise ReadOnlyStateError(
+                "mounted read-only" if self.read_only else "remounted read-only"
+            )
 
     def require_writable(self) -> None:
         """Count the start of a change, or refuse the change.

@@ -110,6 +110,15 @@ def test_read_only_remount_refuses_new_changes() -> None:
     status.require_writable()
 
 
+def test_read_only_mount_is_not_reported_as_remounted() -> None:
+    status = MountStatus(read_only=True)
+    status.enter(MountState.SERVING)
+    status.kernel_read_only = True
+
+    with pytest.raises(ReadOnlyStateError, match="read-only: mounted read-only"):
+        status.require_kernel_writable()
+
+
 def test_promoted_follower_accepts_changes() -> None:
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)

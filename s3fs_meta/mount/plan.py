@@ -204,7 +204,10 @@ def _check_mountpoint(mountpoint: Path) -> None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
         return  # s3fs-meta is mounted here; its daemon may hang, so the caller queries it later
     if not os.path.lexists(path):
-        raise UsageError(f"mountpoint {path!r} does not exist; create it, or use --mkdir")
+        raise UsageError(
+            f"mountpoint {path!r} does not exist; create it, or use --mkdir, or in fstab "
+            "X-mount.mkdir"
+        )
     if not os.path.isdir(path):
         raise UsageError(f"mountpoint {path!r} is not a directory")
 

@@ -67,7 +67,7 @@ def test_mountpoint_must_be_an_unused_directory(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="is not a directory"):
         make_plan(URL, tmp_path / "file", MountOptions())
-    with pytest.raises(UsageError, match="does not exist; create it, or use --mkdir"):
+    with pytest.raises(UsageError, match=r"create it, or use --mkdir, or in fstab X-mount\.mkdir"):
         make_plan(URL, tmp_path / "missing", MountOptions())
     with pytest.raises(UsageError, match="another filesystem is mounted"):
         make_plan(URL, Path("/proc"), MountOptions())

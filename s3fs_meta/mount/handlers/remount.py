@@ -162,7 +162,8 @@ class RemountHandlers:
             if field not in _FIELDS or shown_value(getattr(self._options, field)) != one["value"]:
                 raise UsageError(
                     f"a remount can change only ro and rw; to change the option {one['text']!r},"
-                    " unmount and mount again"
+                    " unmount and mount again (s3fs-meta set lists the options that can change"
+                    " while mounted)"
                 )
         wanted, session = arguments["read_only"], self._session
         if wanted is None:

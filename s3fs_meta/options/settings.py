@@ -28,6 +28,7 @@ IGNORED_WORDS: Final = frozenset(
         "acl",
         "async",
         "auto",
+        "default_permissions",  # is always in effect
         "defaults",
         "group",
         "loud",

@@ -62,7 +62,7 @@ def test_last_of_two_contradictory_mount_options_applies() -> None:
     [
         "defaults,_netdev,nofail,noauto,user,x-systemd.automount,x-gvfs-name=a",
         "user=bob",
-        "silent,acl,user_xattr,comment=x-gvfs-show,comment=a=b",
+        "silent,acl,user_xattr,default_permissions,comment=x-gvfs-show,comment=a=b",
         "loud,nolazytime,noiversion,nomand,symfollow,X-fstrim.notrim",
         "noatime,atime,nodiratime,diratime,strictatime,atime",
     ],

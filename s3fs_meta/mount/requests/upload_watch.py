@@ -91,7 +91,9 @@ def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
     per_s = upload.get("sent_bytes_per_s")
     if per_s is None:
         return ()
-    return (f"{human_bytes(per_s)}/s", f"about {human_duration(upload['left_s'])}")
+    speed, left_s = f"{human_bytes(per_s)}/s", upload["left_s"]
+    # Without content to upload, only metadata of unknown size remains.
+    return (speed, f"about {human_duration(left_s)}") if left_s else (speed,)
 
 
 class UploadWatch:

@@ -227,3 +227,4 @@ async def test_error_during_a_wait_for_uploads_is_not_an_exception_group(
 def test_upload_progress_omits_the_speed_if_it_is_unknown() -> None:
     assert rate_of({"sent_bytes_per_s": None, "left_s": None}) == ()
     assert rate_of({"sent_bytes_per_s": MIB, "left_s": 90.0}) == ("1 MiB/s", "about 2 min")
+    assert rate_of({"sent_bytes_per_s": MIB, "left_s": 0.0}) == ("1 MiB/s",)

@@ -131,7 +131,8 @@ def _find_all(exam: Examination) -> bool:
 
 
 def _find(exam: Examination, invariants: Sequence[Invariant]) -> bool:
-    exam.report.note("checking the invariants")
+    names = invariants[0].name if len(invariants) == 1 else "the invariants"
+    exam.report.note(f"checking {names}")
     broken = exam.broken(invariants)
     for number in broken:
         _list(exam, _BY_NUMBER[number])

@@ -38,6 +38,13 @@ def test_json_output_of_fsck_is_one_object(program: Program, place: Place) -> No
     }
 
 
+def test_verbose_fsck_names_each_step_once(program: Program, place: Place) -> None:
+    lines = program.run("fsck", "-n", "--verbose", place.url).stderr.splitlines()
+
+    assert "s3fs-meta: checking the invariants" in lines
+    assert len(lines) == len(set(lines))
+
+
 def test_fsck_exits_with_8_for_a_missing_filesystem(program: Program, tmp_path: Path) -> None:
     """An operational error of fsck has status 8, as the manual page fsck(8) documents."""
     assert program.run("fsck", "-n", f"local://{tmp_path}").returncode == 8

@@ -3,6 +3,7 @@
 import configparser
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -118,6 +119,33 @@ def test_commands_of_the_backup_unit_are_valid() -> None:
     kept = re.search(r'"KEEP=(.*)"', BACKUP.read_text())
     assert kept is not None
     assert {word for word in kept[1].split() if word.startswith("--")} <= inspect_options("keep")
+
+
+@pytest.mark.parametrize(
+    ("source", "mountpoint", "status"),
+    [
+        ("/home/", "/srv/home", 0),
+        ("/home/", "/home/me/cloud", 1),
+        ("/home", "/home/me/cloud", 1),
+        ("/home/", "/home-cloud", 0),
+        ("/", "/srv/home", 1),
+        ("/srv/home/a/", "/srv/home", 0),
+    ],
+)
+def test_backup_unit_refuses_a_source_that_contains_the_mountpoint(
+    source: str, mountpoint: str, status: int
+) -> None:
+    """Each backup would copy all earlier backups, because rsync would copy the mounted files."""
+    (line,) = re.findall(r"^ExecStartPre=(.*)$", BACKUP.read_text(), re.MULTILINE)
+    # systemd replaces "$$" and "%%" as described in systemd.service(5) and systemd.unit(5).
+    words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
+
+    done = subprocess.run(
+        words, env={"SOURCE": source, "MOUNTPOINT": mountpoint}, capture_output=True, check=False
+    )
+
+    assert done.returncode == status
+    assert (b"contains the mountpoint" in done.stderr) == (status != 0)
 
 
 def inspect_options(command: str) -> set[str]:

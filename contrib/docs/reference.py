@@ -74,6 +74,7 @@ def commands_page() -> str:
         "",
         "Every command prints its section of this page with `--help`.",
         "An error is one line on standard error; scripts use the [exit statuses](exit-codes.md).",
+        "[JSON output](json.md) lists the fields that each command prints with `--json`.",
         "",
     ]
     for command in command_tree.read():

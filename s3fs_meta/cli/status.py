@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, UsageError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.requests.control_api import request_status, request_unshipped
+from s3fs_meta.mount.requests.control_api import ask_each, request_status, request_unshipped
 from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge, worst
 from s3fs_meta.mount_errors import NotMountedError, OtherUserError, UnreachedDaemonError
 from s3fs_meta.options.option_syntax import parse_size, percent, seconds
@@ -222,12 +223,10 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     if not places:
         output.print_text(f"{HealthLevel.CRITICAL.name}: nothing is mounted")
         return int(HealthLevel.CRITICAL)
-    levels: list[HealthLevel] = []
-    for place in places:
-        verdict = trio.run(_verdict, place, limits)
+    verdicts = trio.run(ask_each, places, partial(_verdict, limits=limits))
+    for verdict in verdicts:
         output.print_text(verdict.text)
-        levels.append(verdict.level)
-    return int(worst(levels))
+    return int(worst([verdict.level for verdict in verdicts]))
 
 
 async def _verdict(place: Target, limits: Limits) -> MountHealth:
@@ -291,13 +290,14 @@ def _line(figures: Mapping[str, Any]) -> str:
 
 
 async def _all_figures() -> list[dict[str, Any]]:
-    found = []
-    for place in targets.all_mounted():
-        try:
-            found.append(await request_status(place))
-        except (NotMountedError, ControlError) as exc:
-            found.append({"url": place.url, "mountpoint": place.mountpoint, "state": exc.message})
-    return found
+    return await ask_each(targets.all_mounted(), _figures_or_reason)
+
+
+async def _figures_or_reason(place: Target) -> dict[str, Any]:
+    try:
+        return await request_status(place)
+    except (NotMountedError, ControlError) as exc:
+        return {"url": place.url, "mountpoint": place.mountpoint, "state": exc.message}
 
 
 async def _figures(place: Target, access: options.BucketOptions) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import trio
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.requests.control_api import request_status
+from s3fs_meta.mount.requests.control_api import ask_each, request_status
 from s3fs_meta.mount.statistics import prometheus
 from s3fs_meta.mount.statistics.prometheus import MountFigures
 from s3fs_meta.mount_errors import NotMountedError
@@ -26,7 +26,7 @@ def show(target: str | None, cachedir: Path | None) -> None:
 
 async def _readings(target: str | None, cachedir: Path | None) -> list[MountFigures]:
     if target is None:
-        return [await _reading(place) for place in targets.all_mounted()]
+        return await ask_each(targets.all_mounted(), _reading)
     try:
         place = targets.of_either(target, cachedir)
     except NotMountedError:

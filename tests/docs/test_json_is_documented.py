@@ -65,6 +65,7 @@ def test_page_names_each_field_of_commands_on_a_mount(program: Program, mounted:
         ("dropcache", (top,)),
         ("set", (top,)),
         ("clone", (top / "d", top / "e")),
+        ("clone", ("--at=now", top / "d", top / "e2")),
         ("lock", (top / "e",)),
         ("rm", ("--locked", top / "e")),
         ("keep", (top, "one")),

@@ -27,8 +27,9 @@ command, its arguments and its response; progress events may precede the respons
 """
 
 import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -42,7 +43,13 @@ from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.existing.targets import Target, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
-from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, FLUSH_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount.limits import (
+    CONTROL_ANSWER_S_MAX,
+    FLUSH_PAUSE_S,
+    HELD_PAUSE_S,
+    HELD_S_MAX,
+    MOUNTS_ASKED_MAX,
+)
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.host_state.state_dir import LockWatch
 
@@ -69,6 +76,7 @@ ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still 
 DETACHED: Final = "detached"  # state of a filesystem mounted only in other mount namespaces
 # Kind of outcome: a read-only mount left changes of an earlier mount without uploading them.
 READ_ONLY: Final = "read_only"
+_Reply = TypeVar("_Reply")
 
 
 class PastSource(NamedTuple):
@@ -86,6 +94,26 @@ async def request_status(place: Target) -> dict[str, Any]:
         ControlError: the daemon did not answer in time.
     """
     return await _ask_at_once(place, STATUS)
+
+
+async def ask_each(
+    places: Sequence[Target], request: Callable[[Target], Awaitable[_Reply]]
+) -> list[_Reply]:
+    """Send a request to each mount at the same time; return the replies in the order of *places*.
+
+    So the command waits only once for CONTROL_ANSWER_S_MAX if several daemons do not answer.
+    """
+    replies: dict[int, _Reply] = {}
+    limiter = trio.CapacityLimiter(MOUNTS_ASKED_MAX)
+
+    async def ask(number: int) -> None:
+        async with limiter:
+            replies[number] = await request(places[number])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(places)):
+            nursery.start_soon(ask, number)
+    return [replies[number] for number in range(len(places))]
 
 
 async def request_requesters(place: Target, within_s: float) -> dict[str, Any]:

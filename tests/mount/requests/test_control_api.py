@@ -33,6 +33,27 @@ class Watching(TerminalFront):
         self.shown.append((what, done, total))
 
 
+async def test_several_mounts_are_asked_at_the_same_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A daemon that does not answer must not delay the request to another one."""
+    places = [Target(f"local:///{name}", Path(name)) for name in "abc"]
+    asked: set[str] = set()
+    all_asked = trio.Event()
+
+    async def reply(place: Target) -> str:
+        asked.add(place.url)
+        if len(asked) == len(places):
+            all_asked.set()
+        await all_asked.wait()
+        return place.url
+
+    with trio.fail_after(CONTROL_ANSWER_S_MAX):
+        replies = await control_api.ask_each(places, reply)
+
+    assert replies == [place.url for place in places]
+
+
 async def test_error_about_a_missing_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
     """The error contains the URL or path that the user gave, instead of the state directory."""
     with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x$"):

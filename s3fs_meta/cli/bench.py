@@ -397,7 +397,7 @@ def _row(result: Result) -> list[str]:
     else:
         amount = f"{result.operations:,}"
         rate = f"{result.operations / result.seconds:,.0f}"
-    times = (f"{_at(result, part):.3g} ms" for part in (0.5, 0.99, 1.0))
+    times = (f"{output.human_number(_at(result, part))} ms" for part in (0.5, 0.99, 1.0))
     return [result.what, amount, rate, *times]
 
 

@@ -13,6 +13,7 @@ from s3fs_meta.errors import UnprintedKeyError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
+_THREE_DIGITS = 99.95  # from here on, three digits are before the decimal point
 _SECOND_IN_MS = 0.9995  # times below this number of seconds are shown in ms
 _MS_IN_US = 0.0009995  # times below this number of seconds are shown in µs
 _SHORT_S = 10.0
@@ -111,13 +112,18 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     Console(markup=False, highlight=False, width=width).print(table)
 
 
+def human_number(value: float) -> str:
+    """Return a number with three significant digits, or more before the decimal point."""
+    return f"{value:.3g}" if value < _THREE_DIGITS else f"{value:.0f}"
+
+
 def human_bytes(size_bytes: float) -> str:
-    """Return a size with a unit and three significant digits."""
+    """Return a size with a unit, and with at least three significant digits."""
     for unit in _UNITS[:-1]:
         if size_bytes < _STEP:
-            return f"{size_bytes:.3g} {unit}" if unit != "B" else f"{size_bytes:.0f} B"
+            return f"{human_number(size_bytes)} {unit}" if unit != "B" else f"{size_bytes:.0f} B"
         size_bytes /= _STEP
-    return f"{size_bytes:.3g} {_UNITS[-1]}"
+    return f"{human_number(size_bytes)} {_UNITS[-1]}"
 
 
 def human_duration(time_s: float) -> str:

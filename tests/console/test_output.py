@@ -53,9 +53,17 @@ def test_tables_escape_control_characters(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(
     ("size_bytes", "expected"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (5 << 40, "5 TiB"),
+        (1020 << 10, "1020 KiB"),
+        (999.6 * 2**20, "1000 MiB"),
+    ],
 )
-def test_sizes_are_printed_with_binary_units(size_bytes: int, expected: str) -> None:
+def test_sizes_are_printed_with_binary_units(size_bytes: float, expected: str) -> None:
     assert output.human_bytes(size_bytes) == expected
 
 

@@ -11,7 +11,7 @@ from s3fs_meta.browse.page_server import page
 from s3fs_meta.browse.pages.wanted import WrongAddressError
 from s3fs_meta.browse.sources.mount_watch import MountWatch, Sample
 from s3fs_meta.browse.templates import Render
-from s3fs_meta.console.output import human_bytes, human_duration
+from s3fs_meta.console.output import human_bytes, human_duration, human_number
 from s3fs_meta.mount.http_server import Reply
 
 WIDTH: Final = 300.0
@@ -41,7 +41,7 @@ def _bytes_per_s(value: float) -> str:
 
 
 def _per_s(value: float) -> str:
-    return f"{value:.3g}/s"
+    return f"{human_number(value)}/s"
 
 
 SERIES: Final = (
@@ -54,7 +54,7 @@ SERIES: Final = (
     Series("median", "Median request time", human_duration),
     Series("slowest", "99th percentile request time", human_duration),
     Series("store", "Requests to the bucket", _per_s),
-    Series("cost", "Cost per day at this rate", lambda value: f"{value:.3g}"),
+    Series("cost", "Cost per day at this rate", human_number),
 )
 
 

@@ -57,7 +57,7 @@ format: venv  ## rewrite the sources in the one format, mend what can be mended
 
 # The pages and folders without wording that contrib/lint/prose.py finds; the rest of docs is generated.
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Makefile .ci changes contrib s3fs_meta tests \
-	$(filter-out docs/reference/% docs/design/invariants.md,$(shell git ls-files 'docs/*.md')) docs/reference/metrics.md
+	$(filter-out docs/reference/% docs/design/invariants.md,$(shell git ls-files 'docs/*.md')) docs/reference/metrics.md docs/reference/json.md
 
 lint: venv  ## ruff, flake8-async, spelling, wording
 	$(BIN)/ruff check .

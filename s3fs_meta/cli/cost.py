@@ -56,6 +56,7 @@ _Prices = Annotated[
 ]
 _SPANS = ("today", "last_30_days", "per_month")
 _CENT = 0.01
+_SHOWN_MIN = 0.0001  # a smaller amount would be printed with an exponent
 _CAUSES = {
     "data": "packs of data",
     "changelogs": "changelogs",
@@ -182,4 +183,6 @@ def _money(amount: float) -> str:
     """Return an amount with two decimals, or a smaller amount with one significant digit."""
     if not amount:
         return "0"
+    if amount < _SHOWN_MIN:
+        return f"<{_SHOWN_MIN}"
     return f"{amount:,.2f}" if amount >= _CENT else f"{amount:.1g}"

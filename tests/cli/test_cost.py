@@ -18,6 +18,8 @@ def test_cost_command_reports_the_requests_of_a_mount(program: Program, mounted:
 
     found = json.loads(program.ok("cost", "--json", mounted.mountpoint))
     text = program.ok("cost", mounted.mountpoint)
+    assert " <0.0001 " in text
+    assert "e-0" not in text
     program.ok("umount", mounted.mountpoint)
     later = json.loads(program.ok("cost", "--json", mounted.url))
 

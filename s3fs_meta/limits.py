@@ -275,9 +275,9 @@ STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
 OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; few, to notice a slow response early
-STORE_TEXT_BYTES_MAX: Final = (
-    8 * MIB
-)  # maximum size of a listing or an error; S3 sends less than 7 MiB
+STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # largest listing or error; S3 sends less than 7 MiB
+CREDENTIALS_BYTES_MAX: Final = 64 * KIB  # longest response with credentials; they have a few KiB
+CREDENTIAL_PROCESS_S_MAX: Final = 60.0  # time of a credential_process, as in the AWS SDK for Go
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # maximum time to delete a probe object or abort an upload
 

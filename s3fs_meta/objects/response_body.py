@@ -243,15 +243,20 @@ class HttpSession(Protocol):
 
 
 class BoundedSession:
-    """An HTTP session with limits: the time of each response, and STORE_TEXT_BYTES_MAX for a text.
+    """An HTTP session with limits: the time of each response, and the size of a text.
 
     botocore reads texts completely before it parses them. A server with a fault, or another server
     at the same address, could send a text that fills the memory.
     """
 
-    def __init__(self, inner: HttpSession, send_timeout_s: float) -> None:
+    def __init__(
+        self,
+        inner: HttpSession,
+        send_timeout_s: float,
+        text_bytes_max: int = STORE_TEXT_BYTES_MAX,
+    ) -> None:
         """Limit the time for each sent piece to *send_timeout_s*, and the responses."""
-        self._inner = inner
+        self._inner, self._text_bytes_max = inner, text_bytes_max
         pools = getattr(inner, "_pool_classes_by_scheme", None)
         if isinstance(pools, dict):  # a version may lack the attribute, because it is private
             pools.update(_timed_pools(send_timeout_s))
@@ -270,7 +275,7 @@ class BoundedSession:
         if request.stream_output and response.status_code < HTTPStatus.MULTIPLE_CHOICES:
             return response
         headers: Any = response.headers
-        text = _Received(_read_text(response))
+        text = _Received(_read_text(response, self._text_bytes_max))
         return AWSResponse(response.url, response.status_code, headers, text)
 
     def close(self) -> None:
@@ -289,19 +294,17 @@ class _Received:
         return iter(self._pieces)
 
 
-def _read_text(response: AWSResponse) -> list[bytes]:
+def _read_text(response: AWSResponse, bytes_max: int) -> list[bytes]:
     unknown: Any = None  # the response to a HEAD request has a length, but no body
     body = StreamingBody(response.raw, unknown)
     source = ResponseBody(body)
-    length = STORE_TEXT_BYTES_MAX if source.length is None else source.length
-    source.allow(min(length, STORE_TEXT_BYTES_MAX))
+    length = bytes_max if source.length is None else source.length
+    source.allow(min(length, bytes_max))
     pieces, received_bytes = [], 0
     while piece := body.read(STORE_BODY_CHUNK_BYTES):
         pieces.append(piece)
         received_bytes += len(piece)
-        if received_bytes > STORE_TEXT_BYTES_MAX:
+        if received_bytes > bytes_max:
             body.close()
-            raise ResponseParserError(
-                f"the text of the response has more than {STORE_TEXT_BYTES_MAX} bytes"
-            )
+            raise ResponseParserError(f"the text of the response has more than {bytes_max} bytes")
     return pieces

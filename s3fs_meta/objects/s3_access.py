@@ -13,8 +13,9 @@ import contextlib
 import functools
 import hashlib
 import os
+import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -24,15 +25,28 @@ import botocore.session
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleProvider,
+    ContainerProvider,
+    InstanceMetadataProvider,
+    ProcessProvider,
+)
 from botocore.endpoint import Endpoint
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 from botocore.handlers import add_expect_header
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParser, ResponseParserError, ResponseParserFactory
 from botocore.response import StreamingBody
 from typing_extensions import override
 
-from s3fs_meta.limits import STORE_CONNECT_TIMEOUT_S, STORE_READ_TIMEOUT_S, STORE_THREADS_MAX
+from s3fs_meta.limits import (
+    CREDENTIAL_PROCESS_S_MAX,
+    CREDENTIALS_BYTES_MAX,
+    STORE_CONNECT_TIMEOUT_S,
+    STORE_READ_TIMEOUT_S,
+    STORE_TEXT_BYTES_MAX,
+    STORE_THREADS_MAX,
+)
 from s3fs_meta.objects.response_body import BoundedSession
 from s3fs_meta.objects.s3_errors import ExpiredCredentialsError, UnreadableCredentialsError
 
@@ -52,6 +66,7 @@ class S3Place(NamedTuple):
     profile: str | None = None
     connect_timeout_s: float = STORE_CONNECT_TIMEOUT_S
     read_timeout_s: float = STORE_READ_TIMEOUT_S
+    process_timeout_s: float = CREDENTIAL_PROCESS_S_MAX
 
 
 class _Made(NamedTuple):
@@ -131,9 +146,9 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     session = boto3.Session(
         profile_name=place.profile, region_name=place.region, botocore_session=inner
     )
-    inner.register_component(
-        "credential_provider", _CredentialProvider(inner.get_component("credential_provider"))
-    )
+    resolver = inner.get_component("credential_provider")
+    _bound_sources(resolver.providers, place.process_timeout_s)
+    inner.register_component("credential_provider", _CredentialProvider(resolver))
     credentials = session.get_credentials()
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
     # The header "Expect: 100-continue" would add a round trip to each PUT,
@@ -167,6 +182,82 @@ def _listed_errors() -> Iterator[None]:
         raise  # the error may be temporary, for example a lack of memory
     except Exception as exc:
         raise UnreadableCredentialsError(error=f"{type(exc).__name__}: {exc}") from exc
+
+
+def _bound_sources(sources: Iterable[Any], process_timeout_s: float) -> None:
+    """Limit the time of the sources of credentials that make no client.
+
+    botocore limits only the pause between two pieces of a response of a metadata server, and not
+    the time of a credential_process. The attributes are private; a version may lack them.
+    """
+    for source in sources:
+        if isinstance(source, ContainerProvider):
+            _bound_session(getattr(source, "_fetcher", None))
+        elif isinstance(source, InstanceMetadataProvider):
+            _bound_session(getattr(source, "_role_fetcher", None))
+        elif isinstance(source, ProcessProvider):
+            popen = functools.partial(_TimedProcess, limit_s=process_timeout_s)
+            vars(source).update(_popen=popen)  # botocore creates the provider without a Popen
+        elif isinstance(source, AssumeRoleProvider):
+            _bound_builder(source, process_timeout_s)
+
+
+def _bound_session(fetcher: Any) -> None:
+    """Limit the time of each response to a fetcher of botocore, which has the timeout of a piece."""
+    session = getattr(fetcher, "_session", None)
+    if session is not None:
+        timeout_s = getattr(session, "_timeout", STORE_READ_TIMEOUT_S)
+        bounded = BoundedSession(session, timeout_s, CREDENTIALS_BYTES_MAX)
+        vars(fetcher).update(_session=bounded)  # the class creates its session itself
+
+
+def _bound_builder(source: Any, process_timeout_s: float) -> None:
+    """Limit the sources of the profile from which a role is assumed."""
+    builder = getattr(source, "_profile_provider_builder", None)
+    if builder is not None:
+        bounded = _BoundedBuilder(builder, process_timeout_s)
+        vars(source).update(_profile_provider_builder=bounded)  # botocore creates the builder
+
+
+class _BoundedBuilder:
+    """Makes the sources of a profile from which a role is assumed, with limits."""
+
+    def __init__(self, inner: Any, process_timeout_s: float) -> None:
+        self._inner, self._process_timeout_s = inner, process_timeout_s
+
+    def providers(self, *arguments: Any, **options: Any) -> "list[Any]":
+        """Return the sources of credentials of a profile."""
+        found: list[Any] = self._inner.providers(*arguments, **options)
+        _bound_sources(found, self._process_timeout_s)
+        return found
+
+
+class _TimedProcess(subprocess.Popen[bytes]):
+    """A credential_process that is killed if it does not end in time."""
+
+    def __init__(self, *arguments: Any, limit_s: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limit_s = limit_s
+
+    @override
+    def communicate(
+        self, input: bytes | None = None, timeout: float | None = None
+    ) -> tuple[bytes, bytes]:
+        """Return the output of the process.
+
+        Raises:
+            CredentialRetrievalError: the process did not end in time.
+        """
+        try:
+            return super().communicate(input, timeout or self._limit_s)
+        except subprocess.TimeoutExpired as exc:
+            self.kill()
+            with self:  # closes the pipes and waits
+                pass
+            raise CredentialRetrievalError(
+                provider=ProcessProvider.METHOD,
+                error_msg=f"the credential_process did not end within {self._limit_s:g} s",
+            ) from exc
 
 
 class _CredentialProvider:
@@ -208,11 +299,14 @@ class _BoundedClient(BaseClient):
     """A client with limits for responses; see ``BoundedSession``."""
 
     def __init__(self, **parts: Any) -> None:
-        endpoint = parts["endpoint"]
-        session: Any = BoundedSession(endpoint.http_session, parts["client_config"].read_timeout)
+        endpoint, service = parts["endpoint"], parts["service_model"].endpoint_prefix
+        text_bytes_max = STORE_TEXT_BYTES_MAX if service == "s3" else CREDENTIALS_BYTES_MAX
+        session: Any = BoundedSession(
+            endpoint.http_session, parts["client_config"].read_timeout, text_bytes_max
+        )
         parts["endpoint"] = _Endpoint(
             endpoint.host,
-            parts["service_model"].endpoint_prefix,
+            service,
             parts["event_emitter"],
             _Parsers(),
             session,

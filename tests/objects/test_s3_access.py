@@ -1,6 +1,7 @@
 """The configuration of boto3 and its credentials."""
 
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.errors import StoreAccessError, TransientStoreError
+from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError
 from s3fs_meta.limits import KIB, PACK_BYTES_MAX, PACK_BYTES_TARGET
 from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.retry import RetryingStore
@@ -237,20 +238,40 @@ async def test_profile_overrides_credentials_in_environment_variables(
     assert "Credential=OTHER/" in double.seen[0].headers["authorization"]
 
 
+# Sources of credentials, each with the environment variables that select it; {url} is the server.
+DRIPPING_SOURCES = {
+    "sts": {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "{folder}/token",
+        "AWS_ROLE_ARN": "arn:aws:iam::1:role/backup",
+        "AWS_ENDPOINT_URL_STS": "{url}",
+    },
+    "instance metadata": {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "{url}"},
+    "container": {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{url}/role"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "begin",
+    [b"HTTP/1.1 200 OK\r\nX-Slow:", b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"],
+    ids=["header", "body"],
+)
+@pytest.mark.parametrize("source", DRIPPING_SOURCES)
 async def test_credential_server_that_responds_byte_by_byte_times_out(
-    double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, begin: bytes
 ) -> None:
     """A thread that fetches credentials does not wait without limit."""
     (tmp_path / "token").write_text("token")
+    monkeypatch.setenv("AWS_METADATA_SERVICE_TIMEOUT", "1")
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", double.url)
-    double.answer_always(Drip(b"HTTP/1.1 200 OK\r\nX-Slow:", pause_s=0.01))
+    for name, value in DRIPPING_SOURCES[source].items():
+        monkeypatch.setenv(name, value.format(url=double.url, folder=tmp_path))
+    double.answer_always(Drip(begin, pause_s=0.01))
     store = S3Store(BUCKET, place=S3Place("http://127.0.0.1:1", read_timeout_s=0.2))
 
-    with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
+    with trio.fail_after(WAIT_S_MAX), pytest.raises(StoreError):
         await store.get(KEY, PACK_BYTES_MAX)
 
     assert double.seen
@@ -322,6 +343,29 @@ async def test_missing_credential_process_is_reported_without_retries(
 
     with pytest.raises(StoreAccessError, match=r"/absent/program.*credential_process"):
         await S3Store(BUCKET, place=S3Place(double.url)).put(KEY, b"")
+
+
+@pytest.mark.usefixtures("print_credentials")
+@pytest.mark.parametrize("profile", [None, "role"])
+async def test_credential_process_that_does_not_end_is_killed(
+    double: S3Double, tmp_path: Path, profile: str | None
+) -> None:
+    """A credential_process is killed, also if its credentials are used to assume a role."""
+    pid = tmp_path / "pid"
+    (tmp_path / "config").write_text(
+        f"[default]\ncredential_process = sh -c 'echo $$ >{pid}; exec sleep 1000'\n"
+        "[profile role]\nrole_arn = arn:aws:iam::1:role/backup\nsource_profile = default\n"
+    )
+    place = S3Place(double.url, profile=profile, process_timeout_s=0.2)
+
+    with (
+        trio.fail_after(WAIT_S_MAX),
+        pytest.raises(TransientStoreError, match="did not end within"),
+    ):
+        await S3Store(BUCKET, place=place).put(KEY, b"")
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 # --- choice of the region -------------------------------------------------------------------------

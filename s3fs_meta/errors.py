@@ -300,6 +300,14 @@ class StoreAccessError(PermanentStoreError):
         self.key, self.code, self.advice = key, code, advice
 
 
+class CredentialsError(StoreAccessError):
+    """There are no valid credentials for the store, so no request was sent to it."""
+
+    def __init__(self, key: str, code: str, advice: str) -> None:
+        super().__init__(key, code, advice)
+        self.reword(f"no valid credentials for {_object(key)}: {code}; {advice}")
+
+
 class PreconditionError(PermanentStoreError):
     """A conditional write failed, because another process wrote the object first."""
 

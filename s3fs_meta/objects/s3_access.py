@@ -48,7 +48,11 @@ from s3fs_meta.limits import (
     STORE_THREADS_MAX,
 )
 from s3fs_meta.objects.response_body import BoundedSession
-from s3fs_meta.objects.s3_errors import ExpiredCredentialsError, UnreadableCredentialsError
+from s3fs_meta.objects.s3_errors import (
+    ExpiredCredentialsError,
+    RefusedCredentialsError,
+    UnreadableCredentialsError,
+)
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
@@ -172,8 +176,10 @@ def _listed_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (BotoCoreError, ClientError):
+    except BotoCoreError:
         raise
+    except ClientError as exc:
+        raise RefusedCredentialsError(refusal=exc) from exc
     except RuntimeError as exc:
         raise ExpiredCredentialsError from exc
     except OSError as exc:

@@ -17,6 +17,7 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
 from s3fs_meta.errors import (
+    CredentialsError,
     FormatError,
     ObjectMissingError,
     PreconditionError,
@@ -65,6 +66,18 @@ _REGION_CODES: Final = frozenset(
     }
 )
 EXPIRED_CODES: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_UNKNOWN_KEY_CODES: Final = frozenset({"InvalidAccessKeyId", "XAdminUserNotFound"})  # versitygw's
+# After these errors, the credentials are read again: they may have been replaced.
+RENEWABLE_CODES: Final = (
+    EXPIRED_CODES
+    | _UNKNOWN_KEY_CODES
+    | {
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+    }
+)
 
 _POLICY: Final = (
     "these credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload"
@@ -82,13 +95,29 @@ _ADVICE: Final[Mapping[str, str]] = {
     "Forbidden": _POLICY,
     "403": _POLICY,
     "AccountProblem": "the account is suspended or unpaid",
-    "InvalidAccessKeyId": f"the store does not know the access key; {_KEYS}",
-    "XAdminUserNotFound": f"the store does not know the access key; {_KEYS}",  # versitygw's code
+    **dict.fromkeys(_UNKNOWN_KEY_CODES, f"the store does not know the access key; {_KEYS}"),
     "InvalidSecurity": _KEYS,
     "InvalidToken": f"the session token is not valid; {_KEYS}",
     "SignatureDoesNotMatch": f"the secret key is wrong, or a proxy changes requests; {_KEYS}",
     **dict.fromkeys(EXPIRED_CODES, _EXPIRED),
 }
+
+
+# The services that issue temporary credentials, by the name of the request; all others are AWS STS.
+_ISSUERS: Final[Mapping[str, str]] = {
+    "GetRoleCredentials": "AWS SSO",
+    "CreateToken": "AWS SSO",
+    "CreateOAuth2Token": "AWS sign-in",
+}
+_SOURCE_KEYS: Final = "check the credentials with which the AWS configuration requests the role"
+_ISSUER_ADVICE: Final[Mapping[str, str]] = {
+    "InvalidClientTokenId": _SOURCE_KEYS,
+    "UnrecognizedClientException": _SOURCE_KEYS,
+    "SignatureDoesNotMatch": _SOURCE_KEYS,
+    "RegionDisabledException": "pass a --region in which AWS STS is active",
+    **dict.fromkeys(EXPIRED_CODES, f"renew the token or the credentials of that request; {_LOGIN}"),
+}
+_ROLE: Final = "check the role in the AWS configuration, and who may assume that role"
 
 
 class ExpiredCredentialsError(boto.BotoCoreError):
@@ -103,9 +132,15 @@ class UnreadableCredentialsError(boto.BotoCoreError):
     fmt = "the credentials cannot be read: {error}"
 
 
+class RefusedCredentialsError(boto.BotoCoreError):
+    """A service refused to issue temporary credentials; *refusal* is its response."""
+
+    fmt = "{refusal}"
+
+
 # The first match is used, so specific classes precede general ones.
 # The text of a connection error may contain an address, but no secret.
-_ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+_CREDENTIAL_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         boto.NoCredentialsError,
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials of the user "
@@ -125,6 +160,8 @@ _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.UnauthorizedSSOTokenError, _LOGIN),
     (boto.SSOTokenLoadError, _LOGIN),
     (boto.TokenRetrievalError, _LOGIN),
+)
+_ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.InvalidRegionError, "pass a valid --region"),
     (boto.NoRegionError, "pass --region"),
     (boto.EndpointResolutionError, "check --region and --endpoint-url"),
@@ -173,7 +210,7 @@ def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
         endpoint: URL of the server, added to the message if the server refused the request.
     """
     error = _translate(exc, key)
-    if endpoint and isinstance(error, StoreAccessError):
+    if endpoint and type(error) is StoreAccessError:
         return StoreAccessError(key, error.code, f"{error.advice} (endpoint {server_of(endpoint)})")
     return error
 
@@ -181,13 +218,15 @@ def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
 def _translate(exc: Exception, key: str) -> S3fsError:
     if isinstance(exc, boto.ClientError):
         return _from_answer(exc.response, key)
+    if isinstance(exc, RefusedCredentialsError):
+        return _from_issuer(exc.kwargs["refusal"], key)
     text = _connection_text(exc) or one_line(exc)
     for sign, (what, advice) in _TLS_ADVICE.items():
         if isinstance(exc, boto.SSLError) and sign in one_line(exc):
             return StoreAccessError(key, what, advice)
-    for kind, advice in _ACCESS_EXCEPTIONS:
-        if isinstance(exc, kind):
-            return StoreAccessError(key, text, advice)
+    refusal = _access_error(exc, text, key)
+    if refusal is not None:
+        return refusal
     unresolved = _resolution_error(exc)
     if unresolved is not None:
         what = f"the server's name in {_origin(exc)} cannot be resolved"
@@ -196,6 +235,17 @@ def _translate(exc: Exception, key: str) -> S3fsError:
     if isinstance(exc, _TRANSIENT_EXCEPTIONS):
         return TransientStoreError(key, text, unconnected=_is_unconnected(exc))
     return UnexpectedStoreError(key, f"{type(exc).__name__}: {text}")
+
+
+def _access_error(exc: Exception, text: str, key: str) -> StoreAccessError | None:
+    """Return an error for an exception that a wrong configuration causes, or None."""
+    for kind, advice in _CREDENTIAL_EXCEPTIONS:
+        if isinstance(exc, kind):
+            return CredentialsError(key, text, advice)
+    for kind, advice in _ACCESS_EXCEPTIONS:
+        if isinstance(exc, kind):
+            return StoreAccessError(key, text, advice)
+    return None
 
 
 def _connection_text(exc: Exception) -> str:
@@ -264,7 +314,9 @@ def _resolution_error(exc: Exception) -> socket.gaierror | None:
 
 
 def error_code(exc: Exception) -> str:
-    """Return the S3 error code of an error response, or '' if it has none."""
+    """Return the error code of an error response, or '' if it has none."""
+    if isinstance(exc, RefusedCredentialsError):
+        return error_code(exc.kwargs["refusal"])
     if isinstance(exc, boto.ClientError):
         return str(exc.response.get("Error", {}).get("Code", ""))
     return ""
@@ -312,6 +364,25 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
     if metadata.get("HTTPStatusCode") in _TRANSIENT_STATUSES and code not in _ADVICE:
         return TransientStoreError(key, code or f"HTTP {metadata['HTTPStatusCode']}")
     return from_code(code, one_line(error.get("Message", "")), key)
+
+
+def _from_issuer(refusal: boto.ClientError, key: str) -> S3fsError:
+    """Return an S3fsError for an error response of a service that issues credentials."""
+    operation = refusal.operation_name
+    issuer = _ISSUERS.get(operation, "AWS STS")
+    metadata = refusal.response.get("ResponseMetadata", {})
+    code = error_code(refusal)
+    if code in _SKEW_CODES:
+        skew = _skew(metadata.get("HTTPHeaders", {}).get("date"))
+        return TransientStoreError(key, f"{issuer} refused {operation}: {code}: {skew}")
+    status: int | None = metadata.get("HTTPStatusCode")
+    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
+        return TransientStoreError(
+            key, f"{issuer} failed at {operation}: {code or f'HTTP {status}'}"
+        )
+    text = one_line(refusal.response.get("Error", {}).get("Message", ""))
+    what = f"{issuer} refused {operation}: {f'{code}: {text}' if text else code}"
+    return CredentialsError(key, what, _ISSUER_ADVICE.get(code, _ROLE))
 
 
 def _skew(date: str | None) -> str:

@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError
+from s3fs_meta.errors import (
+    CredentialsError,
+    StoreAccessError,
+    StoreError,
+    TransientStoreError,
+)
 from s3fs_meta.limits import KIB, PACK_BYTES_MAX, PACK_BYTES_TARGET
 from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.retry import RetryingStore
@@ -161,12 +166,12 @@ def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return write
 
 
-def expired_unless(access_key: str) -> Callable[[Seen], Reply]:
-    """Return a function that responds with ExpiredToken unless the request has this access key."""
+def expired_unless(access_key: str, code: str = "ExpiredToken") -> Callable[[Seen], Reply]:
+    """Return a function that responds with an error unless the request has this access key."""
 
     def choose(seen: Seen) -> Reply:
         good = f"Credential={access_key}/" in seen.headers["authorization"]
-        return PUT_DONE if good else error(400, "ExpiredToken")
+        return PUT_DONE if good else error(400, code)
 
     return choose
 
@@ -275,6 +280,58 @@ async def test_credential_server_that_responds_byte_by_byte_times_out(
         await store.get(KEY, PACK_BYTES_MAX)
 
     assert double.seen
+
+
+@pytest.fixture
+def web_identity(double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let boto3 request the credentials of a role from the server with programmed responses."""
+    (tmp_path / "token").write_text("token")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", double.url)
+
+
+def refusal(status: int, code: str) -> Reply:
+    """Return an error response of AWS STS."""
+    inner = f"<Error><Code>{code}</Code><Message>as ordered</Message></Error>"
+    return Reply(status, f"<ErrorResponse>{inner}</ErrorResponse>".encode())
+
+
+@pytest.mark.usefixtures("web_identity")
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (403, "AccessDenied", "who may assume that role"),
+        (400, "ExpiredTokenException", "renew the token"),
+        (403, "InvalidClientTokenId", "check the credentials with which"),
+    ],
+)
+async def test_refusal_of_sts_names_the_service_and_the_request(
+    double: S3Double, status: int, code: str, advice: str
+) -> None:
+    """The advice concerns the role; the bucket and its policy are not to blame."""
+    double.answer_always(refusal(status, code))
+    place = S3Place("http://127.0.0.1:1")
+
+    expected = f"AWS STS refused AssumeRoleWithWebIdentity: {code}: as ordered; .*{advice}"
+    with pytest.raises(CredentialsError, match=expected) as caught:
+        await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
+
+    assert "store refused" not in caught.value.message
+    assert "s3:" not in caught.value.message
+    assert "127.0.0.1" not in caught.value.message
+
+
+@pytest.mark.usefixtures("web_identity")
+@pytest.mark.parametrize(("status", "code"), [(400, "Throttling"), (503, "ServiceUnavailable")])
+async def test_overload_of_sts_is_transient(double: S3Double, status: int, code: str) -> None:
+    double.answer_always(refusal(status, code))
+
+    expected = f"AWS STS failed at AssumeRoleWithWebIdentity: {code}"
+    with pytest.raises(TransientStoreError, match=expected):
+        await S3Store(BUCKET, place=S3Place("http://127.0.0.1:1")).get(KEY, PACK_BYTES_MAX)
 
 
 # --- credentials of a program ---------------------------------------------------------------------

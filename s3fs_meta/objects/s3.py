@@ -55,8 +55,8 @@ from s3fs_meta.objects.contract import (
 from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
-    EXPIRED_CODES,
     FOREIGN,
+    RENEWABLE_CODES,
     error_code,
     from_code,
     one_line,
@@ -248,7 +248,7 @@ class S3Store:
             try:
                 return work(client)
             except FOREIGN as exc:
-                if error_code(exc) in EXPIRED_CODES and self._holder.renew(client):
+                if error_code(exc) in RENEWABLE_CODES and self._holder.renew(client):
                     code = f"{error_code(exc)}: credentials were renewed"
                     raise TransientStoreError(key, code) from exc
                 raise

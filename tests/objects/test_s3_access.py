@@ -192,6 +192,25 @@ async def test_expired_credentials_are_replaced_by_renewed_credentials(
     assert [seen.body for seen in double.seen] == [b"1", b"2", b"2"]
 
 
+@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"])
+async def test_replaced_access_key_is_read_after_the_store_refuses_the_earlier_key(
+    double: S3Double, credentials_file: Callable[[str], None], code: str
+) -> None:
+    """A mount survives the rotation of its access key, in which the earlier key is deleted."""
+    credentials_file("OLD")
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
+    double.answer_always(expired_unless("OLD", code))
+    await store.put(KEY, b"1")
+
+    double.answer_always(expired_unless("NEW", code))
+    with pytest.raises(StoreAccessError, match=code):
+        await store.put(KEY, b"2")
+    credentials_file("NEW")
+    await store.put(KEY, b"3")
+
+    assert [seen.body for seen in double.seen] == [b"1", b"2", b"3", b"3"]
+
+
 async def test_expired_credentials_without_a_renewal_are_reported(
     double: S3Double, credentials_file: Callable[[str], None]
 ) -> None:

@@ -444,9 +444,11 @@ class S3Store:
     def _finish_upload(
         self, key: ObjectKey, upload_id: str, parts: Any, client: "S3Client"
     ) -> None:
-        client.complete_multipart_upload(
+        answer = client.complete_multipart_upload(
             **self._named(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
         )
+        # S3 sends the status 200 before it makes the object; only the ETag shows that it exists.
+        _ = answer["ETag"]
 
     def _give_up_upload(self, key: ObjectKey, upload_id: str, client: "S3Client") -> None:
         try:

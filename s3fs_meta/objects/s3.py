@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import trio
@@ -67,7 +68,11 @@ from s3fs_meta.objects.s3_errors import (
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef, ObjectTypeDef
+    from mypy_boto3_s3.type_defs import (
+        GetObjectOutputTypeDef,
+        ObjectIdentifierTypeDef,
+        ObjectTypeDef,
+    )
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +90,7 @@ _CLASSES: Final = {
 }
 # Largest size that a listing may report: the largest number that fits into a column of SQLite.
 _LISTED_BYTES_MAX: Final = (1 << 63) - 1
+_DOCUMENTS: Final = ("text/", "application/xml")  # types of web pages and of errors
 _IF_FREE: Final = {"IfNoneMatch": "*"}
 
 
@@ -279,6 +285,7 @@ class S3Store:
         answer = client.get_object(**self._named(key))
         body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer.get("ETag", "")
         try:
+            _check_kind(key, answer)
             _check_length(key, size_bytes)
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
@@ -466,6 +473,19 @@ def _in_ns(when: datetime) -> int:
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:
     """Return *data*, copied if mutable, because the thread of a cancelled request may keep it."""
     return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
+
+
+def _check_kind(key: str, answer: "GetObjectOutputTypeDef") -> None:
+    """Raise TransientStoreError unless a response to GET has a complete object."""
+    status, kind = answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("ContentType", "")
+    if status != HTTPStatus.OK:
+        raise TransientStoreError(key, f"the response has the status {status} instead of 200")
+    if not answer.get("ETag") and kind.startswith(_DOCUMENTS):
+        raise TransientStoreError(
+            key,
+            f"the server sends a document of type {kind} instead of an object; check the endpoint"
+            " URL, and for a proxy or a login page",
+        )
 
 
 def _check_length(key: str, size_bytes: int) -> None:

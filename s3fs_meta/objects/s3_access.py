@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,7 @@ from s3fs_meta.objects.s3_errors import (
     ExpiredCredentialsError,
     RefusedCredentialsError,
     UnreadableCredentialsError,
+    server_of,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 USER_AGENT: Final = "s3fs-meta"
+_HTML: Final = re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype )?html\b", re.IGNORECASE | re.DOTALL)
 _CREDENTIAL_ATTEMPTS_MAX: Final = 3  # AWS STS reports some failures that are not S3 errors
 
 
@@ -383,6 +386,11 @@ class _Parser(ResponseParser):
     @override
     def parse(self, response: Any, shape: Any) -> Any:
         """Return the values in a response."""
+        if isinstance(response["body"], bytes) and _HTML.match(response["body"]):
+            raise ResponseParserError(
+                f"the server sends a web page (HTTP {response['status_code']}{_target(response)})"
+                " instead of a response of S3; check the endpoint URL, and for a proxy or a login page"
+            )
         try:
             parsed = self._inner.parse(response, shape)
         except ResponseParserError:
@@ -394,6 +402,12 @@ class _Parser(ResponseParser):
         if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
             raise ResponseParserError("the response has an invalid error code")
         return parsed
+
+
+def _target(response: Mapping[str, Any]) -> str:
+    """Return the server to which a response redirects, as part of a message; "" for none."""
+    server = server_of(response["headers"].get("location") or "")
+    return f", a redirection to {server}" if server else ""
 
 
 def _config(place: S3Place) -> Config:

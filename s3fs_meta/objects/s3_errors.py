@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -49,17 +50,16 @@ _TRANSIENT_CODES: Final = frozenset(
     }
 )
 # 520 to 527 and 530 come from a proxy that cannot reach the server.
-_TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 528), 530})
+# 304 comes from a cache, because no request asks whether an object has changed.
+_TRANSIENT_STATUSES: Final = frozenset({304, 408, 429, 500, 502, 503, 504, *range(520, 528), 530})
 _SKEW_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
-_MISSING_CODES: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+_MISSING_CODES: Final = frozenset({"NoSuchKey", "NotFound"})
 _PRECONDITION_CODES: Final = frozenset({"PreconditionFailed", "412"})
 _RANGE_CODES: Final = frozenset({"InvalidRange", "416"})
 _REGION_CODES: Final = frozenset(
     {
         "PermanentRedirect",
-        "301",
         "TemporaryRedirect",
-        "307",
         "AuthorizationHeaderMalformed",
         "IllegalLocationConstraintException",
         "InvalidRegion",
@@ -186,6 +186,8 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.EndpointConnectionError, "cannot connect to {0}"),
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
+_REDIRECTIONS: Final = frozenset({301, 302, 307, 308})
+_FOREIGN_SERVER: Final = "check the endpoint URL, and for a proxy"
 _CHECK: Final = "check the network and the endpoint URL"
 # Parts of OpenSSL's messages, each with the error code and the advice to report.
 _TLS_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
@@ -352,7 +354,9 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
     error = response.get("Error", {})
     metadata = response.get("ResponseMetadata", {})
     headers = metadata.get("HTTPHeaders", {})
-    code = str(error.get("Code", ""))
+    code, status = str(error.get("Code", "")), metadata.get("HTTPStatusCode")
+    if code in {"", str(status)}:
+        return _from_status(status, headers, key)
     if code in _SKEW_CODES:
         return TransientStoreError(key, f"{code}: {_skew(headers.get('date'))}")
     if code in _REGION_CODES:
@@ -361,9 +365,34 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
         if not region:
             advice = "the bucket is in another region; check --region and --endpoint-url"
         return StoreAccessError(key, code, advice)
-    if metadata.get("HTTPStatusCode") in _TRANSIENT_STATUSES and code not in _ADVICE:
-        return TransientStoreError(key, code or f"HTTP {metadata['HTTPStatusCode']}")
+    if status in _TRANSIENT_STATUSES and code not in _ADVICE:
+        return TransientStoreError(key, code)
     return from_code(code, one_line(error.get("Message", "")), key)
+
+
+def _from_status(status: int, headers: Mapping[str, str], key: str) -> S3fsError:
+    """Return an S3fsError for a response whose body has no error code of S3.
+
+    A server of S3 sends a code with each error of the requests that this program makes. Without it,
+    the response to a read does not prove that the object is missing.
+    """
+    region, server = headers.get("x-amz-bucket-region"), server_of(headers.get("location") or "")
+    what = f"HTTP {status} without an error code of S3"
+    if region:
+        return StoreAccessError(
+            key, what, f"the bucket may be in another region; pass --region {region}"
+        )
+    if status in _REDIRECTIONS and server:
+        advice = f"the server redirects to {server}; correct the endpoint URL"
+        return StoreAccessError(key, what, advice)
+    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return StoreAccessError(key, what, "the proxy requires a user and a password in its URL")
+    if status == HTTPStatus.NOT_FOUND or status in _TRANSIENT_STATUSES:
+        return TransientStoreError(key, f"{what}; {_FOREIGN_SERVER}")
+    error = from_code(str(status), "", key)
+    if isinstance(error, UnexpectedStoreError):
+        return UnexpectedStoreError(key, f"{what}; {_FOREIGN_SERVER}")
+    return error
 
 
 def _from_issuer(refusal: boto.ClientError, key: str) -> S3fsError:

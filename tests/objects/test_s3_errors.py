@@ -18,6 +18,7 @@ from tests.contract.store_contract import keys_of
 from tests.objects.s3_double import (
     AT_ONCE,
     BUCKET,
+    DELETED,
     KEY,
     PUT_DONE,
     Drop,
@@ -98,6 +99,70 @@ async def test_request_is_retried_after_an_html_response_from_a_proxy(
     double.answer(Reply(200, page), Reply(503, page), Reply(522, page), listing(["a"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
+
+
+PAGE = Reply(200, b"<html><body>Please log in</body></html>", {"Content-Type": "text/html"})
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        PAGE,
+        PAGE._replace(body=b" <!DOCTYPE html><html/>"),
+        PAGE._replace(status=403),
+        PAGE._replace(status=404),
+        PAGE._replace(status=302, headers={"Location": "http://login.example/?from=bucket"}),
+        Reply(404),
+        Reply(404, b'{"message": "no route"}'),
+        Reply(304),
+        Reply(200, b"<Error><Code>InternalError</Code></Error>", {"Content-Type": "text/xml"}),
+        Reply(204),
+        Reply(206, b"cont", {"ETag": '"1"', "Content-Range": "bytes 0-3/7"}),
+    ],
+)
+async def test_response_of_another_server_does_not_mean_that_an_object_is_missing_or_damaged(
+    double: S3Double, store: S3Store, foreign: Reply
+) -> None:
+    """A proxy or a login page responds for a while; then the read is complete."""
+    double.answer(foreign, Reply(200, b"content", {"ETag": '"1"'}))
+
+    fetched = await RetryingStore(store, AT_ONCE).get(KEY, PACK_BYTES_MAX)
+
+    assert fetched.data == b"content"
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_change_is_repeated_after_a_web_page(
+    double: S3Double, store: S3Store, status: int
+) -> None:
+    """Neither a deletion nor an upload is complete if a web page is the response."""
+    repeated = RetryingStore(store, AT_ONCE)
+    double.answer(PAGE._replace(status=status), DELETED)
+    await repeated.delete([KEY])
+    double.answer(PAGE._replace(status=status), PUT_DONE)
+    await repeated.put(KEY, b"content")
+
+    assert len(double.seen) == 4
+
+
+async def test_redirection_to_another_server_is_reported(double: S3Double, store: S3Store) -> None:
+    double.answer_always(Reply(301, headers={"Location": "https://s3.example/bucket"}))
+
+    with pytest.raises(StoreAccessError, match=r"redirects to https://s3\.example; cor"):
+        await store.get(KEY, PACK_BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(407, "the proxy requires a user and a password"), (405, "HTTP 405 without an error code")],
+)
+async def test_error_without_a_code_names_its_status(
+    double: S3Double, store: S3Store, status: int, text: str
+) -> None:
+    double.answer_always(Reply(status, b"<a>no</a>"))
+
+    with pytest.raises(StoreError, match=text):
+        await store.get(KEY, PACK_BYTES_MAX)
 
 
 @pytest.mark.parametrize("status", [520, 521, 523, 527, 530])

@@ -246,6 +246,14 @@ def _object(key: str) -> str:
 class StoreError(S3fsError):
     """A request to the object store failed."""
 
+    # Bytes that the last attempt sent and received; None if the store does not count them.
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+
+    def note_transfer(self, sent_bytes: int | None, received_bytes: int | None) -> None:
+        """Record the bytes that the last attempt sent and received."""
+        self.sent_bytes, self.received_bytes = sent_bytes, received_bytes
+
 
 class TransientStoreError(StoreError):
     """A store request failed, but a retry may succeed.

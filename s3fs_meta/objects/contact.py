@@ -59,6 +59,20 @@ def reporting_sent(report: Callable[[int], None]) -> Iterator[None]:
         _on_sent.reset(token)
 
 
+@contextmanager
+def counting_sent() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the number of bytes that the with-block has sent so far."""
+    sent_bytes, outer = 0, _on_sent.get()
+
+    def count(size_bytes: int) -> None:
+        nonlocal sent_bytes
+        sent_bytes += size_bytes
+        outer(size_bytes)
+
+    with reporting_sent(count):
+        yield lambda: sent_bytes
+
+
 def note_sent(size_bytes: int) -> None:
     """Report that the current request has sent a piece of its body."""
     _on_sent.get()(size_bytes)

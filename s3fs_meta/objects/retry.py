@@ -104,7 +104,9 @@ class _Attempts:
         await trio.sleep(delay_s)
 
     def _give_up(self, error: TransientStoreError, waited_s: float) -> NoReturn:
-        raise StoreUnavailableError(self._key, self._made, waited_s, error.code) from error
+        final = StoreUnavailableError(self._key, self._made, waited_s, error.code)
+        final.note_transfer(error.sent_bytes, error.received_bytes)
+        raise final from error
 
 
 def ignore_notice(_text: str) -> None:
@@ -138,7 +140,8 @@ class RetryingStore(StoreWrapper):
             jitter: random numbers for the pauses.
             notify: called once with a message if the store is slow or fails before its first
                 response.
-            charge: called before each retry to send or receive an object or a range.
+            charge: called before each retry to send or receive an object or a range, with the
+                bytes that the failed attempt transferred.
         """
         super().__init__(inner)
         self._charge = charge
@@ -216,7 +219,11 @@ class RetryingStore(StoreWrapper):
                 return await self._contact.watched(request)
             except TransientStoreError as exc:
                 await attempts.pause_after(exc)
-                self._charge(ObjectKey(key), sent_bytes, received_bytes)
+                self._charge(
+                    ObjectKey(key),
+                    _transferred(exc.sent_bytes, sent_bytes),
+                    _transferred(exc.received_bytes, received_bytes),
+                )
 
     async def _conditional(
         self, key: ObjectKey, data: bytes | memoryview, request: Callable[[], Awaitable[ETag]]
@@ -250,6 +257,11 @@ class RetryingStore(StoreWrapper):
         except (ObjectMissingError, ObjectTooLargeError):
             return None
         return stored.etag if stored.data == data else None
+
+
+def _transferred(counted_bytes: int | None, size_bytes: int) -> int:
+    """Return how many bytes of a body a failed attempt transferred; all if they are not counted."""
+    return size_bytes if counted_bytes is None else min(counted_bytes, size_bytes)
 
 
 def outage_of(store: ObjectStore) -> Outage:

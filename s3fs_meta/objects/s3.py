@@ -28,6 +28,7 @@ from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
     PreconditionError,
+    StoreError,
     TransientStoreError,
     UnexpectedStoreError,
 )
@@ -44,6 +45,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter, RequestClass
+from s3fs_meta.objects.contact import counting_sent
 from s3fs_meta.objects.contract import (
     ETag,
     Fetched,
@@ -102,15 +104,16 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The key and body size of a thread's current request; counted when the response arrives."""
+    """The key and body sizes of a thread's current request; counted when the response arrives."""
 
     def __init__(self) -> None:
         self.key = ""
         self.sent_bytes = 0
+        self.received_bytes = 0
 
     def begin(self, key: str) -> None:
         """Set the key for this thread's next requests, which have no body yet."""
-        self.key, self.sent_bytes = key, 0
+        self.key, self.sent_bytes, self.received_bytes = key, 0, 0
 
     def carry(self, sent_bytes: int) -> None:
         """Set the body size of this thread's next request."""
@@ -247,8 +250,17 @@ class S3Store:
     # --- run requests in a thread ----------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Call a function with the boto3 client; translate the errors of boto3."""
+        """Call a function with the boto3 client; an error has the number of transferred bytes."""
         self._current.begin(key)
+        with counting_sent() as sent:
+            try:
+                return self._translated(key, work)
+            except StoreError as exc:
+                exc.note_transfer(sent(), self._current.received_bytes)
+                raise
+
+    def _translated(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
+        """Call a function with the boto3 client; translate the errors of boto3."""
         try:
             client = self._holder.client()
             try:
@@ -334,6 +346,7 @@ class S3Store:
                     )
         finally:
             source.close()
+            self._current.received_bytes += received_bytes
             self._meter.count(RequestClass.GET, key, 0, received_bytes=received_bytes)
         if received_bytes != len(buffer):
             raise TransientStoreError(

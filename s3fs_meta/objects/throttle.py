@@ -61,6 +61,7 @@ class Throttle:
         self._local_time = local_time
         self._balance = 0.0  # number of bytes that may be transferred now; negative after retries
         self._balance_at_s = -math.inf
+        self._returned_bytes = 0  # bytes that were taken, but not transferred
         self._waiting: set[_Waiting] = set()
         self._numbers = itertools.count()
         self._changed = trio.Event()
@@ -100,6 +101,7 @@ class Throttle:
         if a limit applies.
         """
         if self._accrued() is None:
+            self._returned_bytes = 0
             return
         waiting = _Waiting(rank, next(self._numbers), size_bytes)
         self._waiting.add(waiting)
@@ -107,9 +109,11 @@ class Throttle:
             while (rate := self._accrued()) is not None:
                 lacking = math.inf
                 if min(self._waiting) is waiting:
-                    lacking = size_bytes - self._balance
+                    lacking = size_bytes - self._balance - self._returned_bytes
                     if lacking < 1:  # a rounding error may leave less than one byte
-                        self._balance -= size_bytes
+                        returned_bytes = min(self._returned_bytes, size_bytes)
+                        self._returned_bytes -= returned_bytes
+                        self._balance -= size_bytes - returned_bytes
                         return
                 with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
                     await self._changed.wait()
@@ -118,8 +122,14 @@ class Throttle:
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Add bytes that were taken but not transferred. Never yields to other tasks."""
-        self._balance += size_bytes
+        """Let later transfers use bytes that were taken but not transferred.
+
+        The bytes are kept without a time limit, because the rate has already allowed them. Never
+        yields to other tasks.
+        """
+        if self.bytes_per_s is not None:
+            self._returned_bytes += size_bytes
+            self._wake()
 
     def charge(self, size_bytes: int) -> None:
         """Subtract bytes that were transferred without ``take``. Never yields to other tasks."""

@@ -7,15 +7,28 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import TransientStoreError
+from s3fs_meta.errors import StoreUnavailableError, TransientStoreError
 from s3fs_meta.limits import KIB, MIB, RATE_BURST_S, RATE_CHECK_S
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.objects.retry import RetryingStore
+from s3fs_meta.objects.s3 import S3Store
+from s3fs_meta.objects.s3_access import S3Place
 from s3fs_meta.objects.throttle import Rank, Throttle, local_time, throttles_of
 from s3fs_meta.options.rate_limit import rate_limit
 from s3fs_meta.options.settings import CacheOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.objects.s3_double import (
+    AT_ONCE,
+    BUCKET,
+    KEY,
+    PUT_DONE,
+    Drop,
+    Reply,
+    S3Double,
+    error,
+    s3_double,
+)
 
 
 def _throttle(text: str) -> Throttle:
@@ -232,6 +245,47 @@ async def test_bytes_of_a_retried_download_count_towards_the_rate_limit(
     assert await _took_s(throttles.download, KIB) > MIB // KIB - 10
 
 
+class Charges:
+    """The bytes that a store charged for failed attempts."""
+
+    def __init__(self) -> None:
+        self.sent_and_received = list[tuple[int, int]]()
+
+    def __call__(self, _key: ObjectKey, sent_bytes: int, received_bytes: int) -> None:
+        """Record one charge."""
+        self.sent_and_received.append((sent_bytes, received_bytes))
+
+
+async def test_failed_download_counts_only_received_bytes(double: S3Double) -> None:
+    charges = Charges()
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
+    span = {"Content-Range": f"bytes 0-{MIB - 1}/{MIB}"}
+    partial = Reply(206, bytes(KIB), span, declared_bytes=MIB)
+    double.answer(Drop(), partial, Reply(206, bytes(MIB), span))
+
+    await store.get_range(KEY, 0, MIB)
+
+    assert [received for _, received in charges.sent_and_received] == [0, KIB]
+
+
+async def test_failed_upload_counts_only_sent_bytes(double: S3Double) -> None:
+    """An outage does not delay the uploads after it, although each upload is tried eight times."""
+    charges = Charges()
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
+    double.answer(error(503, "SlowDown"), PUT_DONE)
+    await store.put(KEY, bytes(MIB))
+    with s3_double() as gone:
+        place = S3Place(gone.url)
+    absent = RetryingStore(S3Store(BUCKET, place=place), AT_ONCE, charge=charges)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await absent.put(KEY, bytes(MIB))
+
+    first, *others = charges.sent_and_received
+    assert first == (MIB, 0)
+    assert set(others) == {(0, 0)}
+    assert caught.value.sent_bytes == 0
+
+
 async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -239,7 +293,8 @@ async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     await throttle.take(10 * KIB)
     throttle.give_back(10 * KIB)
 
-    assert await _took_s(throttle, 1 * KIB) == 0
+    assert await _took_s(throttle, 4 * KIB, 6 * KIB) == 0
+    assert await _took_s(throttle, 10 * KIB) == pytest.approx(10, abs=1.1)
 
 
 @pytest.fixture

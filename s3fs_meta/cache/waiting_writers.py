@@ -5,8 +5,10 @@ Does not know: how room is made, how packs are sent; the uploader calls ``sendin
 Keeps: while a pack is being sent, writers wait, because a slow network is not an error. Otherwise a
 writer waits at most for the write timeout. A pack counts as being sent
 
-- while it waits for the upload limit, and then for its time at the minimum speed, unless the last
-  request to the bucket failed. Only an S3 store reports each piece that it sends;
+- while it waits for the upload limit, also after failures, up to three complete transfers: the
+  limit delays a pack only for bytes that were sent;
+- then for its time at the minimum speed, unless the last request to the bucket failed. Only an S3
+  store reports each piece that it sends;
 - while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
 """
 
@@ -30,12 +32,23 @@ class SentPack:
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._sent_bytes = 0
+        self._is_limited = True  # a pack waits for the upload limit before each attempt
         self.until_s = float("inf")  # afterwards, the network is not just slow
 
     def begin(self) -> None:
-        """Start the time for sending the pack; only the first call has an effect."""
+        """End the wait for the upload limit; the first call starts the time for sending the pack."""
+        self._is_limited = False
         until_s = trio.current_time() + self._size_bytes / STORE_BODY_BYTES_PER_S_MIN
         self.until_s = min(self.until_s, until_s)
+
+    def await_limit(self) -> None:
+        """Mark the pack as waiting for the upload limit again, after a failed attempt."""
+        self._is_limited = True
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether the pack waits for the limit; after three complete transfers, False."""
+        return self._is_limited and self._sent_bytes < _TRANSFERS_MAX * self._size_bytes
 
     def note_sent(self, size_bytes: int) -> None:
         """Record that a piece was sent. The thread of a request calls it."""
@@ -121,6 +134,8 @@ class WaitingWriters:
 
     def _are_sent(self, now_s: float) -> bool:
         """Return whether a pack is being sent."""
+        if any(pack.is_limited for pack in self._packs):
+            return True
         if not self._is_away() and any(now_s < pack.until_s for pack in self._packs):
             return True
         passed_s, sent_bytes = now_s - self._measured_s, self._sent_bytes

@@ -124,6 +124,7 @@ async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
     writers = new_writers(is_away=lambda: True)
 
     with writers.sending(PACK_BYTES) as pack:
+        pack.begin()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(send, pack, 10_000, bytes_per_s=16 * KIB))
             assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
@@ -145,6 +146,39 @@ async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(autojump_clo
         nursery.start_soon(upload)
         await trio.testing.wait_all_tasks_blocked()
         assert await waited_s(writers, lambda: bool(stored)) == (True, PACK_BYTES / KIB)
+
+
+async def test_writer_waits_while_a_pack_waits_for_the_upload_limit_after_a_failure(
+    autojump_clock: Clock,
+) -> None:
+    """A strict limit delays the next attempt for more than four hours."""
+    writers, stored = new_writers(is_away=lambda: True), list[int]()
+
+    async def upload() -> None:
+        with writers.sending(PACK_BYTES) as pack:
+            pack.begin()
+            pack.note_sent(PACK_BYTES)
+            pack.await_limit()
+            await trio.sleep(PACK_BYTES / KIB)
+            pack.begin()
+            stored.append(1)
+        writers.note_upload()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upload)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await waited_s(writers, lambda: bool(stored)) == (True, PACK_BYTES / KIB)
+
+
+async def test_writer_gives_up_while_the_limit_delays_a_pack_that_always_fails(
+    autojump_clock: Clock,
+) -> None:
+    writers = new_writers(is_away=lambda: True)
+
+    with writers.sending(PACK_BYTES) as pack:
+        pack.note_sent(3 * PACK_BYTES)
+
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
 
 
 async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock: Clock) -> None:

@@ -495,9 +495,9 @@ class Uploader:
         Raises:
             FencedError: another host has taken over the filesystem; the pack was not stored.
         """
-        delay_s = 1.0
+        delay_s, throttle = 1.0, self._cache.throttles.upload
         while True:  # an unmount ends this loop; the store limits the time of each attempt
-            await self._cache.throttles.upload.take(len(pack.data))
+            await throttle.take(len(pack.data))
             sent.begin()
             await self._confirm_hold()
             begun_s = trio.current_time()
@@ -506,6 +506,8 @@ class Uploader:
                     await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
+                if exc.sent_bytes is not None:  # the next attempt takes the bytes again
+                    throttle.give_back(max(0, len(pack.data) - exc.sent_bytes))
                 _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""
@@ -517,6 +519,7 @@ class Uploader:
                 )
                 return
             await trio.sleep(delay_s)
+            sent.await_limit()
             delay_s = min(2 * delay_s, UPLOAD_RETRY_S_MAX)
 
     async def _create(self, pack: Pack) -> None:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 import pytest
 import trio
 
+from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import Ino
@@ -13,6 +14,7 @@ from s3fs_meta.options.rate_limit import rate_limit
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.polling import until
 from tests.sync.conftest import REGULAR, Power, read_file, unmount, write_file
 
@@ -98,6 +100,19 @@ async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
             session.throttles.upload.set(rate_limit("upload_limit", "off"))
         assert session.uploader.pending == 0
         await session.close()
+
+
+async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_again(power: Power) -> None:
+    """After an outage, the upload continues at once; its bytes were only taken once."""
+    faulty = FaultyStore(power.store)
+    options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
+    async with power.session(store=faulty, session_options=options, bounds=IMPATIENT) as session:
+        refused = StoreUnavailableError("pack", 8, 60.0, "connection refused")
+        refused.note_transfer(0, 0)
+        faulty.fail("create", refused)
+        session.throttles.upload.give_back(MIB)
+        write_file(session, os.urandom(MIB - KIB))
+        await until(lambda: session.uploader.uploaded_packs == 1)
 
 
 async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -97,7 +98,10 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(**given: Any) -> Any:
         for name, kind in structs.items():
             given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
+        from s3fs_meta.console import logs  # help and completion do not need logging
+
         garbage_collection.begin()
+        logs.to_lines(partial(boundary.print_line, boundary.PROGRAM))
         return function(**given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY

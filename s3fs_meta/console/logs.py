@@ -1,6 +1,7 @@
 """The destinations of log lines: the journal, a terminal, or the log file of a daemon.
 
-Owns: handlers and formats. Does not know: the modules that log.
+Owns: handlers and formats; the warnings of Python and of libraries, which become log lines. Does not
+know: the modules that log.
 """
 
 import logging
@@ -17,6 +18,8 @@ from s3fs_meta.console.printable import with_bytes
 
 LOG_BYTES_MAX: Final = 10 << 20  # size at which the log is rotated; one old log is kept
 
+_CHATTY: Final = ("boto3", "botocore", "urllib3", "s3transfer")
+_LIBRARIES: Final = (*_CHATTY, "py")  # the warnings of Python have the name py.warnings
 _OUTPUTS: Final = (1, 2)  # descriptors of standard output and standard error
 
 # Prefixes that set the journal priority of a line on standard error; see sd-daemon(3).
@@ -45,7 +48,7 @@ class CompletingFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        return with_bytes(self._complete(super().format(record)))
+        return with_bytes(self._complete(super().format(_in_one_line(record))))
 
 
 class JournalFormatter(CompletingFormatter):
@@ -102,11 +105,49 @@ def to_file(
     _use(handler, level)
 
 
+class _LineHandler(logging.Handler):
+    """Passes each record to a function as one line."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        super().__init__()
+        self.setFormatter(CompletingFormatter("%(message)s"))
+        self._print_line = print_line
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self._print_line(f"{record.levelname.lower()}: {self.format(record)}")
+
+
+def to_lines(print_line: Callable[[str], None]) -> None:
+    """Pass warnings to a function as lines, for a command that has no log of its own.
+
+    If a handler is already set, only the warnings of Python are redirected to it.
+    """
+    if logging.getLogger().handlers:
+        logging.captureWarnings(True)
+    else:
+        _use(_LineHandler(print_line), logging.WARNING)
+
+
+def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
+    """Return a record of a library or of Python's warnings without a traceback and line breaks."""
+    if record.name.partition(".")[0] not in _LIBRARIES:
+        return record
+    text = record.getMessage()
+    if record.name == "py.warnings":
+        text = text.strip().rpartition("\n  ")[0] or text  # without the line of source code
+    if record.exc_info:
+        text = f"{text} {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+    changed = {"msg": " ".join(text.split()), "args": None, "exc_info": None, "exc_text": None}
+    return logging.makeLogRecord({**vars(record), **changed})
+
+
 def _use(handler: logging.Handler, level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    logging.captureWarnings(True)
     root.setLevel(level)
-    for chatty in ("boto3", "botocore", "urllib3", "s3transfer"):
+    for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
 
 

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    logging.captureWarnings(False)
     for handler in root.handlers:
         if handler not in handlers:
             handler.close()
@@ -83,6 +85,47 @@ def test_debug_messages_of_libraries_are_not_logged() -> None:
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
+
+
+def test_warning_of_python_becomes_a_log_line(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.to_file(tmp_path / "mount.log", logging.INFO)
+        warnings.warn_explicit("no longer\nsupported", FutureWarning, "library.py", 7)
+
+    (line,) = (tmp_path / "mount.log").read_text().splitlines()
+    assert line.endswith(" WARNING py.warnings: library.py:7: FutureWarning: no longer supported")
+
+
+def test_traceback_of_a_library_is_logged_as_one_line(tmp_path: Path) -> None:
+    """botocore logs a traceback each time that it cannot refresh credentials."""
+    logs.to_file(tmp_path / "mount.log", logging.INFO)
+
+    error = ValueError("no\ntoken")
+    logging.getLogger("botocore.credentials").warning("refresh failed.", exc_info=error)
+
+    (line,) = (tmp_path / "mount.log").read_text().splitlines()
+    assert line.endswith(" WARNING botocore.credentials: refresh failed. ValueError: no token")
+
+
+def test_warnings_in_a_command_have_its_prefix_and_their_level() -> None:
+    code = (
+        "import logging, warnings\n"
+        "from functools import partial\n"
+        "from s3fs_meta.console import boundary, logs\n"
+        "logs.to_lines(partial(boundary.print_line, 's3fs-meta'))\n"
+        "logging.getLogger('urllib3.connection').warning('bad header')\n"
+        "logging.getLogger('s3fs_meta.objects').warning('parts remain')\n"
+        "logging.getLogger('s3fs_meta.objects').info('hidden')\n"
+        "warnings.warn('old', FutureWarning)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+
+    assert done.stderr.splitlines() == [
+        "s3fs-meta: warning: bad header",
+        "s3fs-meta: warning: parts remain",
+        "s3fs-meta: warning: <string>:8: FutureWarning: old",
+    ]
 
 
 def test_log_adds_the_bucket_url_to_suggested_commands(tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ class _Parser(ResponseParser):
     @override
     def parse(self, response: Any, shape: Any) -> Any:
         """Return the values in a response."""
-        if isinstance(response["body"], bytes) and _HTML.match(response["body"]):
+        if _is_web_page(response):
             raise ResponseParserError(
                 f"the server sends a web page (HTTP {response['status_code']}{_target(response)})"
                 " instead of a response of S3; check the endpoint URL, and for a proxy or a login page"
@@ -402,6 +402,16 @@ class _Parser(ResponseParser):
         if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
             raise ResponseParserError("the response has an invalid error code")
         return parsed
+
+
+def _is_web_page(response: Mapping[str, Any]) -> bool:
+    """Return whether a response is an HTML page, except that of a proxy that requires a password."""
+    body, status = response["body"], response["status_code"]
+    return (
+        isinstance(body, bytes)
+        and status != HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
+        and _HTML.match(body) is not None
+    )
 
 
 def _target(response: Mapping[str, Any]) -> str:

@@ -222,7 +222,7 @@ def _translate(exc: Exception, key: str) -> S3fsError:
         return _from_answer(exc.response, key)
     if isinstance(exc, RefusedCredentialsError):
         return _from_issuer(exc.kwargs["refusal"], key)
-    text = _connection_text(exc) or one_line(exc)
+    text = _proxy_text(exc) or _connection_text(exc) or one_line(exc)
     for sign, (what, advice) in _TLS_ADVICE.items():
         if isinstance(exc, boto.SSLError) and sign in one_line(exc):
             return StoreAccessError(key, what, advice)
@@ -248,6 +248,17 @@ def _access_error(exc: Exception, text: str, key: str) -> StoreAccessError | Non
         if isinstance(exc, kind):
             return StoreAccessError(key, text, advice)
     return None
+
+
+def _proxy_text(exc: Exception) -> str:
+    """Return the cause of a failed connection to a proxy, or "" for other errors."""
+    if not isinstance(exc, boto.ProxyConnectionError):
+        return ""
+    # The text of the innermost error is a refusal of the proxy, for example a 407.
+    reason = _reason(exc) or one_line([exc, *_causes(exc)][-1])
+    proxy = server_of(str(exc.kwargs.get("proxy_url", ""))) or "the proxy"
+    what = f"cannot connect through the proxy {proxy} ({reason})"
+    return f"{what}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 
 
 def _connection_text(exc: Exception) -> str:
@@ -291,7 +302,7 @@ def _has_timed_out(exc: Exception) -> bool:
 
 def _is_unconnected(exc: Exception) -> bool:
     """Return whether the connection failed immediately, because no server accepted it."""
-    return isinstance(exc, boto.EndpointConnectionError) and any(
+    return isinstance(exc, (boto.EndpointConnectionError, boto.ProxyConnectionError)) and any(
         isinstance(cause, OSError) and cause.errno in _UNCONNECTED for cause in _causes(exc)
     )
 

@@ -157,7 +157,8 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     _bound_sources(resolver.providers, place.process_timeout_s)
     inner.register_component("credential_provider", _CredentialProvider(resolver))
     credentials = session.get_credentials()
-    client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place))
+    style: Any = (inner.get_scoped_config().get("s3") or {}).get("addressing_style")
+    client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place, style))
     # The header "Expect: 100-continue" would add a round trip to each PUT,
     # or a wait of 1 s with a server that ignores the header.
     client.meta.events.unregister("before-call.s3", add_expect_header)
@@ -420,7 +421,13 @@ def _target(response: Mapping[str, Any]) -> str:
     return f", a redirection to {server}" if server else ""
 
 
-def _config(place: S3Place) -> Config:
+def _config(place: S3Place, addressing_style: Any) -> Config:
+    """Return the configuration of the client.
+
+    Args:
+        place: server, timeouts.
+        addressing_style: the setting in the profile; None to choose a style by the server.
+    """
     return Config(
         signature_version="s3v4",
         # Only objects.retry retries requests, because it knows which writes are conditional.
@@ -439,7 +446,7 @@ def _config(place: S3Place) -> Config:
             # SHA-256 takes half the time of Content-MD5 on processors with SHA instructions.
             "payload_signing_enabled": True,
             # Few self-hosted servers have a separate DNS name for each bucket.
-            "addressing_style": "path" if place.endpoint_url else "auto",
+            "addressing_style": addressing_style or ("path" if place.endpoint_url else "auto"),
         },
         user_agent_extra=USER_AGENT,
     )

@@ -464,6 +464,45 @@ async def test_store_uses_the_region_that_the_server_returns(
     assert regions == ["us-west-2", "eu-north-1", "eu-north-1"]
 
 
+# --- settings of a profile ------------------------------------------------------------------------
+
+PROFILES = {
+    "endpoint": ("endpoint_url = {url}", f"/{BUCKET}/{KEY}", ""),
+    "services": (
+        "services = mine\n[services mine]\ns3 =\n  endpoint_url = {url}",
+        f"/{BUCKET}/{KEY}",
+        "",
+    ),
+    "path": ("s3 =\n  addressing_style = path", f"/{BUCKET}/{KEY}", "{url}"),
+    "virtual": ("s3 =\n  addressing_style = virtual", f"/{KEY}", "{url}"),
+}
+
+
+@pytest.mark.parametrize(("settings", "path", "endpoint_url"), PROFILES.values(), ids=PROFILES)
+async def test_store_uses_the_server_and_the_addressing_style_of_a_profile(
+    double: S3Double,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str,
+    path: str,
+    endpoint_url: str,
+) -> None:
+    """The double is also the proxy, because the host name with the bucket cannot be resolved."""
+    (tmp_path / "config").write_text(f"[profile x]\n{settings.format(url=double.url)}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "x")
+    place = S3Place(None)
+    if endpoint_url:
+        place = S3Place("http://s3.invalid")
+        monkeypatch.setenv("HTTP_PROXY", double.url)
+    double.answer(PUT_DONE)
+
+    await S3Store(BUCKET, place=place).put(KEY, b"content")
+
+    assert double.seen[0].path == path
+    assert double.seen[0].headers["host"].startswith(f"{BUCKET}.") is (path == f"/{KEY}")
+
+
 # --- connections of processes ---------------------------------------------------------------------
 
 

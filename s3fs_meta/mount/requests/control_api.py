@@ -37,7 +37,7 @@ from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.errors import BusyError, ControlError
+from s3fs_meta.errors import BusyError, ControlError, S3fsError
 from s3fs_meta.mount.existing import mount_holders
 from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
@@ -101,18 +101,26 @@ async def ask_each(
 ) -> list[_Reply]:
     """Send a request to each mount at the same time; return the replies in the order of *places*.
 
-    So the command waits only once for CONTROL_ANSWER_S_MAX if several daemons do not answer.
+    So the command waits only once for CONTROL_ANSWER_S_MAX if several daemons do not answer. The
+    first S3fsError or OSError of a request ends all other requests, and is raised.
     """
     replies: dict[int, _Reply] = {}
+    failures: list[S3fsError | OSError] = []
     limiter = trio.CapacityLimiter(MOUNTS_ASKED_MAX)
 
     async def ask(number: int) -> None:
         async with limiter:
-            replies[number] = await request(places[number])
+            try:
+                replies[number] = await request(places[number])
+            except (S3fsError, OSError) as exc:
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for number in range(len(places)):
             nursery.start_soon(ask, number)
+    if failures:
+        raise failures[0]
     return [replies[number] for number in range(len(places))]
 
 

@@ -54,6 +54,15 @@ async def test_several_mounts_are_asked_at_the_same_time(
     assert replies == [place.url for place in places]
 
 
+async def test_error_of_one_mount_is_raised_without_an_exception_group() -> None:
+    async def refuse(place: Target) -> str:
+        await trio.lowlevel.checkpoint()
+        raise FileNotFoundError(place.url)
+
+    with pytest.raises(FileNotFoundError, match=r"local:///[ab]"):
+        await control_api.ask_each([Target(f"local:///{n}", Path(n)) for n in "ab"], refuse)
+
+
 async def test_error_about_a_missing_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
     """The error contains the URL or path that the user gave, instead of the state directory."""
     with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x$"):

@@ -15,6 +15,13 @@ from pathlib import Path
 from typing import Final
 
 SNAPSHOT_INFIX: Final = "-at-"
+# Names in ``tmp`` of a state directory: files of blocks, and database copies with SQLite's files.
+_UNFINISHED: Final = re.compile(
+    r"fetch-[0-9a-f]+-[0-9]+|again-[0-9a-f]+|again-meta\.db(-journal|-wal)?"
+    r"|(image-[0-9]+|anew|chain|damaged|gone|kept|newest|rebuilt|restorable|restored)\.db"
+    r"(\.restoring)?(-journal|-wal|-shm)?",
+    re.ASCII,
+)
 
 
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
@@ -65,6 +72,17 @@ def locate(url: str, cachedir: Path) -> Path:
     digest = hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
     words = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
     return cachedir.resolve() / f"{words}-{digest}"
+
+
+def unfinished(tmp: Path, name: str) -> Path:
+    """Return the path of an unfinished file in ``tmp``, which the next mount removes."""
+    assert is_unfinished(name), f"no mount removes {name!r} after a crash"
+    return tmp / name
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether the program makes files of this name in ``tmp``."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def locate_snapshot_state(state: Path, mountpoint: str) -> Path:

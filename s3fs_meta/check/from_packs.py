@@ -56,6 +56,7 @@ from s3fs_meta.meta.offline.image_rows import ImageRows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectInfo, ObjectStore
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.image import pieces as image_pieces
@@ -113,7 +114,9 @@ async def rebuild(
         PreconditionError: another process stored a lease concurrently; that lease is unchanged.
     """
     traces = await _list_traces(store)
-    path, old_path, chain_path = (tmp / f"{name}.db" for name in ("rebuilt", "damaged", "chain"))
+    path, old_path, chain_path = (
+        unfinished(tmp, f"{name}.db") for name in ("rebuilt", "damaged", "chain")
+    )
     await trio.to_thread.run_sync(image_copy.remove, path)
     try:
         new = _New(path, superblock, traces, clock, progress)

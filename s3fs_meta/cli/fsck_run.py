@@ -57,6 +57,7 @@ from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.head import is_image_wanted
@@ -195,7 +196,7 @@ async def _refuse_readable(
     front: Front,
 ) -> None:
     """Raise UsageError if an image can be restored, because a rebuild loses names."""
-    target = state_dir.tmp / "restorable.db"
+    target = unfinished(state_dir.tmp, "restorable.db")
     restorer = Restorer(store, keyring, superblock.uuid, front.progress)
     try:
         last_txg = (await restorer.restore(None, target)).txg

@@ -29,6 +29,7 @@ from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, ShortageError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
+from s3fs_meta.state_paths import is_unfinished, unfinished
 
 # Opening a file fails with EIO if its inode has been lost on the disk.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
@@ -265,7 +266,7 @@ class BlockFiles:
             NoSpaceLeftError: the disk is full; no file was made.
         """
         # The temporary file has a unique name: a reader and compaction may both fetch the block.
-        path = self._tmp / f"fetch-{_name(block)}-{next(self._adoptions)}"
+        path = unfinished(self._tmp, f"fetch-{_name(block)}-{next(self._adoptions)}")
         try:
             write_new(path, data)
             self._directory.put_from(path, _name(block))
@@ -496,8 +497,8 @@ class BlockFiles:
             return
         finally:
             os.close(fd)
-        path, copy = self._directory.path(_name(block)), self._tmp / f"again-{_name(block)}"
-        write_again(path, copy, keep_bytes=keep_bytes)
+        copy = unfinished(self._tmp, f"again-{_name(block)}")
+        write_again(self._directory.path(_name(block)), copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
         """Drop file pages from memory, so that reads return the disk's bytes. Runs in a thread."""
@@ -512,9 +513,9 @@ class BlockFiles:
                 os.close(fd)
 
     def clear_tmp(self) -> None:
-        """Remove unfinished files of an earlier run from ``tmp``."""
+        """Remove unfinished files of an earlier run from ``tmp``, but no file of another program."""
         for path in self._tmp.iterdir():
-            if path.is_file():
+            if is_unfinished(path.name) and not path.is_dir():
                 path.unlink(missing_ok=True)
 
 

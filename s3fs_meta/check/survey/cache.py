@@ -17,6 +17,7 @@ from s3fs_meta.errors import LostBlockError
 from s3fs_meta.hashed_dir import NumberedDir, PrunedTree
 from s3fs_meta.limits import FSCK_BATCH_ROWS
 from s3fs_meta.model import BlockId
+from s3fs_meta.state_paths import is_unfinished
 
 
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
@@ -38,7 +39,9 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
             (block, path.stat().st_size) for path, block in blocks.items() if block is not None
         )
         exam.evidence.note_strays(path for path, block in blocks.items() if block is None)
-    exam.evidence.note_strays(_paths(tmp))
+    exam.evidence.note_strays(
+        path for path in tmp.iterdir() if is_unfinished(path.name) and not path.is_dir()
+    )
     _note_logged(exam, files)
     exam.use_files(files)
 

@@ -9,6 +9,8 @@ Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.state_paths import unfinished
+
 _LOGS: Final = ("-wal", "-shm")
 
 
@@ -33,7 +35,7 @@ class Exchange:
         for suffix in ("", *_LOGS):
             left = _beside(self._path, suffix)
             if left.exists():
-                self._move(left, self._aside / f"gone.db{suffix}")
+                self._move(left, unfinished(self._aside, f"gone.db{suffix}"))
         self._move(self._other, self._path)
 
     def _move(self, source: Path, target: Path) -> None:

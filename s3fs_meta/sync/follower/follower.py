@@ -41,6 +41,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId
 from s3fs_meta.objects.billing import Cause, part
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
@@ -254,7 +255,9 @@ class Follower:
             self._kernel.at_turn()
         await self._kernel.after_turn(None)
         await self._cache.remove_files(without_row)
-        await trio.to_thread.run_sync(image_copy.remove, self._volume.state_dir.tmp / "gone.db")
+        await trio.to_thread.run_sync(
+            image_copy.remove, unfinished(self._volume.state_dir.tmp, "gone.db")
+        )
         if failure is not None:
             await self._cache.forget_gone(self._cache.index.blocks())
             raise failure

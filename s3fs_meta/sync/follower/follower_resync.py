@@ -22,6 +22,7 @@ from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.quarantine import quarantine
@@ -57,7 +58,7 @@ async def restore_beside(
     if head is None:
         raise UnfinishedFilesystemError(volume.store.url)
     newest = image or ManifestRef(head.manifest_key, head.manifest_hash)
-    target = volume.state_dir.tmp / "anew.db"
+    target = unfinished(volume.state_dir.tmp, "anew.db")
     await trio.to_thread.run_sync(image_copy.remove, target)
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
     try:

@@ -27,6 +27,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync import last_copies
 from s3fs_meta.sync.host_state.state_dir import StateDir
 
@@ -55,7 +56,7 @@ async def quarantine(
     last = await trio.to_thread.run_sync(_last_copies, applier, restored, held)
     if not last:
         return
-    kept, copy = state_dir.quarantine(str(clock.now_ns())), state_dir.tmp / "kept.db"
+    kept, copy = state_dir.quarantine(str(clock.now_ns())), unfinished(state_dir.tmp, "kept.db")
     with cache.disk.holding(copy, applier.size_bytes):
         await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
     _log.warning(

@@ -23,6 +23,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import blocks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import Volume
@@ -104,5 +105,5 @@ def intact_location(db: Database, located: Located) -> Found | None:
 
 def newest_state(volume: Volume) -> NewestState:
     """Return a search of the newest state; the first search restores a database of this state."""
-    path = volume.state_dir.tmp / "newest.db"
+    path = unfinished(volume.state_dir.tmp, "newest.db")
     return NewestState(volume.store, volume.keyring, volume.uuid, volume.keeper.lease, path)

@@ -31,6 +31,7 @@ SQLite's locks.
 
 import contextlib
 import glob
+import itertools
 import logging
 import os
 import shutil
@@ -42,11 +43,13 @@ from typing import Final
 import trio
 
 from s3fs_meta import sync_failures
+from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.errors import DatabaseError, HeldError, SettingsError
 from s3fs_meta.hashed_dir import (
     DIRECTORY_MODE,
     FILE_MODE,
+    NumberedDir,
     can_lock,
     make_durably,
     replace_durably,
@@ -199,10 +202,14 @@ class StateDir:
         return is_locked(self.path)
 
     def drop_contents(self) -> None:
-        """Remove the database and the block files; the bucket must have all of their data."""
+        """Remove the database and the block files; the bucket must have all of their data.
+
+        Files that other programs made in ``blocks`` stay.
+        """
         # Remove the block files before the database.
         # If a crash interrupts the removal, every remaining block file still has a row.
-        shutil.rmtree(self.blocks, ignore_errors=True)
+        if self.blocks.is_dir():
+            _remove_blocks(self.blocks)
         for suffix in ("", "-wal", "-shm", "-journal"):
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
 
@@ -261,6 +268,19 @@ class StateDir:
         aside = self.quarantine(stamp)
         quarantine_move.move(self.path, aside)
         return aside
+
+
+def _remove_blocks(root: Path) -> None:
+    """Remove the block files and the intent log, and *root* if it is empty then."""
+    files = NumberedDir(root)
+    files.gather()  # files of an older layout
+    logs = [root / intent_log.NAME]
+    for path in itertools.chain(logs, (files.path(f"{number:x}") for number in files.numbers(0))):
+        with contextlib.suppress(OSError):  # the next mount quarantines a file that stays
+            path.unlink()
+    files.prune_all()
+    with contextlib.suppress(OSError):
+        root.rmdir()
 
 
 def read_holder(path: Path) -> list[str]:

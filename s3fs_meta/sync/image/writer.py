@@ -27,6 +27,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state, packs, properties
 from s3fs_meta.model import Txg
 from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
@@ -215,7 +216,7 @@ class Imager:
             if abandoned_txgs.wanted(self._db) is None:  # otherwise the image must be the next txg
                 await self._shipper.ship_blocks(progress)
             await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
-        copy = self._tmp / f"image-{self._db.counters.txg}.db"
+        copy = unfinished(self._tmp, f"image-{self._db.counters.txg}.db")
         with self._disk.holding(copy, self._copies_bytes()):
             try:
                 yield copy

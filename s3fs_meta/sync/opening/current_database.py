@@ -31,6 +31,7 @@ from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import Txg
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
@@ -170,7 +171,7 @@ class CurrentDatabase:
         target = self._state_dir.database
         if beside:
             self._state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
-            target = self._state_dir.tmp / "restored.db"
+            target = unfinished(self._state_dir.tmp, "restored.db")
             await trio.to_thread.run_sync(image_copy.remove, target)
         try:
             return target, await restorer.restore(newest, target, upto)

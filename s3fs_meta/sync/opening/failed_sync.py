@@ -28,6 +28,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import set_nocow
 from s3fs_meta.meta.tables import block_origins, cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
+from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ async def write_database_again(state_dir: StateDir) -> None:
     for name in _DATABASE_FILES:
         path = state_dir.path / name
         if path.exists():
-            await _in_thread(path, partial(_replace, path, state_dir.tmp / f"again-{name}"))
+            await _in_thread(
+                path, partial(_replace, path, unfinished(state_dir.tmp, f"again-{name}"))
+            )
 
 
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:

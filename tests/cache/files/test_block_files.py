@@ -126,14 +126,17 @@ def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count:
     assert files.size(blocks[1]) == 1
 
 
-def test_files_of_unfinished_fetches_are_removed_from_the_tmp_directory(
+def test_only_unfinished_files_of_this_program_are_removed_from_the_tmp_directory(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    (tmp_path / "tmp" / "fetch-1").write_bytes(b"half")
+    for name in ("fetch-1f-0", "again-2", "image-7.db-journal", "restored.db.restoring-wal"):
+        (tmp_path / "tmp" / name).write_bytes(b"half")
+    (tmp_path / "tmp" / "thesis.db").write_bytes(b"not ours")
+    (tmp_path / "tmp" / "fetch-1f").symlink_to("/etc/hostname")
 
     files.clear_tmp()
 
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == ["fetch-1f", "thesis.db"]
 
 
 def test_all_block_files_are_listed_by_number(files: BlockFiles) -> None:

@@ -156,14 +156,15 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     """
     stray = healthy.db.counters.next_block + 5
     healthy.files.create(BlockId(stray), 0, b"undone")
-    (healthy.tmp / "fetch-1").write_bytes(b"unfinished")
+    (healthy.tmp / "fetch-1-0").write_bytes(b"unfinished")
+    (healthy.tmp / "thesis.db").write_bytes(b"not ours")
     (healthy.files.root / "notes.txt").write_bytes(b"not ours")
     (healthy.files.root / "not UTF-8: \udcff").write_bytes(b"nor this")
 
     await healthy.assert_all_mended("I45")
 
     assert healthy.files.size(BlockId(stray)) is None
-    assert list(healthy.tmp.iterdir()) == []
+    assert [path.name for path in healthy.tmp.iterdir()] == ["thesis.db"]
     assert not (healthy.files.root / "notes.txt").exists()
     [kept] = healthy.files.root.parent.glob("kept-*")
     assert BlockFiles(kept / "blocks", healthy.tmp).read(BlockId(stray), 0, 6) == b"undone"

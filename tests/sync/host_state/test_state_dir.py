@@ -122,6 +122,20 @@ def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) ->
     assert [path.name for path in state.path.iterdir()] == ["kept-1"]
 
 
+def test_deletion_of_local_state_preserves_files_of_other_programs(tmp_path: Path) -> None:
+    """A file in ``blocks`` that is neither a block nor the intent log is not deleted."""
+    state = StateDir(tmp_path / "s")
+    (state.blocks / "15xxx").mkdir(parents=True)
+    (state.blocks / "ab").mkdir()  # an older layout
+    for name in ("15xxx/15ab2", "15xxx/notes.txt", "ab/1ab", "thesis", "intent-log"):
+        (state.blocks / name).write_bytes(b"x")
+
+    state.drop_contents()
+
+    kept = sorted(path for path in state.blocks.rglob("*") if path.is_file())
+    assert kept == [state.blocks / "15xxx" / "notes.txt", state.blocks / "thesis"]
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """Return the path of a state directory that looks as if a mount had used it."""

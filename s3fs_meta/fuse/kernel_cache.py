@@ -1,7 +1,7 @@
 """Invalidating the kernel's dentry, attribute and page caches.
 
-Owns: the notifications to the kernel; their order when a follower applies a txg; the selection of
-names and inodes that the kernel may have cached. Does not know: the content of a txg, rows.
+Owns: the order of notifications when a follower applies a txg; the selection of names and inodes
+that the kernel may have cached. Does not know: the content of a txg, rows, the session.
 
 A txg becomes visible in four steps. So a program that has read the new state never reads the old
 state from the kernel's caches afterwards:
@@ -19,7 +19,6 @@ until it has the reply to another request.
 Source: Linux, fs/fuse/inode.c, fuse_reverse_inval_inode; fs/fuse/dir.c, fuse_reverse_inval_entry.
 """
 
-import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -29,12 +28,14 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.fuse.notifications import (
+    invalidate_inode,
+    invalidate_name,
+    invalidate_name_later,
+)
 from s3fs_meta.limits import READDIR_ROWS_MAX
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from s3fs_meta.sync.kernel import Turned
-
-_log = logging.getLogger(__name__)
 
 # Number of names or inodes between two schedule points; they take less than a millisecond.
 _SLICE_ROWS = 2000
@@ -126,23 +127,15 @@ async def forget_name(parent: Ino, name: bytes) -> None:
 def changed(lost: Invalidations) -> None:
     """Invalidate names and inodes, so that the kernel requests them again. Never yields.
 
-    A thread of pyfuse3 invalidates the names, because the kernel may block the call until requests
-    are answered. Invalidating attributes never blocks.
+    Another thread invalidates the names, because the kernel may block the call until requests are
+    answered. Invalidating attributes never blocks.
     """
     parents = {parent for parent, _name in lost.names}
     for parent, name in lost.names:
-        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+        invalidate_name_later(parent, name)
     for ino in {*lost.inodes, *parents}:
         # The pages of a directory contain its cached listing, and are never dirty.
         invalidate_inode(ino, attr_only=ino not in parents)
-
-
-def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
-    """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*."""
-    try:
-        pyfuse3.invalidate_inode(ino, attr_only=attr_only)
-    except OSError as exc:  # usually the kernel has not cached this inode
-        _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
 
 
 NOTICES: Final = KernelNotices(changed, forget_name)
@@ -157,10 +150,7 @@ def _forget(names: Names, inodes: Iterable[Ino], contents: Iterable[Ino]) -> Non
     """
     contents = [*contents, *{parent for parent, _name in names}]
     for parent, name in names:
-        try:
-            pyfuse3.invalidate_entry(parent, name)
-        except OSError as exc:
-            _log.debug("the kernel did not invalidate entry %r of inode %d: %s", name, parent, exc)
+        invalidate_name(parent, name)
     for attr_only, wanted in ((True, inodes), (False, contents)):
         for ino in wanted:
             invalidate_inode(ino, attr_only=attr_only)

@@ -11,6 +11,7 @@ no effect. Under nohup(1), the daemon ignores SIGHUP.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
+import ctypes
 import logging
 import os
 import re
@@ -25,7 +26,7 @@ from urllib.parse import quote
 import trio
 
 from s3fs_meta.errors import UsageError
-from s3fs_meta.fuse import raw_operations, request_loop
+from s3fs_meta.fuse import notifications, raw_operations, request_loop
 from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.operations import Operations
@@ -40,6 +41,9 @@ from s3fs_meta.limits import (
 from s3fs_meta.options.settings import KernelOptions
 
 _log = logging.getLogger(__name__)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_MNT_FORCE: Final = 1  # umount2(2)
 
 # Escaped blanks and backslashes in /proc/self/mountinfo.
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
@@ -145,12 +149,49 @@ async def _serve_mounted(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        # Unmount the filesystem, unless another process has unmounted it.
-        pyfuse3.close(unmount=mounted.is_here())
+        await _close(mounted)
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             # Only now can the write-back process exit: before, it may have waited for the daemon.
             await operations.write_back.close()
+
+
+async def _close(mounted: _Mounted) -> None:
+    """Unmount the filesystem, unless another process has unmounted it, and free the session."""
+    async with notifications.stopped(partial(_abort, mounted)) as outcome:
+        if outcome is not notifications.Stop.BLOCKED:
+            pyfuse3.close(unmount=mounted.is_here())
+    if outcome is notifications.Stop.BLOCKED:
+        _log.error(
+            "the kernel still blocks a notification, so the daemon cannot exit: as root, mount"
+            " fusectl (mount -t fusectl none /sys/fs/fuse/connections), and write 1 to"
+            " /sys/fs/fuse/connections/%s/abort",
+            mounted.device,
+        )
+    if outcome is not notifications.Stop.QUIET and mounted.is_here():
+        # libfuse does not unmount a filesystem whose connection was aborted.
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            await detach(mounted.mountpoint)
+
+
+def _abort(mounted: _Mounted) -> None:
+    """Abort the connection to the kernel: all requests fail with ECONNABORTED. The call blocks.
+
+    If fusectl is not mounted, a forced unmount also aborts the connection, but only root may do it,
+    and only while the filesystem is attached to its mountpoint.
+
+    Source: Linux, Documentation/filesystems/fuse.rst, "Aborting a filesystem connection".
+    """
+    try:
+        fd = os.open(f"/sys/fs/fuse/connections/{mounted.device}/abort", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        if mounted.is_here():
+            _libc.umount2(os.fsencode(mounted.place), _MNT_FORCE)
+        return
+    try:
+        os.write(fd, b"1")
+    finally:
+        os.close(fd)
 
 
 def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:

@@ -33,7 +33,7 @@ from s3fs_meta.fuse.convert import Converter, caller
 from s3fs_meta.fuse.directory_page import Page, TokenPage
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
-from s3fs_meta.fuse.kernel_cache import invalidate_inode
+from s3fs_meta.fuse.notifications import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
 from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino

@@ -27,7 +27,7 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.frequent_requests import WRITE_OUT, FrequentRequests
-from s3fs_meta.fuse.kernel_cache import invalidate_inode
+from s3fs_meta.fuse.notifications import invalidate_inode
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX, PAST_INO_MIN
 from s3fs_meta.model import Ino

@@ -12,6 +12,7 @@ from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
+from tests.polling import until
 
 
 async def test_every_reply_with_an_inode_increments_the_lookup_count_of_the_inode(
@@ -137,9 +138,7 @@ async def test_names_of_a_rolled_back_group_are_invalidated_in_the_kernel_cache(
     """After a rollback the kernel drops the names of the lost group."""
     reported: list[tuple[int, bytes]] = []
     monkeypatch.setattr(
-        pyfuse3,
-        "invalidate_entry_async",
-        lambda parent, name, *, ignore_enoent: reported.append((parent, name)),
+        pyfuse3, "invalidate_entry", lambda parent, name: reported.append((parent, name))
     )
     asked: list[tuple[int, bool]] = []
     monkeypatch.setattr(
@@ -147,6 +146,6 @@ async def test_names_of_a_rolled_back_group_are_invalidated_in_the_kernel_cache(
     )
     await make_file(handlers, b"f")
     handlers.session.db.rollback()
-    assert reported == [(ROOT_INO, b"f")]
+    await until(lambda: reported == [(ROOT_INO, b"f")])
     assert asked == [(ROOT_INO, False)], "the directory, with its listing, must be invalidated"
     kernel_cache.changed(Invalidations([], []))

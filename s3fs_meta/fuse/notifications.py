@@ -1,0 +1,156 @@
+"""Notifications to the kernel, none of which runs while the session is closed.
+
+Owns: the number of running notifications, and a thread for those that no task waits for.
+Does not know: why a name or an inode is invalidated.
+Keeps: a notification runs only while the session exists. pyfuse3.close frees the session, so a
+running notification would use freed memory, and would keep the connection to the kernel open.
+The kernel blocks a notification about a name while a request for the same directory is unanswered.
+Once the request loop has ended, only the end of the connection unblocks it.
+Tasks: any thread sends notifications; the task of the session calls ``stopped``.
+Source: Linux, fs/fuse/dir.c, fuse_reverse_inval_entry; libfuse, lib/fuse_lowlevel.c.
+"""
+
+import contextlib
+import enum
+import errno
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+import trio
+
+from s3fs_meta.fuse.extension import pyfuse3
+from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.model import Ino
+
+_log = logging.getLogger(__name__)
+
+_RUNNING_S_MAX: Final = 1.0  # time for a notification that the kernel does not block
+
+
+class Stop(enum.Enum):
+    """How the notifications of a session stopped."""
+
+    QUIET = "no notification was blocked"
+    ABORTED = "the connection was aborted, which unblocked the notifications"
+    BLOCKED = "a notification is still blocked, so the session must not be freed"
+
+
+class _Notifications:
+    """The running notifications, and a thread for those that no task waits for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards the next two variables
+        self._running = 0
+        self._is_stopped = False
+        self._names: queue.SimpleQueue[tuple[Ino, bytes]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a notification in a ``with`` block.
+
+        Raises:
+            OSError: ENOTCONN, as after an unmount, because the session is being closed.
+        """
+        with self._changed:
+            if self._is_stopped:
+                raise OSError(errno.ENOTCONN, "the session is being closed")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def put(self, parent: Ino, name: bytes) -> None:
+        """Let the thread invalidate a name. Never yields to other tasks."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send, name="notifications", daemon=True)
+            self._thread.start()
+        self._names.put((parent, name))
+
+    def _send(self) -> None:
+        while True:
+            invalidate_name(*self._names.get())
+
+    def stop(self) -> None:
+        """Refuse further notifications."""
+        with self._changed:
+            self._is_stopped = True
+
+    def resume(self) -> None:
+        """Allow notifications again, for the next session."""
+        with self._changed:
+            self._is_stopped = False
+
+    def wait(self, limit_s: float) -> bool:
+        """Return whether all running notifications end within *limit_s*. The call blocks."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, limit_s)
+
+
+_notifications: Final = _Notifications()
+
+
+def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
+    """Invalidate the kernel's attributes of an inode, and its pages unless *attr_only*.
+
+    May block unless *attr_only*. A failure is not an error: usually, the kernel has not cached the
+    inode.
+    """
+    try:
+        with _notifications.counted():
+            pyfuse3.invalidate_inode(ino, attr_only=attr_only)
+    except OSError as exc:
+        _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
+
+
+def invalidate_name(parent: Ino, name: bytes) -> None:
+    """Invalidate a name and the cached entries below it. Call this in a thread; it may block."""
+    try:
+        with _notifications.counted():
+            pyfuse3.invalidate_entry(parent, name)
+    except OSError as exc:
+        _log.debug("the kernel did not invalidate entry %r of inode %d: %s", name, parent, exc)
+
+
+def invalidate_name_later(parent: Ino, name: bytes) -> None:
+    """Invalidate a name in another thread. Never blocks, and never yields to other tasks."""
+    _notifications.put(parent, name)
+
+
+@contextlib.asynccontextmanager
+async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
+    """Send no notification in a ``with`` block; the request loop must have ended.
+
+    If a notification stays blocked, abort the connection: without a request loop, no request will
+    be answered any more. The wait takes at most ``_RUNNING_S_MAX`` plus ``CLEANUP_S_MAX``.
+
+    Args:
+        abort: aborts the connection to the kernel. It is called in a thread.
+
+    Yields:
+        How the notifications stopped.
+    """
+    _notifications.stop()
+    try:
+        with trio.CancelScope(shield=True):
+            outcome = Stop.QUIET
+            if not (_notifications.wait(0.0) or await _wait(_RUNNING_S_MAX)):
+                _log.warning(
+                    "the kernel blocks a notification, because a request for the same directory is"
+                    " unanswered: aborting the connection"
+                )
+                await trio.to_thread.run_sync(abort)
+                outcome = Stop.ABORTED if await _wait(CLEANUP_S_MAX) else Stop.BLOCKED
+        yield outcome
+    finally:
+        _notifications.resume()
+
+
+async def _wait(limit_s: float) -> bool:
+    return await trio.to_thread.run_sync(_notifications.wait, limit_s)

@@ -1,0 +1,64 @@
+"""Notifications to the kernel while a session ends."""
+
+import contextlib
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from typing_extensions import override
+
+from s3fs_meta.fs.write_gate import Invalidations
+from s3fs_meta.fuse import kernel_cache, kernel_session
+from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.model import ROOT_INO
+from tests.fuse.conftest import opened, until_ready
+from tests.polling import WAIT_S_MAX, until
+
+
+class Unanswered(Operations):
+    """Handlers that never answer a request to create a FIFO."""
+
+    waits = False
+
+    @override
+    async def mknod(self, *_arguments: Any) -> Any:
+        """Wait until the session is cancelled."""
+        self.waits = True
+        await trio.sleep_forever()
+
+
+def is_a_thread_blocked() -> bool:
+    """Return whether a thread of this process waits in the kernel for the lock of a directory."""
+    blocked = 0
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            blocked += (
+                "fuse_reverse_inval_entry" in Path(f"/proc/self/task/{thread}/stack").read_text()
+            )
+    return blocked > 0
+
+
+@pytest.mark.mount
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read kernel stacks")
+async def test_blocked_notification_ends_before_the_session_is_freed(
+    tmp_path: Path, mountpoint: Path
+) -> None:
+    """The kernel blocks a notification about a directory in which a program creates a name."""
+    command = ["mkfifo", str(mountpoint / "fifo")]
+    create = partial(subprocess.run, command, check=False, timeout=WAIT_S_MAX, capture_output=True)
+    async with opened(tmp_path) as handlers, trio.open_nursery() as programs:
+        unanswered = Unanswered(handlers.fs, Converter(handlers.fs.block_bytes))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(until_ready, unanswered, mountpoint)
+            programs.start_soon(trio.to_thread.run_sync, create)
+            await until(lambda: unanswered.waits)
+            kernel_cache.changed(Invalidations([(ROOT_INO, b"name")], []))
+            await until(is_a_thread_blocked)
+            nursery.cancel_scope.cancel()
+        assert not is_a_thread_blocked()
+        assert kernel_session.device_number(str(mountpoint)) is None

@@ -149,7 +149,8 @@ async def _serve_mounted(
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
             nursery.cancel_scope.cancel()
     finally:
-        await _close(mounted)
+        with trio.move_on_after(3 * CLEANUP_S_MAX, shield=True):
+            await _close(mounted)
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             # Only now can the write-back process exit: before, it may have waited for the daemon.

@@ -4,7 +4,7 @@ Owns: the reasons why no daemon on this host answers, with advice. Does not know
 errnos, exit statuses.
 """
 
-from s3fs_meta.errors import SettingsError
+from s3fs_meta.errors import ControlError, SettingsError
 
 
 class NotMountedError(SettingsError):
@@ -55,6 +55,20 @@ class OtherUserError(NotMountedError):
         super().__init__(
             mountpoint, f"{mountpoint} is mounted by user {user}: run this command as that user"
         )
+
+
+class SilentDaemonError(ControlError):
+    """The daemon of a mount accepts control requests, but does not answer them."""
+
+    kind = "SilentDaemonError"
+
+    def __init__(self, state: str, waited_s: float) -> None:
+        super().__init__(
+            self.kind,
+            f"the daemon with the state directory {state} did not answer within {waited_s:.0f} s: it"
+            " is stopped, hangs or is overloaded; see its log",
+        )
+        self.state, self.waited_s = state, waited_s
 
 
 class InUseError(SettingsError):

@@ -29,6 +29,7 @@ Mountpoint = Annotated[
         help="Directory on which the filesystem is mounted.",
         show_default=False,
         autocompletion=completion.mountpoints,
+        parser=Path,  # typer's type for paths calls stat(2), which hangs if the daemon hangs
     ),
 ]
 ReadablePaths = Annotated[

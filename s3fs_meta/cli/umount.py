@@ -46,6 +46,7 @@ from s3fs_meta.mount_errors import (
     KilledMountError,
     NotMountedError,
     OtherUserError,
+    SilentDaemonError,
 )
 
 HELP = CommandHelp(
@@ -247,6 +248,11 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
     except NotMountedError as exc:
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)
+    except SilentDaemonError as exc:
+        # The daemon cannot unmount either; after a kill, the next mount continues its work.
+        where = place.mountpoint or place.url
+        why = f"{where} stays mounted: {exc.message}; if it hangs, kill it, and mount again"
+        raise ControlError(exc.kind, why) from exc
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):

@@ -12,7 +12,15 @@ from typing import Any
 import trio
 
 from s3fs_meta.control.lines import LineReader
-from s3fs_meta.control.plain_call import connect, gone, no_report, result_of
+from s3fs_meta.control.plain_call import (
+    PATIENCE,
+    Patience,
+    connect,
+    gone,
+    no_report,
+    require_answer,
+    result_of,
+)
 from s3fs_meta.control.protocol import Message, Report, decode, encode
 
 
@@ -21,6 +29,7 @@ async def call(
     command: str,
     arguments: Message | None = None,
     report: Report = no_report,
+    patience: Patience = PATIENCE,
 ) -> dict[str, Any]:
     """Send a request to the mount with the state directory *directory*; return its result.
 
@@ -29,27 +38,34 @@ async def call(
         command: the name of a handler in the mount.
         arguments: the arguments of the handler.
         report: called with every progress event, in the calling task.
+        patience: the time after which a daemon that does not answer is an error.
 
     Raises:
         NotMountedError: no mount listens on the socket.
+        SilentDaemonError: the mount is stopped or hangs.
         ControlError: the mount answered with an error, or closed the connection.
 
     Always yields to other tasks. Takes no locks.
     """
-    async with await _connect(directory) as stream:
+    async with await _connect(directory, patience) as stream:
         try:
             await stream.send_all(encode({"command": command, "arguments": arguments or {}}))
-            return await _result(LineReader(stream), report)
+            lines = LineReader(stream)
+            while line := await _next_line(lines, directory, patience):
+                result = result_of(decode(line), report)
+                if result is not None:
+                    return result
         except trio.BrokenResourceError as exc:
             raise gone() from exc
+    raise gone()
 
 
-async def _connect(directory: Path) -> trio.SocketStream:
+async def _connect(directory: Path, patience: Patience) -> trio.SocketStream:
     made: list[socket.socket] = []
     abandoned = threading.Event()
 
     def connect_waiting() -> None:
-        made.append(connect(directory))
+        made.append(connect(directory, patience))
         if abandoned.is_set():
             made[0].close()
 
@@ -65,9 +81,9 @@ async def _connect(directory: Path) -> trio.SocketStream:
     return trio.SocketStream(trio.socket.from_stdlib_socket(made[0]))
 
 
-async def _result(lines: LineReader, report: Report) -> dict[str, Any]:
-    while line := await lines.next_line():
-        result = result_of(decode(line), report)
-        if result is not None:
-            return result
-    raise gone()
+async def _next_line(lines: LineReader, directory: Path, patience: Patience) -> bytes:
+    """Return the next line, or b"" at the end; check the daemon whenever it sends nothing."""
+    while True:
+        with trio.move_on_after(patience.probe_s):
+            return await lines.next_line()
+        await trio.to_thread.run_sync(require_answer, directory, patience, abandon_on_cancel=True)

@@ -17,6 +17,11 @@ CONTROL_IDLE_S_MAX: Final = 60.0
 # Time after which a silent client is disconnected if another client needs the connection.
 # Even on a busy machine, a client can send its request within this time.
 CONTROL_SILENCE_S_MAX: Final = 5.0
+# Time without a message after which a client checks that the daemon still answers requests.
+CONTROL_PROBE_S: Final = 10.0
+# Time for the daemon to answer such a check. A check needs no turn, so only a daemon that is stopped
+# or whose event loop does not run takes longer.
+CONTROL_PROBE_ANSWER_S_MAX: Final = 30.0
 
 assert CONTROL_REQUESTS_MAX + CONTROL_QUEUED_MAX < CONTROL_CONNECTIONS_MAX, (
     "status and umount need connections of their own"

@@ -6,59 +6,118 @@ effects of commands. Loading trio would take three times as long as the rest of 
 
 import contextlib
 import socket
+import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from s3fs_meta.control.protocol import Message, Report, decode, encode, socket_path
+from s3fs_meta.control.limits import CONTROL_PROBE_ANSWER_S_MAX, CONTROL_PROBE_S
+from s3fs_meta.control.protocol import PROBE, Message, Report, decode, encode, socket_path
 from s3fs_meta.errors import ControlError
-from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, KIB
+from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
+
+_RECEIVE_BYTES: Final = 64 * KIB
+_TIMEVAL: Final = struct.Struct("ll")  # seconds and microseconds of SO_SNDTIMEO: socket(7)
 
 
 def no_report(_event: Message) -> None:
     """Ignore a progress message."""
 
 
-def call(directory: Path, command: str, arguments: Message) -> dict[str, Any]:
+class Patience(NamedTuple):
+    """How long a client waits for a daemon; ``control.limits`` gives the reasons."""
+
+    probe_s: float = CONTROL_PROBE_S  # time without a message before a check of the daemon
+    answer_s: float = CONTROL_PROBE_ANSWER_S_MAX  # time for the daemon to answer the check
+
+
+PATIENCE: Final = Patience()
+
+
+def call(
+    directory: Path, command: str, arguments: Message, patience: Patience = PATIENCE
+) -> dict[str, Any]:
     """Send a request to the mount with the state directory *directory*; wait for the result.
 
     Args:
         directory: a state directory.
         command: the name of a handler in the mount.
         arguments: the arguments of the handler.
+        patience: the time after which a daemon that does not answer is an error.
 
     Raises:
         NotMountedError: no mount listens on the socket.
+        SilentDaemonError: the mount is stopped or hangs.
         ControlError: the mount answered with an error, or closed the connection.
     """
-    with connect(directory) as connection:
+    with connect(directory, patience) as connection:
+        connection.settimeout(patience.probe_s)
         try:
             connection.sendall(encode({"command": command, "arguments": arguments}))
-            with connection.makefile("rb") as lines:
-                while line := lines.readline(CONTROL_MESSAGE_BYTES_MAX):
-                    result = result_of(decode(line), no_report)
-                    if result is not None:
-                        return result
+            for line in _lines(connection, directory, patience):
+                result = result_of(decode(line), no_report)
+                if result is not None:
+                    return result
         except ConnectionError as exc:
             raise gone() from exc
     raise gone()
 
 
-def connect(directory: Path) -> socket.socket:
+def _lines(connection: socket.socket, directory: Path, patience: Patience) -> Iterator[bytes]:
+    """Yield the lines that a daemon sends; check the daemon whenever it sends nothing."""
+    buffer = bytearray()
+    while len(buffer) <= CONTROL_MESSAGE_BYTES_MAX:
+        try:
+            received = connection.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            require_answer(directory, patience)
+            continue
+        if not received:
+            return
+        buffer += received
+        while (end := buffer.find(b"\n")) >= 0:
+            yield bytes(buffer[:end])
+            del buffer[: end + 1]
+
+
+def require_answer(directory: Path, patience: Patience) -> None:
+    """Raise SilentDaemonError unless the daemon answers a request. The call blocks.
+
+    A daemon that no longer listens is ending, which its open connections report.
+    """
+    try:
+        with connect(directory, patience) as connection:
+            connection.settimeout(patience.answer_s)
+            connection.sendall(encode({"command": PROBE, "arguments": {}}))
+            connection.recv(1)
+    except TimeoutError as exc:
+        raise SilentDaemonError(str(directory), patience.answer_s) from exc
+    except (NotMountedError, ConnectionError):
+        return
+
+
+def connect(directory: Path, patience: Patience = PATIENCE) -> socket.socket:
     """Return a connection to the mount with the state directory *directory*.
 
     The call blocks while the mount's queue of connections is full.
 
     Raises:
         NotMountedError: no mount listens on the socket.
+        SilentDaemonError: the mount accepts no connection in time.
         ControlError: this user may not send requests to the mount.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
         try:
+            # This timeout also applies to connect(2), which waits while the queue is full: unix(7).
+            limit = _TIMEVAL.pack(*divmod(round(patience.answer_s * 1e6), 1_000_000))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             with socket_path(directory) as path:
                 connection.connect(path)
+        except BlockingIOError as exc:
+            raise SilentDaemonError(str(directory), patience.answer_s) from exc
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as exc:
             raise NotMountedError(str(directory)) from exc
         except PermissionError as exc:

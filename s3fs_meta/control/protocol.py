@@ -22,6 +22,7 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
 
 SOCKET_NAME: Final = "control.sock"
+PROBE: Final = "status"  # a command that the daemons of all versions answer without delay
 
 Message = Mapping[str, Any]
 Report = Callable[[Message], None]

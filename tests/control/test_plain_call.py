@@ -3,16 +3,17 @@
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from s3fs_meta.control import plain_call
-from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.control.server import ControlServer
+from s3fs_meta.control import client, plain_call
+from s3fs_meta.control.protocol import PROBE, Message, Report
+from s3fs_meta.control.server import ControlServer, RequestKind
 from s3fs_meta.errors import ControlError, NotPermittedError
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 
 
 async def test_synchronous_control_call_ignores_progress_and_returns_the_result(
@@ -78,3 +79,52 @@ def test_synchronous_control_call_to_a_dying_daemon_raises_control_error(dying_m
     """A connection closed without a result raises ControlError."""
     with pytest.raises(ControlError):
         plain_call.call(dying_mount, "flush", {})
+
+
+@pytest.fixture(params=[0, 5], ids=["full queue", "no answer"])
+def stopped_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Yield the directory of a daemon that is stopped, and accepts no connection."""
+    path = str(tmp_path / "control.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(request.param)
+        first.connect(path)
+        yield tmp_path
+
+
+async def test_stopped_daemon_causes_an_error_instead_of_an_endless_wait(
+    stopped_mount: Path,
+) -> None:
+    """Neither client waits forever for a daemon that hangs or received SIGSTOP."""
+    soon = plain_call.Patience(probe_s=0.01, answer_s=0.01)
+
+    with pytest.raises(SilentDaemonError, match="did not answer"):
+        await trio.to_thread.run_sync(plain_call.call, stopped_mount, "remove", {}, soon)
+    with pytest.raises(SilentDaemonError, match="did not answer"):
+        await client.call(stopped_mount, "flush", patience=soon)
+
+
+async def test_slow_request_to_a_daemon_that_answers_other_requests_succeeds(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A request may take hours, as long as the daemon answers checks in the meantime."""
+    is_checked = trio.Event()
+
+    async def slow(_arguments: Message, _report: Report) -> Message:
+        await is_checked.wait()
+        return {"done": True}
+
+    async def status(_arguments: Message, _report: Report) -> Message:
+        is_checked.set()
+        return {}
+
+    server = ControlServer(
+        tmp_path, {"slow": slow, PROBE: status}, kinds={PROBE: RequestKind.PROMPT}
+    )
+    await nursery.start(server.serve)
+    often = plain_call.Patience(probe_s=0.01)
+
+    call = partial(plain_call.call, tmp_path, "slow", {}, often)
+    assert await trio.to_thread.run_sync(call) == {"done": True}
+    is_checked = trio.Event()
+    assert await client.call(tmp_path, "slow", patience=often) == {"done": True}

@@ -26,8 +26,6 @@ command, its arguments and its response; progress events may precede the respons
                 of a mount that is ending; one empty event at once, then progress
 """
 
-import contextlib
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,14 +41,8 @@ from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.existing.targets import Target, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
-from s3fs_meta.mount.limits import (
-    CONTROL_ANSWER_S_MAX,
-    FLUSH_PAUSE_S,
-    HELD_PAUSE_S,
-    HELD_S_MAX,
-    MOUNTS_ASKED_MAX,
-)
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, FLUSH_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 from s3fs_meta.sync.host_state.state_dir import LockWatch
 
 STATUS: Final = "status"
@@ -287,6 +279,9 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     Returns:
         ``complete``: True if the bucket has all changes; ``why``: the error that prevented the
         upload; ``kind``: the class of the error.
+
+    Raises:
+        SilentDaemonError: the daemon is stopped or hangs.
     """
     show = _shown(front)
 
@@ -297,8 +292,11 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     result: dict[str, Any] | None = None
     with LockWatch(place.state) as watch:
         try:
-            with contextlib.suppress(NotMountedError, ControlError):
-                result = await client.call(place.state, FINISHED, report=report)
+            result = await client.call(place.state, FINISHED, report=report)
+        except SilentDaemonError:
+            raise
+        except (NotMountedError, ControlError):
+            pass  # the daemon exits
         finally:
             waiting.set()
         await watch.wait_until_free()

@@ -93,6 +93,17 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
     fuse_intercept.answer(unique, code, content)
 
 
+async def _drop_pages(target: Ino) -> None:
+    """Make the kernel drop its pages of the target of a failed copy.
+
+    The kernel drops them only after a success, but a copy onto a full disk may have changed a part.
+    A thread sends the notification, because the kernel may first write back pages that programs
+    have mapped. Source: Linux, fs/fuse/file.c, __fuse_copy_file_range.
+    """
+    send = functools.partial(invalidate_inode, target, attr_only=False)
+    await trio.to_thread.run_sync(send, abandon_on_cancel=True)
+
+
 class RawOperations(FrequentRequests):
     """The handlers of one mount that the C extension calls."""
 
@@ -198,7 +209,17 @@ class RawOperations(FrequentRequests):
             code = failed(self.operations.status, "copy_file_range", (ino,), exc, begun)
         except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "copy_file_range", (ino,), exc)
+        if code:
+            target: Ino = arguments[3]
+            self._nursery.start_soon(self._answer_failed_copy, unique, code, target)
+            return
         _answer(unique, code, answer)
+
+    async def _answer_failed_copy(self, unique: int, code: int, target: Ino) -> None:
+        try:
+            await _drop_pages(target)
+        finally:
+            _answer(unique, code)
 
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
@@ -217,8 +238,15 @@ class RawOperations(FrequentRequests):
         length: int,
     ) -> bytes:
         begin = None if uid == 0 else self._clear_privileges
-        copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
-        return WRITE_OUT.pack(copied)
+        failure: S3fsError
+        try:
+            copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
+        except S3fsError as exc:
+            failure = exc
+        else:
+            return WRITE_OUT.pack(copied)
+        await _drop_pages(target)
+        raise failure
 
     # --- inode flags, birth time, privileges ---------------------------------------------------
 

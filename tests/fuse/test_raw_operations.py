@@ -188,6 +188,33 @@ def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
         return after_copy, os.pread(fd, BLOCK_BYTES, 0)
 
 
+def fail_to_copy(root: Path, length: int) -> bytes:
+    """Copy a range of which no byte can be read; return the unchanged content of the target."""
+    with open(root / "f", "rb") as source, open(root / "g", "r+b", buffering=0) as target:
+        with pytest.raises(OSError, match="Input/output error"):
+            os.copy_file_range(source.fileno(), target.fileno(), length, 0, 10)
+        return target.read()
+
+
+@pytest.mark.parametrize("length", [100, BLOCK_BYTES], ids=["at once", "in a task"])
+async def test_kernel_drops_the_pages_of_the_target_of_a_failed_copy(
+    mounted: Mounted, length: int
+) -> None:
+    """A copy onto a full disk may fail after it has changed a part of its first block."""
+    content, handlers = os.urandom(2 * BLOCK_BYTES), mounted.handlers
+    await mounted.run((mounted.path / "f").write_bytes, os.urandom(BLOCK_BYTES))
+    await mounted.run((mounted.path / "g").write_bytes, content)
+    source = handlers.fs.lookup(ROOT_INO, b"f")
+    assert source is not None
+    await lose_block(handlers, source.ino, 0)
+    await mounted.run((mounted.path / "g").read_bytes)
+    before = handlers.operations.requests["read"]
+
+    assert await mounted.run(fail_to_copy, mounted.path, length) == content
+
+    assert handlers.operations.requests["read"] > before
+
+
 async def test_failed_changes_of_a_range_leave_no_outdated_pages_in_the_kernel(
     mounted: Mounted,
 ) -> None:

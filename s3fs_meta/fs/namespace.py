@@ -403,15 +403,20 @@ class Namespace:
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
         """Create a whiteout in place of a name that was just moved.
 
-        A whiteout is a character device 0:0, which hides the name in an overlayfs.
+        A whiteout is a character device 0:0, which hides the name in an overlayfs. As on ext4, it
+        inherits the default ACL of the directory, limited by its mode 0.
 
         Call this in the transaction of the rename. Source: rename(2), RENAME_WHITEOUT.
         """
         db, now_ns, directory = self._db, self._now_ns(), inodes.get(self._db, parent)
         dentries.add(db, parent, name, Ino(db.counters.next_ino))
         gid = directory.gid if directory.mode & stat.S_ISGID else owner.gid
-        inodes.create(db, stat.S_IFCHR, owner.uid, gid, parent, now_ns)
+        created = inodes.create(db, stat.S_IFCHR, owner.uid, gid, parent, now_ns)
         inodes.change_directory(db, parent, now_ns, entries=1)
+        if directory.flags:
+            inherited = _inherited(self._default_acl(directory, stat.S_IFCHR), stat.S_IFCHR)
+            if inherited is not None:
+                self._give_acls(created, inherited.value, None)
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
         """Return the inode that a rename replaces or exchanges, or None.

@@ -347,6 +347,20 @@ async def test_rename_with_a_whiteout_creates_a_device_at_the_old_name(
     assert_sound(fs)
 
 
+async def test_whiteout_inherits_the_default_acl_of_its_directory(fs: Filesystem) -> None:
+    """As on ext4 and tmpfs, the entries of owner, mask and others are limited by mode 0."""
+    directory = make_directory(fs, b"d")
+    make_file(fs, b"f", directory)
+    fs.xattrs.set(directory, acl.DEFAULT, DEFAULT_ACL, ROOT)
+
+    fs.namespace.rename(directory, b"f", ROOT_INO, b"g", RENAME_WHITEOUT, caller=USER)
+
+    whiteout = look(fs, b"f", directory)
+    assert whiteout.mode == stat.S_IFCHR
+    assert [e.perm for e in acl.decode(fs.xattrs.get(whiteout.ino, acl.ACCESS))] == [0, 7, 5, 0, 0]
+    assert_sound(fs)
+
+
 async def test_whiteout_in_a_setgid_directory_inherits_the_group(fs: Filesystem) -> None:
     """Local filesystems treat a whiteout like every other new inode."""
     source = make_directory(fs, b"s")

@@ -168,9 +168,14 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
                 before=before,
                 superblock=found.superblock,
             )
-            rescued = await trio.to_thread.run_sync(state_dir.discard)
+            rescued, failures = await trio.to_thread.run_sync(state_dir.discard)
         finally:
             state_dir.unlock()
+        if failures:
+            front.notice(
+                f"the objects were removed, but {str(failures[0].filename)!r} in {place.state} was"
+                f" not: {failures[0].strerror}; remove the directory by hand"
+            )
         if rescued:
             front.notice(
                 f"{place.state} still contains {counted(len(rescued), 'entry')} of earlier repairs"

@@ -38,7 +38,8 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, NamedTuple
 
 import trio
 
@@ -70,6 +71,15 @@ _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 # Entries that also exist in an unused state directory.
 _FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
+
+
+class Leftovers(NamedTuple):
+    """The entries of a state directory that remain after its removal."""
+
+    rescued: list[Path]  # quarantined states and replaced objects, sorted
+    failures: list[OSError]  # why other entries could not be removed
 
 
 class StateDir:
@@ -218,26 +228,35 @@ class StateDir:
         assert self._lock_fd >= 0, "the caller must hold the lock of the directory"
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def discard(self) -> list[Path]:
+    def discard(self) -> Leftovers:
         """Remove the local state, for good; this process must hold its lock. The call blocks.
 
         Quarantined states and replaced objects stay: they may be the only copies of files, even of
         an earlier filesystem at the same URL. If there are none, the directory is removed.
-
-        Returns:
-            The entries that stay.
         """
+        assert self._lock_fd >= 0, "the caller must hold the lock of the directory"
+        failures: list[OSError] = []
+
+        def failed(_call: object, _path: object, reason: _ExcInfo) -> None:
+            assert isinstance(reason[1], OSError), "rmtree reports only this class"
+            failures.append(reason[1])
+
         rescued = self.rescued()
-        if not rescued:
-            self.remove()
-            return []
-        for path in {*self.path.iterdir()}.difference(rescued, {self.path / "lock"}):
+        kept = {*rescued, self.path / "lock"} if rescued else set()
+        for path in {*self.path.iterdir()}.difference(kept):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):  # the bucket is already empty
-                    path.unlink()
-        return rescued
+                shutil.rmtree(path, onerror=failed)
+                continue
+            try:
+                path.unlink()
+            except OSError as exc:
+                failures.append(exc)
+        if not rescued and not failures:
+            try:
+                self.path.rmdir()
+            except OSError as exc:
+                failures.append(exc)
+        return Leftovers(rescued, failures)
 
     def rescued(self) -> list[Path]:
         """Return the quarantined states and replaced objects, sorted. The call blocks."""

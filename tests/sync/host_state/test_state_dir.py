@@ -122,6 +122,21 @@ def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) ->
     assert [path.name for path in state.path.iterdir()] == ["kept-1"]
 
 
+def test_removal_of_local_state_reports_an_entry_that_cannot_be_removed(small_disk: Path) -> None:
+    """All other entries are removed. A mountpoint stands for an immutable file."""
+    state = StateDir(small_disk.parent)
+    state.database.write_bytes(b"db")
+    state.tmp.mkdir()
+    assert state.try_lock()
+
+    left = state.discard()
+
+    state.unlock()
+    assert left.rescued == []
+    assert [str(exc.filename) for exc in left.failures] == [str(small_disk)]
+    assert os.listdir(state.path) == [small_disk.name]
+
+
 def test_deletion_of_local_state_preserves_files_of_other_programs(tmp_path: Path) -> None:
     """A file in ``blocks`` that is neither a block nor the intent log is not deleted."""
     state = StateDir(tmp_path / "s")

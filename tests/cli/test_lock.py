@@ -39,3 +39,17 @@ def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None
         program.ok("mount", mounted.url, mnt)
     program.ok("rm", "--locked", mnt / "tree")
     assert os.listdir(mnt) == []
+
+
+def test_refused_removal_of_a_part_of_a_locked_tree_names_the_remedy(
+    program: Program, mounted: Place
+) -> None:
+    """A locked directory loses no name, so rm --locked removes a locked tree only as a whole."""
+    (mounted.mountpoint / "tree" / "part").mkdir(parents=True)
+    program.ok("lock", mounted.mountpoint / "tree")
+
+    done = program.run("rm", "--locked", mounted.mountpoint / "tree" / "part")
+
+    assert done.returncode == ExitStatus.REQUEST
+    assert "the directory of 'part' is locked" in done.stderr
+    assert "removes a locked tree only as a whole" in done.stderr

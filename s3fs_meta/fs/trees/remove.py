@@ -26,7 +26,6 @@ from s3fs_meta.errors import (
     S3fsError,
     quoted,
 )
-from s3fs_meta.fs.flags.protection import require_unprotected
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.namespace import Namespace
 from s3fs_meta.fs.open_files import OpenFiles
@@ -161,7 +160,11 @@ class TreeRemoval:
         found = self._namespace.lookup(parent, name)
         if found is None or found.ino != ino:
             raise NoEntryError(parent, name)
-        require_unprotected(inodes.get(self._db, parent))
+        if inodes.get(self._db, parent).flags & InodeFlag.PROTECTED:
+            raise NotPermittedError(
+                f"the directory of {quoted(name)} is locked, immutable or append-only, so no name in it"
+                " can be removed; s3fs-meta rm --locked removes a locked tree only as a whole"
+            )
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(
                 f"{quoted(name)} is protected, or its tree contains or once contained a locked,"

@@ -1,6 +1,6 @@
 """The choice at mount between the local state and the bucket."""
 
-import shutil
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -359,7 +359,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file
         write_file(session, b"from b")
         await session.flush()
         await session.close()
-    monkeypatch.setattr(shutil, "rmtree", raising(KeyboardInterrupt))
+    monkeypatch.setattr(os, "rmdir", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         async with power.session("a"):
             pass

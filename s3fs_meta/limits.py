@@ -580,8 +580,6 @@ READDIR_ROWS_MIN: Final = 24
 READAHEAD_REQUESTS_MAX: Final = 32
 # Number of read-ahead runs fetched and unpacked concurrently, in 96 MiB of memory.
 READAHEAD_WORKERS: Final = 6
-# Maximum number of names recorded per group; they are invalidated if SQLite loses the group.
-GROUP_NAMES_MAX: Final = 100_000
 # Size that statfs reports without a capacity limit: 1 PiB.
 UNLIMITED_CAPACITY_BYTES: Final = 1 << 50
 UNLIMITED_INODES: Final = 1 << 40

@@ -14,12 +14,7 @@ import trio
 
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.limits import (
-    DISK_RESERVE_BYTES,
-    GROUP_NAMES_MAX,
-    GROUP_OPERATIONS_MAX,
-    OPERATION_DISK_BYTES,
-)
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX, OPERATION_DISK_BYTES
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.model import Ino
@@ -124,7 +119,7 @@ class Changes:
         """Begin an operation after ``require``; no schedule point may lie between the two calls."""
         if self._db.group_operations >= GROUP_OPERATIONS_MAX:
             self._db.commit()
-        if not self._db.in_group or len(self._names) > GROUP_NAMES_MAX:
+        if not self._db.in_group:
             self._names.clear()
             self._inodes.clear()
         self._db.begin(times_only=times_only)

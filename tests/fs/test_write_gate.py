@@ -2,12 +2,13 @@
 
 import pytest
 
-from s3fs_meta.errors import NoSpaceLeftError
+from s3fs_meta.errors import NoSpaceLeftError, ReadOnlyStateError
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
 from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
 from s3fs_meta.model import ROOT_INO
-from tests.fs.conftest import ROOT, Volume, make_file
+from tests.fs.conftest import ROOT, Volume, make_directory, make_file
 
 
 def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
@@ -45,6 +46,22 @@ async def test_files_can_be_removed_on_a_full_disk(
         fs.namespace.unlink(ROOT_INO, b"g")
 
 
+async def test_every_change_of_a_fenced_filesystem_is_refused(
+    fs: Filesystem, volume: Volume
+) -> None:
+    ino = make_file(fs, b"f")
+    volume.session.status.fence("another host took over")
+
+    with pytest.raises(ReadOnlyStateError):
+        await fs.write(ino, 0, b"a")
+    with pytest.raises(ReadOnlyStateError):
+        make_file(fs, b"g")
+    with pytest.raises(ReadOnlyStateError):
+        fs.namespace.unlink(ROOT_INO, b"f")
+    with pytest.raises(ReadOnlyStateError):
+        fs.xattrs.set(ino, b"user.a", b"1", ROOT)
+
+
 async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: Volume) -> None:
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
@@ -57,6 +74,27 @@ async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: V
         assert set(lost.names) == {(ROOT_INO, b"a"), (ROOT_INO, b"b")}
         assert lost.inodes == [ROOT_INO]
         assert fs.lookup(ROOT_INO, b"safe") is not None
+
+
+async def test_undone_group_reports_only_its_own_names_and_inodes(volume: Volume) -> None:
+    reported: list[Invalidations] = []
+    async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
+        one, two = make_directory(fs, b"one"), make_directory(fs, b"two")
+        make_file(fs, b"a", one)
+        make_file(fs, b"b", two)
+        volume.commit()
+        fs.xattrs.set(two, b"user.a", b"1", ROOT)
+        fs.db.undo()
+        fs.namespace.rename(one, b"a", two, b"b", RENAME_EXCHANGE)
+        fs.db.undo()
+        fs.namespace.unlink(two, b"b")
+        fs.db.undo()
+
+        assert reported == [
+            Invalidations([], [two]),
+            Invalidations([(one, b"a"), (two, b"b")], [one]),
+            Invalidations([(two, b"b")], [two]),
+        ]
 
 
 async def test_group_with_the_maximum_number_of_operations_is_committed(volume: Volume) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.files.early_write_back import EarlyWriteBack
@@ -40,6 +41,29 @@ async def test_write_back_of_large_writes_starts_before_a_sync(
             await started.wait()
 
     assert begun == [REMOVED, LARGE]
+
+
+async def test_each_write_back_waits_for_the_same_number_of_new_bytes(tmp_path: Path) -> None:
+    """Blocks that a sync takes, and blocks already written back, do not count."""
+    early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
+    left: list[list[BlockId]] = []
+    async with running(early.run):
+        for size_bytes in (EARLY_WRITE_BYTES - 1, EARLY_WRITE_BYTES - 1, EARLY_WRITE_BYTES):
+            early.note(LARGE, size_bytes)
+            await _idle()
+            left.append(early.take())
+        early.note(LARGE, EARLY_WRITE_BYTES - 1)
+        await _idle()
+        left.append(early.take())
+
+    assert left == [[LARGE], [LARGE], [], [LARGE]]
+
+
+async def _idle() -> None:
+    """Let the write-back task call a thread several times if it does not wait for writes."""
+    for _ in range(5):
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(int)
 
 
 async def test_small_writes_do_not_start_early_write_back(bench: CacheBench) -> None:

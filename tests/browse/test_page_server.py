@@ -1,6 +1,7 @@
 """The web server of the browse command, which listens on loopback only."""
 
 import pytest
+import trio
 
 from s3fs_meta.browse import page_server
 from s3fs_meta.errors import SettingsError
@@ -11,6 +12,16 @@ from s3fs_meta.options.listen_address import Address
 async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None:
     with pytest.raises(SettingsError, match="served to this host only"):
         await page_server.listening(Address(host, 0))
+
+
+async def test_page_server_accepts_connections_before_it_serves_pages() -> None:
+    """The browse command prints the URL first, so a client may connect at once."""
+    server = await page_server.listening(Address("127.0.0.1", 0))
+    try:
+        async with await trio.open_tcp_stream("127.0.0.1", server.address.port):
+            pass
+    finally:
+        server.close()
 
 
 def test_content_security_policy_allows_only_the_script_of_the_browse_server() -> None:

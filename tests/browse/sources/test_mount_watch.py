@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from s3fs_meta.browse import templates
-from s3fs_meta.browse.limits import BROWSE_SAMPLES_MAX
+from s3fs_meta.browse.limits import BROWSE_SAMPLE_S, BROWSE_SAMPLES_MAX
 from s3fs_meta.browse.pages.mount_page import SERIES, line_of, mount
 from s3fs_meta.browse.sources.mount_watch import MountWatch, Sample, rates
 from s3fs_meta.mount.existing import targets
@@ -15,6 +17,7 @@ from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.statistics import prices
 from s3fs_meta.mount.statistics.latency import Histogram
 from tests.programs import Program
+from tests.tasks import running
 
 
 def figures(factor: int, pid: int = 1) -> dict[str, Any]:
@@ -64,6 +67,23 @@ async def test_mount_page_reports_that_the_filesystem_was_unmounted(tmp_path: Pa
     ).content.decode()
     assert "no s3fs-meta filesystem is mounted" in page
     assert "<polyline" not in page
+
+
+async def test_statistics_of_a_mount_are_read_at_fixed_intervals(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    watch = MountWatch(Target("local:///nowhere", tmp_path, "/mnt"))
+    counts: list[int] = []
+    async with running(watch.run):
+        for count in (1, 2):
+            while len(watch.samples) < count:
+                await trio.to_thread.run_sync(int)
+            for _ in range(10):  # time for further samples, which must not be taken yet
+                await trio.to_thread.run_sync(int)
+            counts.append(len(watch.samples))
+            mock_clock.jump(BROWSE_SAMPLE_S)
+
+    assert counts == [1, 2]
 
 
 def test_mount_page_plots_a_gap_where_a_value_is_unknown() -> None:

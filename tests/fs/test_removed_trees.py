@@ -50,6 +50,17 @@ async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -
     assert fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
 
 
+async def test_directories_removed_between_two_slices_need_no_parent_mark(fs: Filesystem) -> None:
+    """A removed directory may have lost its parent or its row before its mark is set."""
+    removed = make_directory(fs, b"removed")
+    fs.db.begin()
+    fs.db.inodes.run("UPDATE inodes SET nlink = 0, parent = 999 WHERE ino = ?", (removed,))
+
+    assert removed_trees.mark_upwards(fs.db, [removed, Ino(998)], 9)
+
+    assert not fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
+
+
 async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
     """The search for a removed ancestor fails at a maximum depth, so that it ends in a cycle."""
     ring = make_directory(fs, b"ring")

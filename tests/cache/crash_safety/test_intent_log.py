@@ -16,6 +16,14 @@ from s3fs_meta.cache.crash_safety.intent_log import (
 )
 from s3fs_meta.limits import INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
+from s3fs_meta.testing.recorded_disk import (
+    DiskRecorder,
+    Entered,
+    SyncedDirectory,
+    SyncedFile,
+    Wrote,
+    recording,
+)
 from tests.faults import raising
 
 PAGE = 4 * KIB
@@ -177,3 +185,16 @@ def test_intent_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> 
     with pytest.raises(OSError, match="Too many levels"):
         log_in(tmp_path)
     assert (tmp_path / "target").read_bytes() == b"foreign"
+
+
+def test_intent_log_and_its_entries_are_synced_before_the_call_returns(tmp_path: Path) -> None:
+    """The file's name is synced, too: after a power cut, a nameless log would lose all entries."""
+    recorder = DiskRecorder(tmp_path)
+    with recording(recorder):
+        log = log_in(tmp_path)
+        prepared = len(recorder.events)
+        log.append([HELLO])
+
+    kinds = [type(event) for event in recorder.events]
+    assert kinds[:prepared] == [Entered, Wrote, SyncedFile, SyncedDirectory]
+    assert kinds[prepared:] == [Wrote, SyncedFile]

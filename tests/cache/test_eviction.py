@@ -172,12 +172,14 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
     bench.write(0, b"a" * 5000)
     await bench.upload(0)
     bench.write(1, b"b" * 3000)
-    found = await bench.cache.evictor.drop(bench.cache.index.blocks())
+    wanted = [BlockId(999), *bench.cache.index.blocks()]  # block 999 is not cached
+    found = await bench.cache.evictor.drop(wanted)
 
     assert (found.blocks, found.bytes) == (1, 5000)
     assert found.kept == {"not_uploaded": 3000}
     assert not bench.cache.is_local(bench.located(0))
     assert bench.cache.is_local(bench.located(1))
+    assert list(bench.files.numbers()) == bench.cache.index.blocks()
 
 
 async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench) -> None:

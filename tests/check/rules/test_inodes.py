@@ -35,6 +35,17 @@ def test_missing_root_directory_row_is_created_again(healthy: Healthy) -> None:
     healthy.assert_repaired()
     assert healthy.changed_inodes() == {ROOT_INO}
     assert healthy.dump()["dentries"] == healthy.before["dentries"]
+    assert stat.S_IMODE(inodes.get(healthy.db, ROOT_INO).mode) == 0o755
+
+
+def test_root_directory_is_created_again_if_no_other_row_refers_to_it(healthy: Healthy) -> None:
+    for table in ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"):
+        healthy.sql(f"DELETE FROM {table}")
+
+    healthy.check(Mode.ALL)
+
+    assert healthy.check().lines() == ["clean"]
+    assert inodes.get(healthy.db, ROOT_INO).mode == stat.S_IFDIR | 0o755
 
 
 @pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import apsw
@@ -13,7 +12,6 @@ from typing_extensions import Buffer, override
 
 from s3fs_meta.errors import (
     DatabaseError,
-    DatabaseFullError,
     FormatError,
     NewerFormatError,
     UsageError,
@@ -23,21 +21,7 @@ from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, local_state, properties
 from s3fs_meta.model import ROOT_INO
-from tests.faults import raising
 from tests.meta.conftest import MakeDatabase, create_file
-
-
-def fill_disk(db: Database) -> None:
-    """Limit the database to its current size, which simulates a full disk."""
-    pages = db.one("PRAGMA page_count")
-    assert pages is not None
-    db.connection.pragma("max_page_count", pages[0])
-
-
-def create_until_full(db: Database) -> None:
-    """Create files with long names until SQLite reports a full disk."""
-    for number in range(10_000):
-        create_file(db, b"%0200d" % number)
 
 
 def read_all_names(path: Path, pragmas: Pragmas) -> list[bytes]:
@@ -283,116 +267,7 @@ def test_change_recorder_is_called_at_the_start_and_end_of_each_group(
     assert local_state.get(db, "recorded") == "in the same transaction"
 
 
-def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
-    """If the disk fails when a group is lost, the mount becomes read-only and continues."""
-    called: list[LossStep] = []
-    db.listeners.when_lost(LossStep.RELOAD, raising(DatabaseError("the disk has failed")))
-    for step in LossStep:
-        db.listeners.when_lost(step, partial(called.append, step))
-    db.begin()
-    db.rollback()
-
-    assert called == list(LossStep)
-    with pytest.raises(DatabaseError):
-        db.begin()
-
-
-def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
-    make_database: MakeDatabase,
-) -> None:
-    db = make_database()
-    called: list[LossStep] = []
-    for step in (LossStep.REPORT, LossStep.REFUSE, LossStep.RELOAD, LossStep.REFUSE):
-        db.listeners.when_lost(step, partial(called.append, step))
-    create_file(db, b"lost")
-
-    db.rollback()
-
-    assert called == [LossStep.REFUSE, LossStep.REFUSE, LossStep.RELOAD, LossStep.REPORT]
-
-
-def test_undoing_a_group_keeps_the_number_of_the_open_txg(make_database: MakeDatabase) -> None:
-    """A pack that dies after the undo must not seem to have died in an earlier txg."""
-    db = make_database()
-    db.counters.begin_txg(9)
-    create_file(db, b"undone")
-    inodes_before = db.counters.inodes - 1
-
-    db.undo()
-
-    assert (db.counters.txg, db.counters.inodes) == (9, inodes_before)
-
-
-def test_undoing_a_group_blocks_later_changes_only_if_the_undo_fails(
-    make_database: MakeDatabase, journal_mode: str
-) -> None:
-    db = make_database(journal_mode=journal_mode)
-    called: list[LossStep] = []
-    for step in LossStep:
-        db.listeners.when_lost(step, partial(called.append, step))
-    create_file(db, b"undone")
-
-    db.undo()
-
-    if journal_mode == "off":
-        assert called == list(LossStep)
-        return
-    assert called == [LossStep.RELOAD, LossStep.REPORT]
-    assert dentries.find(db, ROOT_INO, b"undone") is None
-    db.begin()
-
-
 # --- errors of SQLite --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
-def test_full_disk_undoes_only_the_open_group(make_database: MakeDatabase, mode: str) -> None:
-    """A full disk rolls back the open group once; earlier groups remain."""
-    db = make_database(journal_mode=mode, cache_size=10)
-    create_file(db, b"kept")
-    db.commit()
-    before = db.counters.values()
-    lost: list[int] = []
-    db.listeners.when_lost(LossStep.RELOAD, lambda: lost.append(1))
-    fill_disk(db)
-    with pytest.raises(DatabaseFullError):
-        create_until_full(db)
-    assert (lost, db.in_group) == ([1], False)
-    assert db.counters.values() == before
-    assert db.all("SELECT name FROM dentries") == [(b"kept",)]
-    db.connection.pragma("max_page_count", 1 << 30)
-    create_file(db, b"after")
-    db.commit()
-    assert db.one("PRAGMA integrity_check") == ("ok",)
-
-
-def test_full_disk_without_a_journal_refuses_all_further_changes(
-    make_database: MakeDatabase,
-) -> None:
-    """With journal_mode=off, a partial operation may remain, so later changes are refused."""
-    db = make_database(journal_mode="off")
-    create_file(db, b"kept")
-    db.commit()
-    lost: list[int] = []
-    db.listeners.when_lost(LossStep.RELOAD, lambda: lost.append(1))
-    fill_disk(db)
-    with pytest.raises(DatabaseFullError):
-        create_until_full(db)
-    assert (lost, db.in_group) == ([1], False)
-    assert dentries.find(db, ROOT_INO, b"kept") is not None
-    with pytest.raises(DatabaseError, match="journal_mode=off"):
-        db.begin()
-
-
-def test_failed_statement_does_not_undo_the_group(make_database: MakeDatabase) -> None:
-    """Only the failed statement is undone; the caller decides whether to roll back its group."""
-    db = make_database()
-    create_file(db, b"a")
-    with pytest.raises(DatabaseError):
-        db.inodes.run("INSERT INTO inodes (ino) VALUES (?)", (7,))
-    assert db.in_group
-    db.commit()
-    assert dentries.find(db, ROOT_INO, b"a") is not None
 
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.lease import UNKNOWN_MACHINE, Head, MachineMarks
@@ -424,3 +425,66 @@ async def test_delayed_lease_write_is_refused_after_a_later_write(
         await delayed.arrive()
 
     assert store.objects == before
+
+
+async def test_lease_after_a_write_with_an_unknown_outcome_must_have_the_own_epoch(
+    store: MemoryStore,
+) -> None:
+    older = store.objects[lease_codec.KEY]
+    keeper = await Host(store, "a").acquire()
+    own = store.objects[lease_codec.KEY]
+    store.objects[lease_codec.KEY] = older
+    with pytest.raises(OlderBucketError):
+        await keeper.reread()
+    assert store.objects[lease_codec.KEY] == own
+    assert await keeper.reread() == keeper.lease
+
+    await Host(store, "b").acquire(force=True)
+    with pytest.raises(FencedError):
+        await keeper.reread()
+
+
+async def test_lease_of_the_same_epoch_from_another_acquisition_fences_the_host(
+    store: MemoryStore,
+) -> None:
+    """Two hosts can use the same epoch if the bucket was replaced by an older copy."""
+    keeper = await Host(store, "a").acquire()
+    store.objects[lease_codec.KEY] = lease_codec.encode(replace(keeper.lease, nonce=new_nonce()))
+
+    with pytest.raises(FencedError):
+        await keeper.require_hold()
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no lease"], ids=["missing", "damaged"])
+async def test_lost_lease_is_stored_again_only_if_it_has_not_changed(
+    store: MemoryStore, damaged: bytes
+) -> None:
+    keeper = await Host(store, "a").acquire()
+    own = store.objects.pop(lease_codec.KEY)
+    if damaged:
+        store.objects[lease_codec.KEY] = damaged
+    with pytest.raises(LostLeaseError) as lost:
+        await keeper.require_hold()
+
+    store.objects[lease_codec.KEY] = b"stored by another host meanwhile"
+    with pytest.raises(PreconditionError):
+        await keeper.put_back(lost.value)
+    del store.objects[lease_codec.KEY]
+    if damaged:
+        store.objects[lease_codec.KEY] = damaged
+    await keeper.put_back(lost.value)
+    assert store.objects[lease_codec.KEY] == own
+    await keeper.move_head(HEAD)
+
+
+async def test_lease_write_gives_up_if_the_store_refuses_every_write(store: MemoryStore) -> None:
+    """A store whose ETags always change must not cause an endless loop."""
+    faulty = FaultyStore(store)
+    keeper = await Host(faulty, "a").acquire()
+    for _ in range(10):
+        faulty.fail("replace", PreconditionError(lease_codec.KEY))
+
+    with pytest.raises(FencedError):
+        await keeper.move_head(HEAD)
+
+    assert [call.method for call in faulty.calls].count("replace") < 10

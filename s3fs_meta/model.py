@@ -7,6 +7,7 @@ a third of the time of creating a frozen dataclass.
 
 import enum
 import re
+import stat
 from typing import Final, NamedTuple, NewType
 
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX
@@ -21,6 +22,9 @@ Cookie = NewType("Cookie", int)  # position of a dentry in its directory, as rea
 ObjectKey = NewType("ObjectKey", str)  # object key without the prefix, such as pack/3f/7-9a...
 
 ROOT_INO: Final = Ino(1)
+
+SPECIAL_TYPES: Final = frozenset({stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK})
+FILE_TYPES: Final = SPECIAL_TYPES | {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}
 
 
 class Attributes(NamedTuple):

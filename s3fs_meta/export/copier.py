@@ -34,7 +34,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, properties, symlinks, xattrs
 from s3fs_meta.meta.tables.block_map import Located
-from s3fs_meta.model import Attributes, BlockIndex, Ino, InodeFlag
+from s3fs_meta.model import FILE_TYPES, Attributes, BlockIndex, Ino, InodeFlag
 from s3fs_meta.sync.uncached_reads import Content
 
 _log = logging.getLogger(__name__)
@@ -56,17 +56,6 @@ _NOT_ACCEPTED: Final = frozenset(
 _DEVICES: Final = "devices"  # key in Copier.refused and in Copier.left_out for device files
 _BITS: Final = "set-user-ID and set-group-ID bits"
 _CAPABILITIES: Final = "file capabilities"
-_TYPES: Final = frozenset(
-    {
-        stat.S_IFREG,
-        stat.S_IFDIR,
-        stat.S_IFLNK,
-        stat.S_IFIFO,
-        stat.S_IFSOCK,
-        stat.S_IFCHR,
-        stat.S_IFBLK,
-    }
-)
 _DEVICE_TYPES: Final = (stat.S_IFCHR, stat.S_IFBLK)
 _POWER: Final = stat.S_ISUID | stat.S_ISGID
 
@@ -364,7 +353,7 @@ def require_type(attributes: Attributes) -> None:
     Raises:
         MetadataError: the row of the inode is damaged.
     """
-    if stat.S_IFMT(attributes.mode) not in _TYPES:
+    if stat.S_IFMT(attributes.mode) not in FILE_TYPES:
         raise MetadataError("its type is unknown", attributes.ino)
 
 

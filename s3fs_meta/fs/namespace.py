@@ -36,7 +36,7 @@ from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
-from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
+from s3fs_meta.model import SPECIAL_TYPES, Attributes, Caller, Ino, InodeFlag
 
 RENAME_NOREPLACE: Final = 1  # from linux/fs.h
 RENAME_EXCHANGE: Final = 2
@@ -47,9 +47,7 @@ _RENAME_FLAGS: Final = frozenset(
 
 _KERNEL: Final = Caller(uid=0, gid=0, umask=0, pid=0)
 
-_NODE_TYPES: Final = frozenset(
-    {stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK}
-)
+_NODE_TYPES: Final = SPECIAL_TYPES | {stat.S_IFREG}
 _DIRECTORY: Final = stat.S_IFDIR
 _TYPE: Final = 0o170000
 _DOTS: Final = (b".", b"..")

@@ -13,20 +13,11 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
 from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
-from s3fs_meta.model import ROOT_INO, InodeFlag
+from s3fs_meta.model import FILE_TYPES, ROOT_INO, InodeFlag
 
-_TYPES: Final = (
-    stat.S_IFREG,
-    stat.S_IFDIR,
-    stat.S_IFLNK,
-    stat.S_IFIFO,
-    stat.S_IFSOCK,
-    stat.S_IFCHR,
-    stat.S_IFBLK,
-)
 # A bit mask of the file types. Testing a bit takes half the time of the operator IN.
 # A value that is not a number matches no bit.
-_TYPE_SET: Final = sum(1 << (kind >> 12) for kind in _TYPES)
+_TYPE_SET: Final = sum(1 << (kind >> 12) for kind in FILE_TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
 _MODE_MAX: Final = _TYPE_BITS | 0o7777
@@ -142,7 +133,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
         )
         if present
     ]
-    if kind in shown or (kind in _TYPES and not shown):
+    if kind in shown or (kind in FILE_TYPES and not shown):
         return kind
     return shown[0] if shown else stat.S_IFREG
 

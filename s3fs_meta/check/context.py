@@ -40,10 +40,10 @@ class Invariant:
 
     Attributes:
         title: the rule, as a sentence.
-        source: an SQL FROM clause with the rows to check.
+        text: the text of a finding; ``{0}`` is the value of the first column.
+        source: an SQL FROM clause with the rows to check; not needed with ``scan``.
         damaged: an SQL condition that is true for the rows that break the invariant.
         columns: the columns of a finding; the first is an inode number if ``about_inode``.
-        text: the text of a finding; ``{0}`` is the value of the first column.
         repair: corrects damaged rows, but perhaps not all; None if the program cannot repair them.
         safe: fsck -p may run the repair, which only recomputes rows or removes garbage.
         listing: a query for the findings, if these differ from the damaged rows.
@@ -53,10 +53,10 @@ class Invariant:
 
     number: int
     title: str
-    source: str
-    damaged: str
-    columns: str
     text: str
+    source: str = ""
+    damaged: str = "TRUE"
+    columns: str = ""
     repair: Repair | None = None
     safe: bool = False
     severity: Severity = Severity.DAMAGE

@@ -311,9 +311,6 @@ BLOCKS: Final = (
     Invariant(
         34,
         "blocks in a pack do not overlap, unless their content is equal",
-        source="",
-        damaged="",
-        columns="",
         text="blocks {1} and {0} of pack {2} overlap at offset {3}",
         scan=_overlapping,
         repair=_mend_overlaps,

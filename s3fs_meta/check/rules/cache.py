@@ -213,7 +213,6 @@ CACHE_FILES: Final = (
         45,
         "every file in the cache directory belongs to a cached block",
         source=_STRAY_FILES,
-        damaged="TRUE",
         columns="coalesce(CAST('block ' || x.block AS BLOB), x.path)",
         text="{0}: no row uses this file of the cache directory",
         repair=_remove_strays,

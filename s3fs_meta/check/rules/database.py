@@ -247,9 +247,6 @@ SQLITE: Final = (
     Invariant(
         2,
         "the tables and indexes are those of the schema",
-        source="",
-        damaged="",
-        columns="",
         text="{0} {1}",
         scan=_schema_faults,
         repair=_mend_schema,
@@ -287,9 +284,6 @@ NUMBERS: Final = (
         5,
         "the properties of mkfs exist and match the superblock: uuid, block size, cookie key; records"
         " of repairs and damage marks are valid",
-        source="",
-        damaged="",
-        columns="",
         text="property {0} is missing or wrong",
         scan=_property_faults,
         repair=_mend_facts,
@@ -429,9 +423,6 @@ TYPES: Final = (
     Invariant(
         70,
         "every integer column contains only integers",
-        source="",
-        damaged="",
-        columns="",
         text="column {1} of table {0} has {2} values that are not integers",
         scan=_type_faults,
         repair=_mend_types,

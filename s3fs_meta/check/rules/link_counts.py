@@ -6,7 +6,7 @@ These invariants are repaired after the names and the tree.
 from typing import Final
 
 from s3fs_meta.check import sums
-from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.context import Examination, Invariant, Repair
 from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY
 from s3fs_meta.model import ROOT_INO
 
@@ -15,33 +15,17 @@ _IS_NAMED: Final = (
 )
 
 
-def _set_parents(exam: Examination, invariant: Invariant) -> None:
-    exam.run(
-        "UPDATE inodes SET parent = (SELECT n.low FROM temp.check_names AS n"
-        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
-    )
+def _recompute(column: str, value: str, ino: str) -> Repair:
+    """Return a repair that sets a column of the damaged inodes to an SQL value."""
+
+    def repair(exam: Examination, invariant: Invariant) -> None:
+        exam.run(f"UPDATE inodes SET {column} = {value} WHERE ino IN ({invariant.select(ino)})")
+
+    return repair
 
 
-def _count_links(exam: Examination, invariant: Invariant) -> None:
-    exam.run(
-        "UPDATE inodes SET nlink = (SELECT n.names FROM temp.check_names AS n"
-        f" WHERE n.ino = inodes.ino) WHERE ino IN ({invariant.select('i.ino')})"
-    )
-
-
-def _count_subdirectories(exam: Examination, invariant: Invariant) -> None:
-    exam.run(
-        "UPDATE inodes SET nlink = 2 + (SELECT d.subdirectories FROM temp.check_dirs AS d"
-        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
-    )
-
-
-def _count_entries(exam: Examination, invariant: Invariant) -> None:
-    exam.run(
-        "UPDATE inodes SET size_bytes = (SELECT d.entries FROM temp.check_dirs AS d"
-        f" WHERE d.ino = inodes.ino) WHERE ino IN ({invariant.select('d.ino')})"
-    )
-
+_OF_NAMES: Final = "FROM temp.check_names AS n WHERE n.ino = inodes.ino"
+_OF_ENTRIES: Final = "FROM temp.check_dirs AS d WHERE d.ino = inodes.ino"
 
 _SHOULD_LINK: Final = (
     "SELECT l.ino, l.parent, l.names FROM temp.check_links AS l JOIN inodes AS i ON i.ino = l.ino"
@@ -70,7 +54,7 @@ LINK_COUNTS: Final = (
         " WHERE l.ino = i.ino AND l.parent = i.parent)))",
         columns="i.ino, i.parent, n.low",
         text="inode {0} has parent {1}, but its name is in directory {2}",
-        repair=_set_parents,
+        repair=_recompute("parent", f"(SELECT n.low {_OF_NAMES})", "i.ino"),
         safe=True,
     ),
     Invariant(
@@ -80,7 +64,7 @@ LINK_COUNTS: Final = (
         damaged=f"NOT {IS_DIRECTORY} AND i.nlink <> n.names",
         columns="i.ino, i.nlink, n.names",
         text="inode {0} has nlink {1}, but {2} names",
-        repair=_count_links,
+        repair=_recompute("nlink", f"(SELECT n.names {_OF_NAMES})", "i.ino"),
         safe=True,
     ),
     Invariant(
@@ -90,7 +74,7 @@ LINK_COUNTS: Final = (
         damaged=f"d.kind = {sums.DIRECTORY} AND i.nlink <> 2 + d.subdirectories AND {_IS_NAMED}",
         columns="d.ino, i.nlink, d.subdirectories",
         text="directory {0} has nlink {1}, but {2} subdirectories",
-        repair=_count_subdirectories,
+        repair=_recompute("nlink", f"2 + (SELECT d.subdirectories {_OF_ENTRIES})", "d.ino"),
         safe=True,
     ),
     Invariant(
@@ -100,14 +84,13 @@ LINK_COUNTS: Final = (
         damaged=f"d.kind = {sums.DIRECTORY} AND i.size_bytes <> d.entries",
         columns="d.ino, i.size_bytes, d.entries",
         text="directory {0} has size {1}, but {2} entries",
-        repair=_count_entries,
+        repair=_recompute("size_bytes", f"(SELECT d.entries {_OF_ENTRIES})", "d.ino"),
         safe=True,
     ),
     Invariant(
         56,
         "for each file with several names, hard_links has the number of names in each directory",
         source=f"{_LINK_DIFFERENCES} AS x",
-        damaged="TRUE",
         columns="x.ino, x.parent, x.fault",
         text="hard_links {2} this row for inode {0} in directory {1}",
         repair=_rebuild_links,

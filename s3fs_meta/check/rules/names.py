@@ -178,9 +178,6 @@ NAMES: Final = (
     Invariant(
         23,
         "the cookie of every name matches the hash of the name",
-        source="",
-        damaged="",
-        columns="",
         text="name {1!r} in directory {0} has the wrong cookie {2}, so no lookup finds the name",
         scan=_misplaced,
         repair=_put_in_place,
@@ -193,7 +190,6 @@ NAMES: Final = (
         source=f"dentries AS e JOIN dentries AS f ON e.cookie & {_COLLISIONS} <> 0"
         f" AND f.parent = e.parent AND f.cookie BETWEEN e.cookie & ~{_COLLISIONS} AND e.cookie - 1"
         " AND f.name = e.name",
-        damaged="TRUE",
         columns="e.parent, e.name, e.ino, f.ino",
         text="name {1!r} occurs twice in directory {0}, for inode {3} and for inode {2}",
         repair=_rename_doubles,

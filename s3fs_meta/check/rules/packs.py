@@ -97,9 +97,6 @@ PACKS: Final = (
     Invariant(
         38,
         "the row of a pack has a valid key, state and size",
-        source="",
-        damaged="",
-        columns="",
         text="pack {0} has an invalid row: key {1!r}, state {2}, {3} bytes",
         scan=_bad_rows,
         repair=_mend_rows,
@@ -110,7 +107,6 @@ PACKS: Final = (
         39,
         "every pack object has only one row",
         source=_SHARED_KEYS,
-        damaged="TRUE",
         columns="k.object_key, k.packs",
         text="{1} packs have the key {0!r}",
         repair=_merge_rows,

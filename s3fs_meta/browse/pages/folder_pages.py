@@ -107,28 +107,31 @@ async def tar(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return a directory as a tar archive."""
     async with site.used(wanted.txg) as point:
         _require_directory(point, wanted)
-    name = _name_of(wanted)
-
-    async def stream(put: Send) -> None:
-        async with site.used(wanted.txg) as point:
-            await TarStream(point, put).send(_require_directory(point, wanted), name)
-
-    headers = {"content-disposition": attachment(name + b".tar")}
-    return Reply(http_server.OK, b"", tar_stream.CONTENT_TYPE, headers, stream)
+    return _archive(site, wanted, TarStream, b".tar", tar_stream.CONTENT_TYPE)
 
 
 async def zip_archive(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return a directory as a zip archive."""
     async with site.used(wanted.txg) as point:
         await zip_stream.require_few(point, _require_directory(point, wanted))
-    name = _name_of(wanted)
+    return _archive(site, wanted, ZipStream, b".zip", zip_stream.CONTENT_TYPE)
+
+
+def _archive(
+    site: Source,
+    wanted: Wanted,
+    kind: type[TarStream] | type[ZipStream],
+    suffix: bytes,
+    content_type: str,
+) -> Reply:
+    name = wanted.names[-1] if wanted.names else b"root"
 
     async def stream(put: Send) -> None:
         async with site.used(wanted.txg) as point:
-            await ZipStream(point, put).send(_require_directory(point, wanted), name)
+            await kind(point, put).send(_require_directory(point, wanted), name)
 
-    headers = {"content-disposition": attachment(name + b".zip")}
-    return Reply(http_server.OK, b"", zip_stream.CONTENT_TYPE, headers, stream)
+    headers = {"content-disposition": attachment(name + suffix)}
+    return Reply(http_server.OK, b"", content_type, headers, stream)
 
 
 def _require_directory(point: OpenPoint, wanted: Wanted) -> Attributes:
@@ -138,7 +141,3 @@ def _require_directory(point: OpenPoint, wanted: Wanted) -> Attributes:
             "this path is not a folder, so it cannot be downloaded as an archive"
         )
     return found
-
-
-def _name_of(wanted: Wanted) -> bytes:
-    return wanted.names[-1] if wanted.names else b"root"

@@ -99,7 +99,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
         blocks.add_ref(db, placement.of)
         _end(db, row.block)
         return True
-    blocks.set_location_read(
+    blocks.set_location(
         db,
         row,
         placement.hash,

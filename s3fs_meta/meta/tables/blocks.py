@@ -6,7 +6,6 @@ Keeps: refs equals the number of block_map rows that refer to the block. packs.l
 stored bytes of the blocks in the pack. Hash and location of a block are all set or all NULL.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.errors import BadRowError, MetadataError
@@ -171,12 +170,6 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
     ]
 
 
-def iterate(db: Database) -> Iterator[BlockRow]:
-    """Yield all blocks by number. Exhaust or close the iterator before the next schedule point."""
-    for row in db.iterate(f"SELECT {_COLUMNS} FROM blocks ORDER BY block"):
-        yield _row(row)
-
-
 def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) -> None:
     """Record the new length of a dirty block. Requires an open transaction.
 
@@ -223,28 +216,16 @@ def drop_ref(db: Database, block: BlockId) -> int:
 
 def set_location(
     db: Database,
-    block: BlockId,
-    content_hash: bytes,
-    pack: PackId,
-    pack_offset: int,
-    stored_bytes: int,
-) -> None:
-    """Set the location of a block; if it already has a location, move it to the new pack.
-
-    Requires an open transaction.
-    """
-    set_location_read(db, get(db, block), content_hash, pack, pack_offset, stored_bytes)
-
-
-def set_location_read(
-    db: Database,
     before: BlockRow,
     content_hash: bytes,
     pack: PackId,
     pack_offset: int,
     stored_bytes: int,
 ) -> None:
-    """Set the location of a block whose row was just read. See ``set_location``."""
+    """Set the location of a block, given its row; if it already has a location, move it.
+
+    Requires an open transaction.
+    """
     packs.add_live_bytes(db, pack, stored_bytes)
     db.run(
         "UPDATE blocks SET hash = ?, pack = ?, pack_offset = ?, stored_bytes = ? WHERE block = ?",

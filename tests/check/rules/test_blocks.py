@@ -120,7 +120,14 @@ def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> No
     assert row.pack is not None
     assert row.pack_offset is not None
     assert row.stored_bytes is not None
-    blocks.set_location(healthy.db, second, row.hash, row.pack, row.pack_offset, row.stored_bytes)
+    blocks.set_location(
+        healthy.db,
+        blocks.get(healthy.db, second),
+        row.hash,
+        row.pack,
+        row.pack_offset,
+        row.stored_bytes,
+    )
     healthy.db.commit()
 
     assert "I34" not in healthy.check().broken

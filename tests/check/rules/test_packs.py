@@ -63,7 +63,14 @@ def test_two_rows_of_one_pack_are_merged(healthy: Healthy) -> None:
     assert found.hash is not None
     assert found.pack_offset is not None
     assert found.stored_bytes is not None
-    blocks.set_location(healthy.db, moved, found.hash, other, found.pack_offset, found.stored_bytes)
+    blocks.set_location(
+        healthy.db,
+        blocks.get(healthy.db, moved),
+        found.hash,
+        other,
+        found.pack_offset,
+        found.stored_bytes,
+    )
     healthy.db.commit()
 
     healthy.assert_mended("I39")

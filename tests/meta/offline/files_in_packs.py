@@ -30,6 +30,6 @@ def file_in(db: Database, where: PackId, content_hash: bytes) -> tuple[Ino, Bloc
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(0), 100)
     block_map.set(db, ino, BlockIndex(0), block)
-    blocks.set_location(db, block, content_hash, where, 0, 50)
+    blocks.set_location(db, blocks.get(db, block), content_hash, where, 0, 50)
     db.run("DELETE FROM cached_blocks")
     return ino, block

@@ -91,7 +91,7 @@ def test_lost_block_has_no_location_in_an_image(
     image_copy.finish(copy, [], [], {block, other})
 
     finished = Database.open(copy, Pragmas())
-    assert [row.block for row in blocks.iterate(finished)] == [block]
+    assert finished.all("SELECT block FROM blocks") == [(block,)]
     assert finished.counters.block_bytes == 100
     finished.close()
 

@@ -52,7 +52,7 @@ def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -
     """A block in a pack has a location, whether it is cached or not."""
     block = map_new_block(db, 0)
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
-    blocks.set_location(db, block, b"h" * 32, pack, 17, 60)
+    blocks.set_location(db, blocks.get(db, block), b"h" * 32, pack, 17, 60)
     if state is None:
         cached_blocks.delete(db, block)
     else:

@@ -31,7 +31,7 @@ def test_new_block_is_dirty_and_in_no_pack(db: Database) -> None:
     assert blocks.find(db, block) == BlockRow(block, 1, 100, None, None, None, None)
     assert cached_blocks.get(db, block) == (block, BlockState.DIRTY, 5, 6)
     assert db.counters.block_bytes == 100
-    assert list(blocks.iterate(db)) == [blocks.get(db, block)]
+    assert db.all("SELECT block FROM blocks") == [(block,)]
 
 
 def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
@@ -91,7 +91,7 @@ def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None
     """A block with a location can be found by its content hash."""
     block, pack = make_block(db), make_pack(db)
     assert blocks.by_hash(db, HASH) == []
-    blocks.set_location(db, block, HASH, pack, 17, 60)
+    blocks.set_location(db, blocks.get(db, block), HASH, pack, 17, 60)
     assert blocks.by_hash(db, HASH) == [BlockRow(block, 1, 100, HASH, pack, 17, 60)]
     assert packs.get(db, pack).live_bytes == 60
     assert db.counters.block_bytes == 100
@@ -100,8 +100,8 @@ def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None
 def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None:
     """New content that is equal to two blocks refers to the older of them."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
-    blocks.set_location(db, second, HASH, pack, 0, 60)
-    blocks.set_location(db, first, HASH, pack, 60, 60)
+    blocks.set_location(db, blocks.get(db, second), HASH, pack, 0, 60)
+    blocks.set_location(db, blocks.get(db, first), HASH, pack, 60, 60)
     found = blocks.intact(db, HASH)
     assert found is not None
     assert found.block == first
@@ -110,8 +110,8 @@ def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None
 def test_deduplication_does_not_share_a_damaged_block(db: Database) -> None:
     """New content refers neither to damaged nor to unreferenced blocks."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
-    blocks.set_location(db, first, HASH, pack, 0, 60)
-    blocks.set_location(db, second, HASH, pack, 60, 60)
+    blocks.set_location(db, blocks.get(db, first), HASH, pack, 0, 60)
+    blocks.set_location(db, blocks.get(db, second), HASH, pack, 60, 60)
     damage_marks.add(db, Mark(pack, 0))
     found = blocks.intact(db, HASH)
     assert found is not None
@@ -126,7 +126,7 @@ def test_pack_is_dead_after_its_last_block_is_deleted(db: Database) -> None:
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
     for number, block in enumerate(made):
-        blocks.set_location(db, block, bytes([number]) * 32, pack, 60 * number, 60)
+        blocks.set_location(db, blocks.get(db, block), bytes([number]) * 32, pack, 60 * number, 60)
         blocks.drop_ref(db, block)
     blocks.delete(db, made[0])
     assert (packs.get(db, pack).live_bytes, packs.get(db, pack).died_txg) == (60, None)
@@ -139,8 +139,8 @@ def test_pack_is_dead_after_its_last_block_is_deleted(db: Database) -> None:
 def test_new_location_of_a_block_moves_its_live_bytes_to_the_new_pack(db: Database) -> None:
     """Compaction moves the live bytes of a block from the old pack to the new one."""
     block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
-    blocks.set_location(db, block, HASH, old, 0, 60)
-    blocks.set_location(db, block, HASH, new, 5, 61)
+    blocks.set_location(db, blocks.get(db, block), HASH, old, 0, 60)
+    blocks.set_location(db, blocks.get(db, block), HASH, new, 5, 61)
     assert (packs.get(db, old).live_bytes, packs.get(db, old).died_txg) == (0, 1)
     assert (packs.get(db, new).live_bytes, packs.get(db, new).died_txg) == (61, None)
     assert [row.block for row in blocks.in_pack(db, new)] == [block]
@@ -150,7 +150,7 @@ def test_new_location_of_a_block_moves_its_live_bytes_to_the_new_pack(db: Databa
 def test_location_in_an_unknown_pack_is_refused(db: Database) -> None:
     block = make_block(db)
     with pytest.raises(MetadataError, match="pack 77 has no row"):
-        blocks.set_location(db, block, HASH, PackId(77), 0, 60)
+        blocks.set_location(db, blocks.get(db, block), HASH, PackId(77), 0, 60)
     assert blocks.get(db, block).pack is None
 
 
@@ -159,7 +159,9 @@ def test_neighbours_of_a_block_are_in_the_same_pack(db: Database) -> None:
     pack, other = make_pack(db), make_pack(db, "b")
     made = [make_block(db) for _ in range(9)]
     for number, block in enumerate(made):
-        blocks.set_location(db, block, HASH, other if number == 5 else pack, 10 * number, 10)
+        blocks.set_location(
+            db, blocks.get(db, block), HASH, other if number == 5 else pack, 10 * number, 10
+        )
 
     near = blocks.near_in_pack(db, pack, made[4], 2)
 

@@ -105,7 +105,7 @@ def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) 
     clean = make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
     pack = packs.create(db, ObjectKey("pack/00/1-00"), 100)
-    blocks.set_location(db, moving, bytes(32), pack, 0, 50)
+    blocks.set_location(db, blocks.get(db, moving), bytes(32), pack, 0, 50)
     blocks.drop_ref(db, let_go)
     cached_blocks.unseal_all(db)
     states = {block: state for block, state, _ in cached_blocks.rows_with_size(db)}

@@ -199,10 +199,10 @@ def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) 
     )
     packs.stored(db, old)
     for block in numbers[:3]:
-        blocks.set_location(db, block, bytes(32), old, 0, 10)
+        blocks.set_location(db, blocks.get(db, block), bytes(32), old, 0, 10)
     recorder.attempted(Txg(1), b"", 0, numbers[2], [old])
     packs.stored(db, new)
-    blocks.set_location(db, numbers[0], bytes(32), new, 0, 10)
+    blocks.set_location(db, blocks.get(db, numbers[0]), bytes(32), new, 0, 10)
     db.commit()
 
     news = pending.read_news(db.connection)

@@ -30,7 +30,9 @@ def _store(db: Database, ino: Ino, count: int = 1, key: ObjectKey = KEY) -> Pack
         block = db.counters.take_block()
         blocks.create_dirty(db, block, ino, BlockIndex(index), 10)
         block_map.set(db, ino, BlockIndex(index), block)
-        blocks.set_location(db, block, bytes([index]) + HASH[1:], pack, 20 * index, 20)
+        blocks.set_location(
+            db, blocks.get(db, block), bytes([index]) + HASH[1:], pack, 20 * index, 20
+        )
     inodes.add_mapped_blocks(db, ino, count)
     return pack
 
@@ -159,7 +161,7 @@ def test_past_block_that_moved_to_a_damaged_pack_is_not_shared(db: Database) -> 
     """If a past block moved to a damaged pack, a new row refers to its intact former location."""
     moved = packs.create(db, ObjectKey(f"pack/22/1-{'2' * 32}"), 1000)
     packs.stored(db, moved)
-    blocks.set_location(db, BlockId(2), b"\x01" + HASH[1:], moved, 0, 20)
+    blocks.set_location(db, blocks.get(db, BlockId(2)), b"\x01" + HASH[1:], moved, 0, 20)
     damage_marks.add(db, Mark(moved, None))
     new, _done = _share(db)
     assert _blocks(db, new) == [1, 4, 3]

@@ -35,7 +35,7 @@ def _stored(db: Database, ino: Ino, number: int) -> PackId:
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ino, BlockIndex(0), 10)
     block_map.set(db, ino, BlockIndex(0), block)
-    blocks.set_location(db, block, bytes([number]) * 32, pack, 0, 20)
+    blocks.set_location(db, blocks.get(db, block), bytes([number]) * 32, pack, 0, 20)
     return pack
 
 

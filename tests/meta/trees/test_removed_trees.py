@@ -140,7 +140,7 @@ def test_unreferenced_blocks_of_removed_files_are_deleted(db: Database) -> None:
         made.append(block)
     pack = packs.create(db, ObjectKey("pack/00/1-00"), 100)
     packs.stored(db, pack)
-    blocks.set_location(db, made[0], b"h" * 32, pack, 0, 7)
+    blocks.set_location(db, blocks.get(db, made[0]), b"h" * 32, pack, 0, 7)
     block_map.set(db, other, BlockIndex(0), made[1])
     blocks.add_ref(db, made[1])
     named = removed_trees.unmap_all(db, [file])

@@ -593,7 +593,3 @@ class BlockCache:
         cached_blocks.delete(self._db, block)
         self.index.drop(block)
         self.suspects.discard(block)
-
-    def located(self, ino: Ino, index: BlockIndex) -> Located | None:
-        """Return the block at *index* of a file with its location, or None for a hole."""
-        return block_map.locate(self._db, ino, index)

@@ -17,7 +17,7 @@ from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.placements import Placed
-from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables import block_map, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
@@ -81,7 +81,7 @@ class CacheBench:
 
     def located(self, index: int) -> Located:
         """Return the location of block *index* in the file INO."""
-        found = self.cache.located(INO, BlockIndex(index))
+        found = block_map.locate(self.db, INO, BlockIndex(index))
         assert found is not None
         return found
 

@@ -18,7 +18,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.rebuilding import run
-from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import Power, location_of, read_file, remove_file, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
@@ -131,14 +131,12 @@ async def test_rebuilt_file_has_the_newest_content_of_each_overwritten_block(pow
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"old" * 1000)
         await session.flush()
-        located = session.cache.located(ino, 0)  # type: ignore[arg-type]  # The block index is 0.
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin()
         block = session.cache.copy_on_write(located, ino, 0, 3000)  # type: ignore[arg-type]
         session.db.run("UPDATE block_map SET block = ? WHERE ino = ?", (block, ino))
         session.cache.release(located.block)
-        renewed = session.cache.located(ino, 0)  # type: ignore[arg-type]
-        assert renewed is not None
+        renewed = location_of(session, ino)
         session.cache.write_in_place(renewed, 0, b"new" * 1000)
         await session.flush()
         await session.close()

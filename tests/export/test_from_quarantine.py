@@ -32,7 +32,7 @@ from s3fs_meta.sync.history.newest_locations import newest_state
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, power, write_file
+from tests.sync.conftest import Power, location_of, power, write_file
 from tests.tasks import running
 
 __all__ = ["power"]
@@ -52,13 +52,11 @@ def _quarantine_as(home: Path) -> Kept:
 def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> BlockId:
     """Replace a file's only block with a copy of the block's first bytes, followed by *more*."""
     session.db.begin()
-    old = session.cache.located(ino, BlockIndex(0))
-    assert old is not None
+    old = location_of(session, ino)
     block = session.cache.copy_on_write(old, ino, BlockIndex(0), keep_bytes, old.plain_bytes)
     block_map.set(session.db, ino, BlockIndex(0), block)
     session.cache.release(old.block)
-    new = session.cache.located(ino, BlockIndex(0))
-    assert new is not None
+    new = location_of(session, ino)
     session.cache.write_in_place(new, keep_bytes, more)
     size = max(inodes.get(session.db, ino).size_bytes, keep_bytes + len(more))
     session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, ino))
@@ -135,8 +133,7 @@ async def test_block_of_a_missing_pack_is_found_by_its_hash_in_another_pack(
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, content), b"file")
         await session.flush_at_end()
-        old = session.cache.located(ino, BlockIndex(0))
-        assert old is not None
+        old = location_of(session, ino)
         assert old.pack is not None
         key = packs.object_key(session.db, old.pack)
         await session.close()
@@ -219,8 +216,7 @@ async def test_unsynced_sealed_block_is_reported_after_a_power_loss(
     """After a power loss, an unsynced sealed block is copied and reported as never synced."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, b"young"), b"young")
-        located = session.cache.located(ino, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, ino)
         session.cache.seal([located.block])
         _cut_power(session)
         keyring = session.volume.keyring
@@ -311,8 +307,7 @@ async def test_torn_copy_of_an_uploaded_block_is_replaced_by_the_uploaded_block(
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, OLD), b"file")
         await session.flush()
-        old = session.cache.located(ino, BlockIndex(0))
-        assert old is not None
+        old = location_of(session, ino)
         session.db.begin()
         blocks.add_ref(session.db, old.block)  # The old block file stays in the cache.
         new = _change(session, ino, 6, b"-" * 40)

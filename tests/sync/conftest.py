@@ -19,6 +19,7 @@ from s3fs_meta.errors import NotLocalError, StoreUnavailableError
 from s3fs_meta.limits import MIB
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -241,11 +242,18 @@ def write_file(session: Session, content: bytes) -> Ino:
     return ino
 
 
+def location_of(session: Session, ino: Ino, index: int = 0) -> Located:
+    """Return a block of a file that has no hole there."""
+    located = block_map.locate(session.db, ino, BlockIndex(index))
+    assert located is not None
+    return located
+
+
 async def read_file(session: Session, ino: Ino) -> bytes:
     """Return the content of a file with one block."""
     size = inodes.get(session.db, ino).size_bytes
     while True:
-        located = session.cache.located(ino, BlockIndex(0))
+        located = block_map.locate(session.db, ino, BlockIndex(0))
         if located is None:
             return bytes(size)
         if not session.cache.is_local(located):

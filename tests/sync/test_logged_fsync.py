@@ -12,11 +12,11 @@ from s3fs_meta.check.run import CacheDirectory, Examined, FsckOptions, check_fil
 from s3fs_meta.limits import INTENT_LOG_BYTES
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, local_state
-from s3fs_meta.model import BlockIndex, BlockState, Ino
+from s3fs_meta.model import BlockState, Ino
 from s3fs_meta.sync.opening.end_marks import volatility
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, location_of, read_file, write_file
 
 FILES = 20
 
@@ -82,8 +82,7 @@ async def test_fdatasync_of_bytes_in_the_intent_log_does_not_sync_rows(
         ino = await fsynced(session, b"content")
         monkeypatch.setattr(session.db, "sync_wal", None)
         monkeypatch.setattr(session.files, "sync", None)
-        [located] = [session.cache.located(ino, BlockIndex(0))]
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin(times_only=True)
         session.cache.write_in_place(located, 0, b"CONTENT")
 
@@ -130,8 +129,7 @@ async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
         ino = await fsynced(session, b"old")
         old = (session.files.root / NAME).read_bytes()
     async with power.session("a", tasks=False) as session:
-        located = session.cache.located(ino, 0)  # type: ignore[arg-type]
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin()
         session.cache.write_in_place(located, 0, b"new")
         await session.durability.sync_all()

@@ -7,7 +7,7 @@ import pytest
 from s3fs_meta.errors import LostBlockError, SettingsError
 from s3fs_meta.meta.tables import inodes, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
-from s3fs_meta.model import BlockIndex, Ino, PackState
+from s3fs_meta.model import Ino, PackState
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS
 from tests.rows import SETTLED
 from tests.rows import contents as rows_of
@@ -15,6 +15,7 @@ from tests.sync.conftest import (
     TAKEOVER,
     Power,
     flushed,
+    location_of,
     read_file,
     remove_file,
     unmount,
@@ -153,8 +154,7 @@ async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> No
         past = await flushed(session)
         torn = write_file(session, b"half of it is left")
         session.durability.commit()
-        located = session.cache.located(torn, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, torn)
         session.files.cut_after(located.block, 4)
         with pytest.raises(LostBlockError):
             await session.flush()
@@ -193,8 +193,7 @@ async def test_lost_block_does_not_prevent_a_rollback(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
-        located = session.cache.located(lost, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, lost)
         session.files.remove(located.block)
         for _ in range(2):
             with pytest.raises(LostBlockError):

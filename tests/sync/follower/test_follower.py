@@ -6,13 +6,13 @@ from s3fs_meta.codec import lease
 from s3fs_meta.errors import SettingsError, TransientStoreError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import ROOT_INO, BlockIndex
+from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.follower import follower as follower_module
 from s3fs_meta.sync.kernel import Turned
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, ship, write_file
+from tests.sync.conftest import Power, location_of, read_file, remove_file, ship, write_file
 from tests.sync.follower.following import FOLLOWS, READS, following
 
 LEASE = lease.KEY
@@ -47,8 +47,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
         async with following(power) as (session, listener):
             for ino in (kept, gone):
                 await read_file(session, ino)
-            block = session.cache.located(gone, BlockIndex(0))
-            assert block is not None
+            block = location_of(session, gone)
 
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
@@ -108,8 +107,7 @@ async def test_cache_of_a_follower_stays_valid_after_a_remount(power: Power) -> 
             await read_file(session, ino)
             await session.close()
         async with following(power) as (session, _listener):
-            located = session.cache.located(ino, BlockIndex(0))
-            assert located is not None
+            located = location_of(session, ino)
             assert session.cache.is_local(located)
 
 

@@ -10,12 +10,20 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS
 from s3fs_meta.meta.tables import inodes, local_state
-from s3fs_meta.model import BlockIndex, Ino
+from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
-from tests.sync.conftest import Power, follower_of, read_file, remove_file, ship, write_file
+from tests.sync.conftest import (
+    Power,
+    follower_of,
+    location_of,
+    read_file,
+    remove_file,
+    ship,
+    write_file,
+)
 from tests.sync.follower.following import following
 
 pytestmark = pytest.mark.thorough
@@ -157,8 +165,7 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
             await writer.publish_anew()
             await follower.poll_once()
 
-            block = session.cache.located(ino, BlockIndex(0))
-            assert block is not None
+            block = location_of(session, ino)
             assert session.cache.index.get(block.block) is None
             assert list(session.files.numbers()) == []
             assert await read_file(session, ino) == b"x" * 100_000

@@ -11,10 +11,10 @@ from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.meta.tables import damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
-from s3fs_meta.model import BlockId, BlockIndex
+from s3fs_meta.model import BlockId
 from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.session import Session
-from tests.sync.conftest import Power, write_file
+from tests.sync.conftest import Power, location_of, write_file
 from tests.tasks import running
 
 
@@ -47,8 +47,7 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
         await session.flush()
         torn = write_file(session, b"torn" * 100)
         await session.flush()
-        rows = [session.cache.located(ino, BlockIndex(0)) for ino in (sound, torn)]
-        first, second = (row for row in rows if row is not None)
+        first, second = (location_of(session, ino) for ino in (sound, torn))
         assert second.pack is not None
         session.db.begin()
         damage_marks.add(session.db, Mark(second.pack, None))
@@ -77,8 +76,7 @@ async def test_search_for_locations_in_an_unreadable_newest_state_finds_none(
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()
-        located = session.cache.located(ino, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, ino)
         for key in [key for key in power.store.objects if key.startswith("image/")]:
             del power.store.objects[key]
 

@@ -21,12 +21,12 @@ from s3fs_meta.errors import (
 from s3fs_meta.meta.db import snapshot
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
-from s3fs_meta.model import BlockIndex, ObjectKey
+from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import Power, location_of, read_file, remove_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -310,8 +310,7 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
-        located = session.cache.located(lost, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, lost)
         session.files.remove(located.block)
         with pytest.raises(LostBlockError):
             await session.flush()

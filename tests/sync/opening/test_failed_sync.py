@@ -20,7 +20,7 @@ from s3fs_meta.sync.opening.offline import open_offline
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.failing_vfs import failing_sqlite
-from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
+from tests.sync.conftest import TAKEOVER, Power, location_of, read_file, write_file
 
 pytestmark = pytest.mark.thorough
 
@@ -91,8 +91,7 @@ async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_b
     """After a power cut, a copied block is restored from its source, perhaps from the log."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        located = session.cache.located(ino, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin()
         copy = session.cache.copy_on_write(located, ino, BlockIndex(0), 5)
         block_map.replace(session.db, ino, BlockIndex(0), located.block, copy)

@@ -12,14 +12,14 @@ from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.lost_ranges import ATTRIBUTE
-from s3fs_meta.meta.tables import inodes, xattrs
+from s3fs_meta.meta.tables import block_map, inodes, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions, Volume
-from tests.sync.conftest import Power, read_file, unmount, write_file
+from tests.sync.conftest import Power, location_of, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair
 
 pytestmark = pytest.mark.thorough
@@ -82,11 +82,10 @@ async def test_mount_heals_a_hole_and_other_hosts_can_read_its_content(power: Po
         await unmount(session)
     async with power.session("b", tasks=False) as session:
         for index, content in ((0, CONTENT.ljust(MIB, b"1")), (2, CONTENT)):
-            located = session.cache.located(ino, BlockIndex(index))
-            assert located is not None
+            located = location_of(session, ino, index)
             await session.cache.fetch(located)
             assert session.cache.read_local(located, 0, len(content)) == content
-        assert session.cache.located(ino, BlockIndex(1)) is None
+        assert block_map.locate(session.db, ino, BlockIndex(1)) is None
 
 
 def _touch(db: Database, ino: Ino) -> None:

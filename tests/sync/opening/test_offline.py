@@ -25,7 +25,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
-from tests.sync.conftest import Power, read_file, write_file
+from tests.sync.conftest import Power, location_of, read_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 
 CONTENT = b"hello" * 1000
@@ -244,8 +244,7 @@ async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_
         ino = write_file(session, CONTENT)
         await session.flush()
         await session.durability.sync_all()
-        located = session.cache.located(ino, 0)  # type: ignore[arg-type]
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin()
         copied = session.cache.copy_on_write(located, ino, 0, 10)  # type: ignore[arg-type]
         session.db.commit()

@@ -10,7 +10,7 @@ import trio
 from s3fs_meta.errors import ObjectMissingError, StoreUnavailableError
 from s3fs_meta.limits import COMPACT_LIVE_FRACTION, COMPACT_PACKS_MAX, LOOP_SLICE_ROWS
 from s3fs_meta.meta.tables import blocks, damage_marks, local_state, packs
-from s3fs_meta.model import BlockIndex, BlockRow, BlockState, Ino, ObjectKey
+from s3fs_meta.model import BlockRow, BlockState, Ino, ObjectKey
 from s3fs_meta.options.rate_limit import rate_limit
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload import compaction
@@ -18,7 +18,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.polling import until
-from tests.sync.conftest import Power, read_file, remove_file, write_file
+from tests.sync.conftest import Power, location_of, read_file, remove_file, write_file
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
@@ -78,8 +78,7 @@ async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> Non
     """A bit flipped in the cache must not reach the bucket."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         session.files.write_within(located.block, 7, b"rotten", 7)
 
         await session.compactor.run_once()
@@ -96,8 +95,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         session.files.remove(located.block)
 
         await session.make_image()
@@ -114,8 +112,7 @@ async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         assert located.state is BlockState.SEALED
         if damage == "missing":
             session.files.remove(located.block)
@@ -126,8 +123,7 @@ async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
         await session.make_image()
         assert await read_file(session, kept) == content
 
-        moved = session.cache.located(kept, BlockIndex(0))
-        assert moved is not None
+        moved = location_of(session, kept)
         assert moved.pack != located.pack
 
 
@@ -138,8 +134,7 @@ async def test_moving_block_that_a_power_cut_has_torn_stays_suspect_until_it_is_
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         assert located.state is BlockState.SEALED
         session.files.write_within(located.block, 0, b"torn", len(content))
         session.cache.suspects.blocks.add(located.block)
@@ -168,8 +163,7 @@ async def test_failed_compaction_leaves_no_stray_block_file(
         await session.durability.sync_all()
         session.db.begin_local()
         session.cache.evictor.evict_bytes(1 << 60)
-        located = session.cache.located(kept[-1], BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept[-1])
         assert located.pack_offset is not None
         [key] = [key for _pack, key in packs.all_keys(session.db)]
         data = power.store.objects[key]
@@ -203,8 +197,7 @@ async def test_file_removed_during_the_move_of_its_block_leaves_no_row(power: Po
     async with power.session("a") as session:
         kept, _content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         session.files.remove(located.block)
         remove_file(session, kept)
 
@@ -218,8 +211,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
-        moving = session.cache.located(kept, BlockIndex(0))
-        assert moving is not None
+        moving = location_of(session, kept)
         remove_file(session, kept)
         again = write_file(session, content)
 
@@ -296,8 +288,7 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
         content = os.urandom(2000)
         kept, doomed = write_file(session, content), write_file(session, os.urandom(50_000))
         await session.flush()
-        located = session.cache.located(kept, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, kept)
         assert located.pack is not None
         made.append((kept, content, packs.object_key(session.db, located.pack)))
         remove_file(session, doomed)
@@ -337,8 +328,7 @@ async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: 
     async with power.session("a", tasks=False) as session:
         (ino, content, key), _other = await _mostly_dead_packs(session, 2)
         assert await read_file(session, ino) == content  # the read caches the block
-        located = session.cache.located(ino, BlockIndex(0))
-        assert located is not None
+        located = location_of(session, ino)
         session.db.begin()
         offset = "UPDATE blocks SET pack_offset = pack_offset + 1 WHERE block = ?"
         session.db.run(offset, (located.block,))

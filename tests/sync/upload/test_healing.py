@@ -17,7 +17,6 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
 )
 from s3fs_meta.meta.tables import block_map, blocks, damage_marks, packs
-from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockIndex, Ino, ObjectKey, PackId
 from s3fs_meta.options.settings import SessionOptions
@@ -29,7 +28,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.polling import until
-from tests.sync.conftest import Power, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import Power, location_of, read_file, remove_file, unmount, write_file
 from tests.sync.history.readers import open_at
 from tests.sync.rolling_back import roll_back
 from tests.tasks import running
@@ -249,18 +248,12 @@ async def test_damage_found_by_a_read_marks_the_complete_pack(
         assert "s3fs-meta fsck -n --deep lists all damage" in caplog.text
 
 
-def _located(session: Session, ino: Ino) -> Located:
-    located = session.cache.located(ino, BlockIndex(0))
-    assert located is not None
-    return located
-
-
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     """Write a cached and an evicted file into one pack; return both files and the pack's key."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
     await session.flush()
     await session.durability.sync_all()
-    assert (await session.cache.evictor.drop([_located(session, evicted).block])).blocks == 1
+    assert (await session.cache.evictor.drop([location_of(session, evicted).block])).blocks == 1
     session.db.commit()
     [(_pack, key)] = packs.all_keys(session.db)
     return cached_one, evicted, key
@@ -343,7 +336,7 @@ async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power
         session.db.begin()
         index = BlockIndex(0)
         session.cache.write_new(
-            cached_one, index, 0, b"new", replaced=_located(session, cached_one)
+            cached_one, index, 0, b"new", replaced=location_of(session, cached_one)
         )
 
     async with power.session("a", tasks=False) as session:
@@ -354,12 +347,12 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
     """A damage mark starts the upload without a user's request."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
-        before = _located(session, cached_one).pack
+        before = location_of(session, cached_one).pack
         del power.store.objects[key]
         with pytest.raises(ObjectMissingError):
             await read_file(session, evicted)
 
-        await until(lambda: _located(session, cached_one).pack != before)
+        await until(lambda: location_of(session, cached_one).pack != before)
 
 
 async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(power: Power) -> None:
@@ -370,8 +363,8 @@ async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(pow
         await session.close()
     async with power.session("b", tasks=False) as session:
         # The cache also fetches neighbouring blocks.
-        await session.cache.fetch(_located(session, inos[6]))
-        row = blocks.get(session.db, _located(session, inos[6]).block)
+        await session.cache.fetch(location_of(session, inos[6]))
+        row = blocks.get(session.db, location_of(session, inos[6]).block)
         assert row.pack is not None
         session.damage.mark(Mark(row.pack, None), "is damaged")
         assert await session.healer.heal(scan_rows=2) == 9
@@ -395,7 +388,7 @@ async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
     """A bit flipped in the cache must not reach the bucket."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
-        session.files.write_within(_located(session, cached_one).block, 7, b"rotten", 7)
+        session.files.write_within(location_of(session, cached_one).block, 7, b"rotten", 7)
         del power.store.objects[key]
         with pytest.raises(ObjectMissingError):
             await read_file(session, evicted)
@@ -415,7 +408,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(po
         await session.flush()
         second = write_file(session, b"another" * 700)
         await session.flush_at_end()
-        lost, equal = _located(session, first), _located(session, second)
+        lost, equal = location_of(session, first), location_of(session, second)
         session.db.begin()
         session.db.run("UPDATE blocks SET hash = ? WHERE block = ?", (lost.hash, equal.block))
         _evict(session)
@@ -424,7 +417,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(po
 
         assert await session.healer.heal() == 1
 
-        healed = _located(session, first)
+        healed = location_of(session, first)
         assert (healed.pack, healed.pack_offset) == (equal.pack, equal.pack_offset)
         assert session.db.changed
         assert await session.healer.heal() == 0
@@ -432,7 +425,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(po
         await session.close()
 
     async with power.session("b", tasks=False) as session:
-        found = _located(session, first)
+        found = location_of(session, first)
         assert (found.pack, found.pack_offset) == (equal.pack, equal.pack_offset)
 
 
@@ -453,7 +446,7 @@ async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
         assert await read_file(past, first) == CONTENT
     elsewhere = newest_state(opened)
     async with running(elsewhere.run):
-        located = _located(past, first)._replace(state=None)
+        located = location_of(past, first)._replace(state=None)
         content = UncachedReader(opened.db, opened.store, opened.keyring, elsewhere.find)
         assert [one.data for one in await content.read([located])] == [CONTENT]
     await close_filesystem(opened, release=False)
@@ -467,9 +460,9 @@ async def test_rollback_uses_the_new_location_of_healed_content(power: Power) ->
         lost = write_file(session, b"lost")
         await session.flush()
         past = session.link
-        key = packs.object_key(session.db, _located(session, lost).pack or PackId(0))
+        key = packs.object_key(session.db, location_of(session, lost).pack or PackId(0))
         del power.store.objects[key]
-        session.damage.note(_located(session, lost), True)
+        session.damage.note(location_of(session, lost), True)
         write_file(session, CONTENT)
         await unmount(session)
     assert past.txg > before.txg

@@ -28,7 +28,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.polling import until
-from tests.sync.conftest import Power, read_file, unmount, write_file
+from tests.sync.conftest import Power, location_of, read_file, unmount, write_file
 from tests.sync.history.readers import bucket_of
 
 pytestmark = pytest.mark.thorough
@@ -233,8 +233,7 @@ async def test_missing_pack_without_cached_blocks_is_reported_and_marked_as_dama
         inos = await ship(session, 1)
         older = dict(power.store.objects)
         inos |= await ship(session, 2, 3)
-        located = session.cache.located(inos[2], 0)  # type: ignore[arg-type]  # a block index
-        assert located is not None
+        located = location_of(session, inos[2])
         await session.durability.sync_all()
         session.db.begin_local()
         session.cache.drop_copy(located.block)

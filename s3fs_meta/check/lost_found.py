@@ -104,7 +104,7 @@ def move_map(exam: Examination, ino: Ino) -> None:
     """Move the block map of an inode to a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, "blocks")
     exam.run("UPDATE block_map SET ino = ? WHERE ino = ?", (new, ino))
-    _follow(exam, ino, new)
+    exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 
 def move_block(exam: Examination, ino: Ino, index: int) -> None:
@@ -130,11 +130,6 @@ def move_target(exam: Examination, ino: Ino) -> None:
     """Move the symlink target of an inode to a new inode number. Requires an open transaction."""
     new = _new_number(exam, ino, "the target of a symbolic link")
     exam.run("UPDATE symlinks SET ino = ? WHERE ino = ?", (new, ino))
-
-
-def _follow(exam: Examination, ino: Ino, new: Ino) -> None:
-    """Replace an inode's number in the rows of its cached blocks."""
-    exam.run("UPDATE cached_blocks SET ino = ? WHERE ino = ?", (new, ino))
 
 
 def _new_number(exam: Examination, ino: Ino, what: str) -> Ino:

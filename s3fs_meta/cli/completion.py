@@ -8,7 +8,7 @@ bucket or a daemon, because the shell waits for the candidates.
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -172,12 +172,8 @@ def _state(place: NamedFilesystem) -> Path | None:
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state
-    found = [entry.parent for entry in _known_files(cachedir)]
-    return found[0] if len(found) == 1 else None
-
-
-def _known_files(cachedir: Path) -> Iterator[Path]:
-    return itertools.islice(cachedir.glob("*/points.json"), COMPLETED_STATES_MAX)
+    found = list(itertools.islice(cachedir.glob("*/points.json"), COMPLETED_STATES_MAX))
+    return found[0].parent if len(found) == 1 else None
 
 
 # --- completion of mountpoints -----------------------------------------------------------------

@@ -170,14 +170,10 @@ class PowerCut:
                 places = {event.path, event.new_path} if isinstance(event, Moved) else {event.path}
                 covered = max(directories.get(os.path.dirname(place), 0) for place in places)
                 if number < max(covered, everything):
-                    self._settle_name(event)
+                    apply_to_names(self._names, event)
                 else:
                     self._loose_names.append(event)
                 self._note_kind(event)
-
-    def _settle_name(self, event: Event) -> None:
-        """Apply a change of a name that was synced before the cut."""
-        apply_to_names(self._names, event)
 
     def _note_kind(self, event: Event) -> None:
         if isinstance(event, Entered | Moved) and event.file is not None:

@@ -84,7 +84,9 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
     if _retains_one_history(exam):
         kept = await _kept(exam, store, keyring)
         pins = KeptPointPins(kept, (), Txg(exam.db.counters.txg))
-        needed = [key for key in needed if pins.needs_stray_pack(_epoch_of(key))]
+        needed = [
+            key for key in needed if pins.needs_stray_pack(pack_codec.parse_key(key) or Epoch(0))
+        ]
         why = "kept points may need them"
     for key in needed:
         exam.db.all("DELETE FROM temp.seen_unnamed WHERE object_key = ?", (key,))
@@ -100,10 +102,6 @@ def _retains_one_history(exam: Examination) -> bool:
     floor = NO_FLOOR if link is None else link.floor
     is_replacing = abandoned_txgs.wanted(exam.db) is not None
     return not is_replacing and floor >= properties.replaced_history(exam.db)
-
-
-def _epoch_of(pack: ObjectKey) -> Epoch:
-    return pack_codec.parse_key(pack) or Epoch(0)
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:

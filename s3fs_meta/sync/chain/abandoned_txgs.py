@@ -167,7 +167,8 @@ async def describe(
 ) -> list[str]:
     """Return one line with the known facts about each of the first few abandoned txgs."""
     sizes: dict[Txg, int] = {}
-    async with aclosing(store.list(changelog_codec.PREFIX, after=_after(kept.txg))) as listing:
+    after = changelog_codec.key_of(kept.txg) if kept.txg else changelog_codec.PREFIX
+    async with aclosing(store.list(changelog_codec.PREFIX, after=after)) as listing:
         async for info in listing:
             txg = changelog_codec.parse_key(info.key)
             if txg is not None and len(sizes) < shown_max:
@@ -179,10 +180,6 @@ async def describe(
     ]
     more = last - kept.txg - len(lines)
     return [*lines, f"… and {counted(more, 'more txg')}"] if more else lines
-
-
-def _after(txg: Txg) -> str:
-    return changelog_codec.key_of(txg) if txg else changelog_codec.PREFIX
 
 
 def _line(txg: Txg, found: FetchedChangelog | str, size_bytes: int | None) -> str:

@@ -119,7 +119,7 @@ class Sealer:
         Sealed blocks that no file uses are removed, because no later cut contains them.
         """
         index, batch_bytes = self._cache.index, self._bounds.batch_bytes
-        for piece in slices(self._unnamed()):
+        for piece in slices([one for one in index.unnamed if one not in self._in_flight]):
             self._db.begin_local()
             for block in piece:
                 if block in index.unnamed and block not in self._in_flight:
@@ -130,10 +130,6 @@ class Sealer:
             self._db.begin_local()
             self._cache.seal(oldest)
             await trio.lowlevel.checkpoint()
-
-    def _unnamed(self) -> list[BlockId]:
-        """Return sealed blocks that no file uses and that are in no batch."""
-        return [one for one in self._cache.index.unnamed if one not in self._in_flight]
 
     def seal_all(self) -> set[BlockId]:
         """Seal every dirty block; return all sealed blocks. Requires an open transaction."""

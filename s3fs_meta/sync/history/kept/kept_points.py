@@ -119,7 +119,8 @@ class KeptPointReader:
         self._known = known
         points = [one for one in known.values() if isinstance(one, KeptPoint)]
         unreadable = [one for one in known.values() if isinstance(one, UnreadablePoint)]
-        unreadable += [_beyond(info.key) for info in infos[KEPT_POINTS_MAX:]]
+        beyond = f"there are more than {KEPT_POINTS_MAX} objects of kept points"
+        unreadable += [_unreadable(info.key, beyond) for info in infos[KEPT_POINTS_MAX:]]
         return KeptPoints(
             tuple(sorted(points, key=lambda one: (one.txg, one.kept_ns, one.key))),
             tuple(sorted(unreadable)),
@@ -143,7 +144,3 @@ def _unreadable(key: ObjectKey, why: str) -> UnreadablePoint:
     name = kept_codec.parse_key(key)
     assert name is not None, "every listed object must have the key of a kept point"
     return UnreadablePoint(key, name.txg, why)
-
-
-def _beyond(key: ObjectKey) -> UnreadablePoint:
-    return _unreadable(key, f"there are more than {KEPT_POINTS_MAX} objects of kept points")

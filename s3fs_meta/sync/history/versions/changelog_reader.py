@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
-from s3fs_meta.codec.changelog import Changelog, Kind
+from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
@@ -175,8 +175,4 @@ class ChangelogReader:
         return fetched
 
     def _cached_bytes(self) -> int:
-        return sum(_size(fetched.changelog) for fetched in self._cached.values())
-
-
-def _size(changelog: Changelog) -> int:
-    return len(changelog.section.changeset)
+        return sum(len(one.changelog.section.changeset) for one in self._cached.values())

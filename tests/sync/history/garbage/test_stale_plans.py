@@ -1,21 +1,27 @@
 """Garbage collection in a bucket that changes on its own: resets, and deletions without effect."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.codec import image
+from s3fs_meta.codec import changelog, image
 from s3fs_meta.errors import StoreUnavailableError, UnexpectedStoreError
-from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import packs
-from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
-from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, keys_of, read_file, remove_file, ship, write_file
+from s3fs_meta.testing.faulty_store import Fault, FaultyStore
+from tests.sync.conftest import (
+    Power,
+    keys_of,
+    location_of,
+    read_file,
+    remove_file,
+    ship,
+    write_file,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -147,3 +153,41 @@ async def test_reclaim_stops_if_the_store_still_lists_deleted_objects(power: Pow
             await session.reclaimer.reclaim_all()
 
         assert keys_of(power, image.PREFIX) == before
+
+
+class _SearchedStore(FaultyStore):
+    """A store that calls a function when the search for garbage has passed the packs."""
+
+    on_search: Callable[[], None] = staticmethod(lambda: None)
+
+    @override
+    async def enter(self, method: str, key: str) -> Fault | None:
+        """Call the function at the listing of the parts of changelogs."""
+        if (method, key) == ("list", changelog.PART_PREFIX):
+            self.on_search()
+        return await super().enter(method, key)
+
+
+async def test_pack_that_was_used_again_during_the_search_is_not_deleted(power: Power) -> None:
+    """Points in time since the search may need the pack, although it is dead again."""
+    await power.retain(0)
+    store = _SearchedStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        ino = write_file(session, b"dead" * 5000)
+        await session.flush()
+        pack = location_of(session, ino).pack
+        assert pack is not None
+        key = packs.object_key(session.db, pack)
+        remove_file(session, ino)
+        await make_images(session, 3)
+        assert [row.object_key for row in (await session.reclaimer.plan()).packs] == [key]
+
+        def use_again() -> None:
+            session.db.begin_local()
+            packs.add_live_bytes(session.db, pack, 1)
+            packs.drop_live_bytes(session.db, pack, 1)
+
+        store.on_search = use_again
+        await session.reclaimer.reclaim()
+
+        assert key in power.store.objects

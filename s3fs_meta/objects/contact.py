@@ -1,7 +1,7 @@
 """The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, one message to the user if the first response is late, and reports of
-the bytes that requests have sent.
+Owns: the start of an outage, messages to the user if the first response is late or is a failure,
+and reports of the bytes that requests have sent.
 Does not know: retries (``retry``), requests.
 """
 
@@ -97,11 +97,12 @@ class Contact:
         Args:
             store: a store that makes one attempt per request.
             bounds: the limits of retries.
-            notify: called once with a message if the store is slow or fails before its first
-                response.
+            notify: called with a message if the store is slow before its first response, and with
+                another if a request fails before it; at most once for each, in this order.
         """
         self._store, self._bounds, self._notify = store, bounds, notify
-        self._is_notified = False
+        self._is_silence_reported = False
+        self._is_failure_reported = False
         self._waiting = 0  # number of attempts that are waiting for a response
         self._silent_since_s = 0.0
         self._failing_since_s = 0.0
@@ -159,23 +160,22 @@ class Contact:
         self._silent_since_s = trio.current_time()
 
     def _report_silence(self) -> None:
+        if self._is_silence_reported or self._is_failure_reported:
+            return
+        self._is_silence_reported = True
         # If a server accepts connections but never responds, an attempt takes both timeouts.
         bound_s = self._bounds.bound_s(STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S)
-        self._report(
+        self._notify(
             f"{described(self._store)} has not responded yet, trying for up to {bound_s:.0f} s"
         )
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
-        if error.unresolved:
-            return  # the request is not retried, so its caller shows the error
+        if self._is_failure_reported or error.unresolved:
+            return  # an unresolved request is not retried, so its caller shows the error
+        self._is_failure_reported = True
         bound_s = self._bounds.bound_s(attempt_s, unconnected=error.unconnected)
         url = self._store.url
-        self._report(f"cannot reach {url}, trying for up to {bound_s:.0f} s: {error.code}")
-
-    def _report(self, text: str) -> None:
-        if not self._is_notified:
-            self._is_notified = True
-            self._notify(text)
+        self._notify(f"cannot reach {url}, trying for up to {bound_s:.0f} s: {error.code}")
 
 
 async def _alarm(after_s: float, call: Callable[[], None]) -> None:

@@ -41,6 +41,7 @@ def only_line(text: str) -> str:
 def test_closed_server_port_is_reported_after_the_first_attempt(
     quick: QuickProgram, words: tuple[str, ...]
 ) -> None:
+    """On a busy machine, a notice that the store has not responded yet may be printed first."""
     with s3_double() as gone:
         endpoint = gone.url
 
@@ -53,12 +54,13 @@ def test_closed_server_port_is_reported_after_the_first_attempt(
 
 
 @pytest.mark.parametrize("words", [("fsck", "-n"), ("status",), ("mkfs", "--plain"), ("destroy",)])
-def test_commands_fail_after_a_few_seconds_if_the_server_port_is_closed(
+def test_commands_report_a_time_limit_and_fail_if_the_server_port_is_closed(
     quick: QuickProgram, words: tuple[str, ...]
 ) -> None:
     """The first printed line shows the time limit, and the last line the URL and the server.
 
-    On a busy machine, the notice that the store has not responded yet may be printed first.
+    On a busy machine, the notice that the store has not responded yet may be printed first, and
+    the time limit is longer, because it contains the duration of the first attempt.
     """
     with s3_double() as gone:
         endpoint = gone.url
@@ -66,9 +68,10 @@ def test_commands_fail_after_a_few_seconds_if_the_server_port_is_closed(
     done = quick.run(*words, "--endpoint-url", endpoint, URL)
 
     *waiting, last = done.stderr.splitlines()
-    limit = re.compile(r"cannot reach s3://photos-2019\S*, trying for up to [23] s: ")
+    limit = re.compile(r"cannot reach s3://photos-2019\S*, trying for up to \d+ s: ")
     assert waiting
-    assert all(limit.search(line) or NOTICE in line for line in waiting)
+    assert limit.search(waiting[-1])
+    assert all(NOTICE in line for line in waiting[:-1])
     assert last.startswith("s3fs-meta: s3://photos-2019")
     assert f"cannot connect to {endpoint} (Connection refused)" in last
     assert done.returncode == (8 if words[0] == "fsck" else ExitStatus.STORE)

@@ -359,10 +359,36 @@ async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    [text] = notices
-    said = re.search(r"trying for up to (\d+) s", text)
-    assert said is not None
-    assert trio.current_time() - began_s <= int(said[1])
+    silent, failed = notices
+    assert "has not responded yet" in silent
+    assert failed.startswith("cannot reach ")
+    for text in notices:
+        said = re.search(r"trying for up to (\d+) s", text)
+        assert said is not None
+        assert trio.current_time() - began_s <= int(said[1])
+
+
+async def test_failure_is_reported_even_if_the_store_was_reported_as_silent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The first failure after a notice of silence is reported with its reason, and only once."""
+    notices: list[tuple[float, str]] = []
+    began_s = trio.current_time()
+    store = _Distant(fails=100, takes_s=2 * STORE_SILENCE_S_MAX)
+    retrying = RetryingStore(
+        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
+    )
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            await retrying.get(KEY, PACK_BYTES_MAX)
+
+    (silent_s, silent), (failed_s, failed) = notices
+    assert (silent_s, failed_s) == (STORE_SILENCE_S_MAX, 2 * STORE_SILENCE_S_MAX)
+    assert "has not responded yet" in silent
+    assert re.fullmatch(
+        rf"cannot reach {store.url}, trying for up to \d+ s: connection refused", failed
+    )
 
 
 async def test_store_that_has_responded_once_is_not_reported_as_unreachable(

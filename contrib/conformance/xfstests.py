@@ -28,7 +28,7 @@ from contrib.conformance.places import Place
 SUITE: Final = "xfstests"
 VARIABLE: Final = "XFSTESTS"
 GROUP: Final = "quick"
-SECONDS_MAX: Final = 600.0
+SECONDS_MAX: Final = 1800.0
 UNMOUNT_S_MAX: Final = 300.0
 NAME: Final = r"generic/\d+"
 BEGUN: Final = re.compile(rf"^({NAME})\s")

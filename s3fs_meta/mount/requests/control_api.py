@@ -41,7 +41,13 @@ from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
 from s3fs_meta.mount.existing.targets import Target, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
-from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, FLUSH_PAUSE_S, HELD_PAUSE_S, HELD_S_MAX
+from s3fs_meta.mount.limits import (
+    CONTROL_ANSWER_S_MAX,
+    FLUSH_PAUSE_S,
+    HELD_PAUSE_S,
+    HELD_S_MAX,
+    MOUNTS_ASKED_MAX,
+)
 from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 from s3fs_meta.sync.host_state.state_dir import LockWatch
 

@@ -286,7 +286,7 @@ async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(powe
         del power.store.objects[key]
         with pytest.raises(ObjectMissingError):
             await read_file(session, evicted)
-        path = session.files.root / "xxx" / f"{_located(session, cached_one).block:x}"
+        path = session.files.root / "xxx" / f"{location_of(session, cached_one).block:x}"
         content = path.read_bytes()
         path.write_bytes(content[:-1])
         assert await session.healer.heal() == 1

@@ -7,8 +7,10 @@ from typing_extensions import override
 
 from s3fs_meta.codec import changelog, image
 from s3fs_meta.errors import StoreUnavailableError, UnexpectedStoreError
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import packs
-from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.model import ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session

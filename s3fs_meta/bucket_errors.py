@@ -85,7 +85,7 @@ class OlderSuperblockError(CorruptionError):
 
 
 class ExchangedSuperblockError(CorruptionError):
-    """The keys in the bucket's superblock differ from those in the copy on this host."""
+    """The bucket's superblock and the copy on this host have different keys."""
 
     def __init__(self, url: str, what: str) -> None:
         super().__init__(

@@ -29,7 +29,7 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # number of unsynced changes per change with fsync
+CHANGES_PER_SYNC: Final = 20  # number of changes without fsync for each change with fsync
 
 
 class Setting(NamedTuple):

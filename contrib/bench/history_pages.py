@@ -97,7 +97,7 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
                 "page at first, s": first_s,
                 "page again, s": page_s,
             }
-            if path == folder:  # before a page that compares the same points in time
+            if path == folder:  # now, because the next page caches the same comparison
                 figures |= pages.click_beside(f"/since/{earlier}/", folder)
         return figures
     finally:

@@ -47,8 +47,8 @@ class Entry(NamedTuple):
 
     attributes: tuple[int, ...]
     xattrs: Mapping[str, bytes]
-    target: str  # of a symbolic link
-    first: str  # first path of the same inode
+    target: str  # target of a symbolic link
+    first: str  # path under which the same inode was found first
     ino: int
     mtime_ns: int
     ctime_ns: int

@@ -20,7 +20,7 @@ HOW_TO_INSTALL: Final = {
     "fio": "apt-get install fio",
     "ext4": "apt-get install e2fsprogs",
 }
-# The programs of suites whose names differ.
+# Programs whose names differ from the names of their suites.
 PROGRAMS: Final = {"ext4": "mkfs.ext4"}
 
 

@@ -48,8 +48,8 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
-# The end of Typer's script for zsh. At the first completion in a session, zsh runs the file as the
-# function _s3fs-meta, which must complete; Typer's script then only defines another function.
+# The end of Typer's script for zsh. When a session first completes a word, zsh runs the file.
+# That run must already complete the word, but Typer's script only defines a function for later.
 _ZSH_END: Final = "compdef _s3fs_meta_completion s3fs-meta\n"
 _ZSH_COMPLETING_END: Final = f"""if [[ $funcstack[1] == _s3fs-meta ]]; then
   _s3fs_meta_completion "$@"

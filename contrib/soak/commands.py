@@ -70,7 +70,7 @@ class Commands:
             shown: the name of the command in the journal.
             environment: the environment of the command.
             folder: the directory for its output.
-            expected: the allowed exit statuses; None allows every status except that of a bug.
+            expected: the allowed exit statuses; None allows every status but the status of a bug.
 
         Raises:
             FindingError: the command hangs, exits with an unexpected status, or prints a traceback.

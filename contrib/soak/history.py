@@ -1,4 +1,4 @@
-"""The states that a filesystem had, and which of them must still exist.
+"""The states that a filesystem had, and the states that must still exist.
 
 The soak test adds a state after each operation, and numbers the states. A takeover or a kill may
 undo a state: the state is then *dead*, and no mount may show it again. A *point* is a txg whose

@@ -26,8 +26,8 @@ _HTTP_PORT: Final = 80  # browsers omit port 80 in the Host header
 # Accepted values of Sec-Fetch-Site; "none" means a typed URL or a bookmark.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 
-# A page that opens the next URL itself. After a redirect from a URL that another program opened,
-# browsers would omit the SameSite=Strict cookie.
+# This page opens the next URL itself, because a redirect would lose the SameSite=Strict cookie.
+# Browsers omit the cookie in a chain of redirects that another program started.
 _ENTRANCE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>s3fs-meta</title>
 <meta http-equiv="refresh" content="0; url={url}"></head>

@@ -56,8 +56,8 @@ class CacheIndex:
         self.total_count = 0
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
-        # The next four dictionaries contain the sizes of clean blocks. These two are in the order of
-        # eviction; the second contains the blocks that were read ahead and never requested.
+        # The next four dictionaries contain the sizes of clean blocks.
+        # The first two are in the order of eviction; the second has unused read-ahead blocks.
         self._clean: OrderedDict[BlockId, int] = OrderedDict()
         self._unasked: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0

@@ -21,9 +21,9 @@ import trio
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
-# A pack that fails after each complete transfer keeps writers waiting only for this many transfers.
+# If each transfer of a pack fails at its end, writers wait for at most this many transfers.
 _TRANSFERS_MAX: Final = 3
-_MEASUREMENTS: Final = 4  # measurements of the speed in one write timeout
+_MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
 
 class SentPack:
@@ -79,7 +79,7 @@ class WaitingWriters:
         self._is_away = is_away
         self._room = trio.Event()
         self._packs: list[SentPack] = []
-        self._earlier_bytes = 0  # sent bytes of packs that are complete
+        self._earlier_bytes = 0  # bytes sent for earlier packs, which are complete or have failed
         self._progress_s = float("-inf")
         self._measured_s = float("-inf")
         self._measured_bytes = 0

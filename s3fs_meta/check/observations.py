@@ -79,7 +79,7 @@ _NAMES: Final = tuple(re.findall(r"seen_\w+(?= \()", _TABLES))
 
 
 class Need(enum.Flag):
-    """Preconditions of checks: those that a run of fsck fulfils, or those that an invariant needs."""
+    """The preconditions that a run of fsck fulfils, or that the check of an invariant needs."""
 
     ROWS = 0  # the database is enough; no survey is needed
     UNMOUNTED = enum.auto()  # an unmounted filesystem, so no process has files open

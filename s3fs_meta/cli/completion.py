@@ -168,7 +168,7 @@ def _url_at(target: str) -> str | None:
 
 
 def _state(place: NamedFilesystem) -> Path | None:
-    """Return the state directory of a URL; without a URL, that of the only filesystem, or None."""
+    """Return the state directory of a URL or, without a URL, of the only filesystem; else None."""
     cachedir = place.cachedir or targets.own_cachedir()
     if place.url is not None:
         return targets.of_url(place.url, cachedir).state

@@ -222,7 +222,7 @@ def _checked(
 
 
 def _warn_without_effect(given: urls.S3Options, *places: str) -> None:
-    """Print a warning if S3 options are given, but no URL is that of a bucket."""
+    """Print a warning if S3 options are given, but no URL refers to an S3 bucket."""
     warning = urls.without_effect(given, *places)
     if warning:
         print_line(PROGRAM, warning)

@@ -9,8 +9,8 @@ Measurements: docs/design/performance.md, "Memory". Source: the documentation of
 import gc
 from typing import Final
 
-# Python examines young objects when this many more were allocated than freed. With the default of
-# 700, a busy daemon spends 2 % of its CPU time in collections.
+# Python examines young objects when this many more were allocated than freed.
+# With the default of 700, a busy daemon spends 2 % of its CPU time in garbage collections.
 _YOUNG_OBJECTS_MAX: Final = 5_000
 
 

@@ -70,7 +70,7 @@ def _create(path: Path, mode: int, created: list[Path]) -> None:
 
 
 def _missing(path: Path) -> Sequence[Path]:
-    """Return a path and those of its parents that do not exist, from the path upwards."""
+    """Return a path that does not exist and its missing parents, from the path upwards."""
     found = []
     for one in (path, *path.parents):
         if os.path.lexists(one):

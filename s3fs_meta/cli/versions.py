@@ -128,7 +128,7 @@ def versions(
 
 
 async def _find(reading: Reading, names: list[bytes], shape: Shape) -> dict[str, Any]:
-    """Find versions in the bucket; the result is that of ``request_versions``."""
+    """Find versions in the bucket; the result has the form of ``request_versions``."""
     newest = PointInTime("newest")
     async with (
         opened_bucket(reading) as bucket,

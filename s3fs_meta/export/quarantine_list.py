@@ -131,7 +131,7 @@ def changed(db: Database, base: Database | None) -> list[Ino]:
 
 
 def _is_directory(mode: object) -> bool:
-    """Return whether a mode is that of a directory; a damaged row may have any value."""
+    """Return whether a mode has the type directory; a damaged row may have any value."""
     return isinstance(mode, int) and stat.S_ISDIR(mode)
 
 

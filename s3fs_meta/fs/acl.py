@@ -84,7 +84,7 @@ def encode(entries: Sequence[AclEntry]) -> bytes:
 
 
 def _valid(entries: Acl) -> bool:
-    """Return whether the tags of an ACL are sorted and complete, and named entries have a mask."""
+    """Return whether an ACL has all required tags in order, and a mask if it has named entries."""
     tags = [entry.tag for entry in entries]
     if any(tag not in _TAGS_IN_ORDER for tag in tags) or any(e.perm & ~0o7 for e in entries):
         return False
@@ -114,7 +114,7 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry in the mode's group bits: the mask or, if no mask exists, the group."""
+    """Return the entry that the mode's group bits show: the mask, or else the group."""
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 

@@ -16,8 +16,8 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Ino
 
-# A rename needs at most two walks, and the kernel moves only one directory at a time.
-# All other positions are left over from refused renames.
+# The kernel renames only one directory at a time, and a rename needs at most two walks.
+# Any other saved positions are left over from renames that failed.
 _WALKS_MAX: Final = 8
 
 
@@ -32,9 +32,9 @@ class Ancestry:
         """
         self._db = db
         self._directories = directories
-        # For each pair (directory, top): the next directory to visit, and the number visited.
+        # Unfinished walks by (directory, top): the next directory to visit, and the number visited.
         self._positions: dict[tuple[Ino, Ino], tuple[Ino, int]] = {}
-        # For each directory to mark: the directories on the way to the root that lack the flag.
+        # Unfinished markings, by directory: the directories above it that still lack HOLDS_LOCKED.
         self._unmarked: dict[Ino, list[Ino]] = {}
 
     def moved(self) -> None:

@@ -22,9 +22,9 @@ from s3fs_meta.model import AccessTime, Attributes, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
 
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000
-# A time this close to the clock counts as "now", because the request may have waited.
+# The kernel sends "now" as a time. A time within 60 s of the clock is treated as "now".
 _NOW_NS: Final = 60 * 10**9
-_NOT_DUE_S: Final = 0.05  # time before a recent atime is checked again
+_NOT_DUE_S: Final = 0.05  # time for which a recent atime is not checked again
 _SETTABLE: Final = 0o7777
 _GROUP_EXECUTE: Final = stat.S_IXGRP
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class

@@ -14,10 +14,10 @@ from typing import Final
 
 from s3fs_meta.model import Ino
 
-_PAGE_BITS: Final = 8  # a page of counts takes 400 bytes, or 1.6 bytes per inode if full
+_PAGE_BITS: Final = 8  # one page has the counts of 256 inodes, and takes 400 bytes
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # value for an inode whose count exceeds 254 and is in the dict
+_OVERFLOWED: Final = 255  # replaces a count above 254, which the dict contains
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 
@@ -42,7 +42,7 @@ class LookupCounts:
         return value if value < _OVERFLOWED else self._overflow[ino]
 
     def known_among(self, inos: Iterable[Ino]) -> set[Ino]:
-        """Return those inodes of *inos* that have a lookup count."""
+        """Return the inodes in *inos* that have a lookup count."""
         pages = self._pages
         near = [ino for ino in inos if ino >> _PAGE_BITS in pages]
         return {ino for ino in near if pages[ino >> _PAGE_BITS][ino & _SLOT_MASK]}

@@ -51,7 +51,7 @@ class OpenInode:
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks in a reply; return whether the kernel's number differed."""
+        """Record the number of blocks in a reply to the kernel; return whether it has changed."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
@@ -61,7 +61,7 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._inodes: dict[Ino, OpenInode] = {}
-        # True if the kernel reports open and close. Otherwise the mount is read-only.
+        # False on read-only mounts: the kernel then reports neither open nor close.
         # If opens are not reported, a file counts as open from its first read until a FORGET.
         self.are_reported = True
         # Number of inodes that may have dirty pages in the kernel. close(2) writes all pages back.

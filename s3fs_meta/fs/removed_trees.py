@@ -80,7 +80,7 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Record the removal of *names* names, among them directories with *found* names."""
+        """Record that names were removed; directories among them contained *found* names."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:

@@ -1,7 +1,7 @@
 """Loading the compiled extension, and then pyfuse3.
 
 Owns: loading ``fuse_intercept.c`` first, because the dynamic linker must find its symbols before
-those of libfuse; importing pyfuse3; refusing an extension built from different source.
+libfuse's symbols; importing pyfuse3; refusing an extension built from different source.
 """
 
 import contextlib

@@ -76,7 +76,7 @@ class KernelCache:
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
-        """Invalidate the inodes with a lookup count, and all names in those that are directories.
+        """Invalidate all inodes with a lookup count, and all names in directories among them.
 
         Before the database switches, these are the old names. After the switch, they are the new
         names, which the kernel may have cached as missing.
@@ -100,7 +100,7 @@ class KernelCache:
                 record.forget_capability()
 
     async def _known(self, inodes: Collection[Ino]) -> list[Ino]:
-        """Return those inodes of *inodes* that have a lookup count."""
+        """Return the inodes in *inodes* that have a lookup count."""
         known: list[Ino] = []
         for piece in slices(list(inodes), _SLICE_ROWS):
             known += [ino for ino in piece if self._knows(ino)]

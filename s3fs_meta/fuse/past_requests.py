@@ -50,7 +50,7 @@ _CHANGES: Final = frozenset(
 def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
     """Return the errno of a request that failed because an inode is from the past, or None.
 
-    A past inode, or a name in one, does not exist for the handlers that change files.
+    Handlers that change files report past inodes, and names in them, as missing.
     """
     if not isinstance(exc, FsError):
         return None

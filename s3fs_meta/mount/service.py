@@ -366,7 +366,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Purge removed files, those of earlier mounts first, once the mount accepts changes."""
+        """Once the mount accepts changes, purge removed files, first files of earlier mounts."""
         await self._accepting.wait()
         await self._session.supervise("removal and read-ahead", self._filesystem.run)
 

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 else:
     _Connection = object
 
-# A piece takes 4 s at the minimum speed. Half the size costs 5% more CPU with https, and while the
-# event loop is busy, a connection sends a quarter fewer bytes per second.
+# A piece takes 4 s at the minimum speed. Half the size would cost 5% more CPU with https.
+# Half the size would also send a quarter fewer bytes per second while the event loop is busy.
 _PIECE_BYTES: Final = 4 * STORE_BODY_BYTES_PER_S_MIN
 # Number of unsent bytes in the kernel. The socket accepts more when half of them have been sent.
 _UNSENT_BYTES: Final = 2 * _PIECE_BYTES

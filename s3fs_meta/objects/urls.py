@@ -71,7 +71,7 @@ def parse(url: str) -> StoreAddress:
 
 
 def without_effect(options: S3Options, *urls: str) -> str:
-    """Return a warning if options have no effect, because no URL is that of a bucket; else "".
+    """Return a warning if options have no effect because no URL refers to an S3 bucket; else "".
 
     Raises:
         UsageError: a URL is invalid.
@@ -90,7 +90,7 @@ def require_bucket(options: S3Options, url: str) -> None:
     the lines of fstab(5) and the scripts that contain them continue to work.
 
     Raises:
-        UsageError: an option is given but the URL is not that of a bucket, or the URL is invalid.
+        UsageError: an option is given for a URL that refers to no S3 bucket, or the URL is invalid.
     """
     refusal = without_effect(options, url)
     if refusal:

@@ -270,7 +270,7 @@ class Durability:
 
         Returns:
             The commit whose rows became durable together with the content; None if the caller must
-            make the rows durable, unless they already are.
+            still check and sync the rows.
         """
         block_sync, commits = self._cache.block_sync, list[_Commit]()
 

@@ -528,8 +528,8 @@ class Session:
     async def _lead_at_end(self) -> None:
         """Make a follower's rows of cached blocks durable, for the next mount.
 
-        A failed promotion may have acquired the lease. Its fence record contains no changes, so the
-        lease can be released even if the record may not be in the bucket.
+        If a failed promotion acquired the lease, release it. The fence record of the promotion may
+        be missing from the bucket, but contains no changes.
         """
         if self.follower is not None:
             await self.follower.close()

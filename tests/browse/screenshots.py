@@ -68,7 +68,7 @@ def _text(month: str, sum_: int) -> str:
 
 
 def _fill(program: Program, home: Path) -> None:
-    """Create files and points in time that look like those of a user."""
+    """Create files and points in time that look like a user's data."""
     for name in ("reports", "photos/2025", "photos/2026", "music", "code/site", "letters"):
         (home / name).mkdir(parents=True)
     (home / "reports" / "figures.txt").write_text(_text("September", 1580))

@@ -156,7 +156,7 @@ def test_unpinned_block_can_be_evicted_again() -> None:
     assert index.oldest_clean() == 1
 
 
-def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
+def test_pinned_block_that_may_be_the_last_copy_is_counted_once_as_pinned() -> None:
     index = index_of((1, BlockState.CLEAN, 10))
     index.spare(BlockId(1))
     index.pin(BlockId(1), 10)
@@ -166,8 +166,8 @@ def test_pinned_block_that_may_be_the_last_copy_counts_only_as_pinned() -> None:
     assert index.oldest_clean() is None
 
 
-def test_clean_block_needs_no_object_that_garbage_collections_examine() -> None:
-    """A garbage collection of many cached blocks would otherwise delay every request."""
+def test_clean_blocks_add_no_work_to_python_garbage_collections() -> None:
+    """While Python's garbage collector examines objects, no request is answered."""
     index = CacheIndex()
     gc.collect()
     before = len(gc.get_objects())

@@ -13,7 +13,7 @@ from s3fs_meta.limits import KIB, MIB
 Clock = trio.testing.MockClock
 TIMEOUT_S = 60.0
 PACK_BYTES = 16 * MIB
-PACK_S_MAX = 512.0  # the time of a pack at the minimum speed
+PACK_S_MAX = 512.0  # time in seconds to send a full pack at the minimum speed
 
 
 def new_writers(is_away: Callable[[], bool] = lambda: False) -> WaitingWriters:
@@ -42,7 +42,7 @@ async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -
                 await trio.sleep(200)
             stored.append(number)
             writers.note_upload()
-            await trio.sleep(30)  # the next pack is made
+            await trio.sleep(30)  # the uploader makes the next pack
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upload)

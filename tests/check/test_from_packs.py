@@ -219,7 +219,7 @@ async def test_rebuild_is_refused_if_another_host_takes_the_lease_during_the_reb
 
 
 async def test_leftover_objects_of_the_old_chain_are_ignored_after_a_rebuild(power: Power) -> None:
-    """New epochs and txgs are above those of remaining level objects, image pieces and leases."""
+    """New epochs and txgs are above all numbers in remaining levels, image pieces and leases."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, b"%d" % number)

@@ -126,7 +126,7 @@ class _WrongOnce(FaultyStore):
 
 
 def test_damage_mark_is_wrong_if_the_object_is_intact() -> None:
-    """A readable record proves its own damage mark wrong; a readable pack, all of its marks."""
+    """A readable record refutes its damage mark, and a readable pack refutes all its marks."""
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

@@ -150,10 +150,10 @@ def test_fsck_repairs_a_damaged_changelog_from_local_state(
 
 
 @pytest.mark.mount
-def test_image_of_the_host_with_the_state_ends_the_effect_of_a_damaged_changelog(
+def test_image_of_the_writing_host_makes_a_damaged_changelog_harmless(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A mount with the state does not notice a damaged changelog, so it must upload an image."""
+    """A host with local state does not read the changelog, so it must upload an image."""
     mountpoint, elsewhere = mounted.mountpoint, tmp_path / "elsewhere"
     for name in ("one", "two", "three"):
         (mountpoint / name).write_text(name)
@@ -244,7 +244,7 @@ def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
 ) -> None:
     """A reader such as ``head`` may exit before fsck has printed all findings."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    program.environment["PYTHONUNBUFFERED"] = "1"  # even the first line cannot be printed
+    program.environment["PYTHONUNBUFFERED"] = "1"  # without a buffer, the first line fails
     reading, writing = os.pipe()
     os.close(reading)
 

@@ -1,4 +1,4 @@
-"""Local databases that fsck opens although facts about the local state are damaged."""
+"""fsck of local databases with a damaged property or a damaged row of local_state."""
 
 import shutil
 from pathlib import Path
@@ -120,12 +120,12 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
         "shipped_seq",
     ],
 )
-def test_fsck_replaces_a_database_with_a_damaged_fact_about_the_local_state(
+def test_fsck_replaces_a_database_with_a_damaged_row_of_local_state(
     program: Program, place: Place, tmp_path: Path, fact: str
 ) -> None:
     """Without the position in the chain, the rows cannot be compared with the bucket.
 
-    A mount refuses the database, even if it would not use the fact for a long time.
+    A mount refuses the database, even if it would read the row only much later.
     """
     check(place, program.cachedir, Mode.ALL)
     state = state_of(place, program.cachedir)

@@ -150,7 +150,7 @@ def test_fsck_with_option_p_does_not_publish_damaged_rows(
         database.execute("DELETE FROM dentries")
         if cause == "safe repair":
             database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
-        if cause == "late image":  # after a change of page_size
+        if cause == "late image":  # a changed page size also requests an image
             database.execute("INSERT INTO local_state VALUES ('image_wanted', '1')")
     if cause == "superblock repair":
         (mounted.bucket / "superblock-copy").unlink()

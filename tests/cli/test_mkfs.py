@@ -178,7 +178,7 @@ def test_mkfs_creates_nothing_if_the_recovery_key_cannot_be_printed(
     os.close(reader)
     streams = {
         "full disk": os.open("/dev/full", os.O_WRONLY),
-        "unwritable": os.open("/dev/null", os.O_RDONLY),  # as ``standard_streams`` replaces it
+        "unwritable": os.open("/dev/null", os.O_RDONLY),  # a closed stdout is replaced like this
         "closed pipe": writer,
     }
 

@@ -40,7 +40,7 @@ def test_invalid_use_of_the_objects_from_option_is_refused(
     assert refused.returncode == 16
 
 
-def test_option_of_buckets_causes_a_warning_if_no_url_is_that_of_a_bucket(
+def test_s3_option_causes_a_warning_if_no_url_refers_to_an_s3_bucket(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """fsck warns once, also if the option applies neither to the filesystem nor to the copy."""

@@ -192,7 +192,7 @@ def test_superblock_of_an_older_version_has_generation_0_until_a_change(
 
 
 def test_every_change_raises_the_generation_of_a_superblock() -> None:
-    """The generation shows which of two copies of a superblock is newer."""
+    """Of two copies of a superblock, the copy with the higher generation is newer."""
     made, keyring, _ = make()
 
     assert made.generation == 1

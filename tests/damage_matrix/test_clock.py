@@ -75,7 +75,7 @@ def _at_right_time(cell: Cell) -> Result:
 
 
 def _times(cell: Cell, world: World) -> Result:
-    """Search every recorded point in time by its time; report those that the search misses."""
+    """Search every recorded point in time by its time; report each point that is not found."""
 
     async def body(result: Result) -> None:
         clock = SystemClock()

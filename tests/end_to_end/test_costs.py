@@ -1,6 +1,6 @@
 """The numbers of kernel requests and store requests that each operation causes.
 
-The expected numbers are those in docs/design/performance.md, "Requests". A higher number is a
+docs/design/performance.md, "Requests", lists the expected numbers. A higher number is a
 regression. After a change to a lower number, the page must be updated.
 """
 

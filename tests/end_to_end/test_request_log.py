@@ -16,7 +16,7 @@ CLASSES = ("put", "list", "get", "delete")
 
 
 def counts(program: Program, place: Place) -> dict[str, list[int]]:
-    """Return the counts in the file: those of today, and of yesterday if midnight has passed."""
+    """Return the counts in the file: of today, and of yesterday if midnight has just passed."""
     path: Path = locate(place.url, program.cachedir) / "requests.json"
     found: dict[str, list[int]] = {}
     for day in json.loads(path.read_text())["days"].values():

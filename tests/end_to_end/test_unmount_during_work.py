@@ -97,7 +97,7 @@ def test_unmount_during_a_promotion_releases_the_lease(
     pid = program.status(place.mountpoint)["pid"]
     lock = place.bucket / "tmp" / "replace.lock"
     with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # no host can change the lease
+        fcntl.flock(held, fcntl.LOCK_EX)  # the lock prevents any change of the lease
         command = begun(program, "promote", place.mountpoint)
         waiter = f":{lock.stat().st_ino} "
         wait_until(lambda: _is_waited_for(waiter), "the promotion did not reach the lease")
@@ -125,7 +125,7 @@ def test_unmount_waits_for_an_image_that_a_command_has_requested(
     before = program.status(mounted.mountpoint)["image"]["txg"]
     lock = mounted.bucket / "tmp" / "replace.lock"
     with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # no host can change the lease
+        fcntl.flock(held, fcntl.LOCK_EX)  # the lock prevents any change of the lease
         command = begun(program, "flush", "--image", mounted.mountpoint)
         waiter = f":{lock.stat().st_ino} "
         wait_until(lambda: _is_waited_for(waiter), "the image did not reach the lease")

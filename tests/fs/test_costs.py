@@ -22,7 +22,7 @@ class Counted:
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the SQL statements of one group, except those that begin and end the group."""
+    """Count the SQL statements of one group, except the statements that begin and end it."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:

@@ -140,7 +140,7 @@ async def test_listing_in_pages_returns_every_name_once(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """After the daemon was killed, a file's content and name are those of its last fsync."""
+    """If the daemon is killed, a file keeps the content and the name of its last fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)

@@ -66,7 +66,7 @@ def test_lookup_counts_of_100000_inodes_use_less_than_a_megabyte() -> None:
 
 
 def test_all_inodes_with_a_lookup_count_are_listed() -> None:
-    """The list of looked-up inodes contains those of every page, except forgotten inodes."""
+    """The list contains the looked-up inodes of every page, except forgotten inodes."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)

@@ -1,6 +1,6 @@
 """Costs of requests: numbers of function calls and of moves between source files.
 
-The numbers are those of docs/design/architecture.md. A test fails if its request costs more,
+docs/design/architecture.md lists the numbers. A test fails if its request costs more,
 or if it costs much less. In that case update the page, because the cost could otherwise grow
 again unnoticed.
 The time of ``mock_clock`` stands still, so that no timer of a background task runs in a request.

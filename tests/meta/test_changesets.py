@@ -330,7 +330,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
     assert changesets.named_blocks(changeset) == {500}
 
 
-def test_blocks_named_by_a_changeset_are_those_in_new_or_changed_rows(source: Recorded) -> None:
+def test_changeset_names_the_blocks_in_new_or_changed_rows(source: Recorded) -> None:
     """The set of named blocks omits blocks that appear only in deleted rows of the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
@@ -338,7 +338,7 @@ def test_blocks_named_by_a_changeset_are_those_in_new_or_changed_rows(source: Re
         assert changesets.named_blocks(changeset) == {block for _, _, block in new}
 
 
-def test_names_touched_by_a_changeset_are_those_of_changed_dentries(source: Recorded) -> None:
+def test_changeset_touches_the_names_of_changed_dentries(source: Recorded) -> None:
     """If only the inode of a dentry changed, the changeset has the cookie but not the name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()

@@ -10,7 +10,7 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_mount_removes_the_temporary_state_of_killed_mounts(program: Program, place: Place) -> None:
-    """A mount removes the temporary state of exited processes, and keeps that of running ones."""
+    """A mount removes the temporary state of exited processes, but not of running processes."""
     program.ok("mount", place.url, place.mountpoint)
     program.ok("umount", place.mountpoint)
     (state,) = program.cachedir.iterdir()

@@ -33,8 +33,8 @@ from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend
 from tests.sync.conftest import Power, write_file
 
-# Mounts a filesystem, and sends itself a signal when it shows a notice that contains a text. During
-# the start, it sends the signal twice, as a closed terminal does.
+# The program mounts a filesystem. When a notice contains a given text, it sends itself a signal.
+# During the start, it sends the signal twice, as a closed terminal does.
 _SIGNALLED: Final = """
 import os, sys, trio, trio.testing
 from pathlib import Path

@@ -14,7 +14,7 @@ from tests.servers import S3Server, certificate, s3_server, server_folder  # noq
 
 @pytest.fixture(autouse=True)
 def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the credentials of the tests, and hide those of the user."""
+    """Set the credentials of the tests, and hide the credentials of the user."""
     for name, value in S3Server("", "", None, None).environment().items():
         monkeypatch.setenv(name, value)
 

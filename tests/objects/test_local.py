@@ -250,7 +250,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
 
 
 def pack_keys(count: int) -> list[ObjectKey]:
-    """Return keys like those of packs."""
+    """Return keys that have the form of pack keys."""
     return [ObjectKey(f"pack/{number % 256:02x}/7-{number}") for number in range(count)]
 
 

@@ -129,7 +129,7 @@ async def test_each_piece_of_an_upload_has_the_read_timeout(
 async def test_kernel_keeps_few_bytes_of_an_upload() -> None:
     """With MiBs of unsent bytes, a slow network would accept the next piece only after a timeout."""
     sent = list[int]()
-    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts no connection
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the server accepts no connection
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * KIB)
         host, port = server.getsockname()
         place = S3Place(f"http://{host}:{port}", read_timeout_s=0.5)

@@ -111,7 +111,7 @@ def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
 
 @pytest.mark.parametrize("word", ["endpoint_url", "region", "profile"])
 def test_option_of_a_bucket_has_no_effect_on_a_local_store(tmp_path: Path, word: str) -> None:
-    """Only a new filesystem refuses the option; it has an effect if any URL is that of a bucket."""
+    """Only a new filesystem refuses the option; it has an effect if any URL is an S3 URL."""
     url, options = f"local://{tmp_path}", S3Options(**{word: "no URL"})
     open_store(url, options)
     expected = f"the option {word} has no effect on '{url}'"

@@ -53,7 +53,7 @@ def test_atime_options_select_when_atime_is_updated(word: AccessTime) -> None:
 
 
 def test_last_of_two_contradictory_mount_options_applies() -> None:
-    """Options from the command line are applied last, so they override those from fstab."""
+    """Options from the command line are applied last, so they override options from fstab."""
     assert parse_mount_options(["ro,nodev", "rw,dev"]) == MountOptions(nodev=False)
 
 

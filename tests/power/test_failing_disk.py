@@ -345,7 +345,7 @@ def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
     host.wait_for_room()  # later rows fit into the allocated disk blocks
-    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # sync the new inodes
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # make the new inodes durable
     with thin_disk.full():
         path.write_bytes(BLOCK)
         host.lose_power()

@@ -8,7 +8,7 @@ from tests.sync.conftest import Power
 
 
 def delete_packs(power: Power, *kept: bytes) -> None:
-    """Delete all packs from the bucket, except those whose bytes are in *kept*."""
+    """Delete all packs from the bucket, except packs whose bytes are in *kept*."""
     for key, data in list(power.store.objects.items()):
         if key.startswith("pack/") and data not in kept:
             del power.store.objects[key]

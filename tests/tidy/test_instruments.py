@@ -23,7 +23,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "S3FS_META_PASS
 
 @pytest.mark.parametrize("every", [1, 3, 4])
 def test_test_parameters_outside_the_sample_are_marked_as_slow(every: int) -> None:
-    """``sampled`` keeps the order of the parameters and marks those outside the sample as slow."""
+    """``sampled`` keeps the order of parameters, and marks parameters not in the sample as slow."""
     values = [(number, str(number)) for number in range(10)]
     found = sampled(values, every)
 

@@ -174,7 +174,7 @@ def node(place: Path, _files: int) -> None:
 
 
 def photos(place: Path, _files: int) -> None:
-    """Make photographs of noise over gradients, as large as those of cameras."""
+    """Make photographs of noise over gradients, as large as photographs from cameras."""
     root = place / "photos"
     root.mkdir()
     python = photo_python()

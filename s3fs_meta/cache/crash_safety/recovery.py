@@ -141,10 +141,10 @@ class KnownCopies:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._known: dict[BlockId, int] = {}  # keep_bytes of each row of ``copies``
+        self._known: dict[BlockId, int] = {}  # keep_bytes of each row in the table copies
         # For each block, how many content bytes the last sync or log entry makes durable.
         self._expected: Mapping[BlockId, int] = {}
-        # Start and end of a gap directly after the bytes in ``_expected``. Each block has a row.
+        # Start and end of the gap that directly follows the bytes in ``_expected``, for each block.
         self._gaps: dict[BlockId, tuple[int, int]] = {}
 
     def load(self) -> None:

@@ -75,7 +75,7 @@ class _Chain:
         self._past: dict[Txg, str] = {}  # faults of changelogs that precede the newest image
 
     async def run(self) -> None:
-        """Check the changelogs after the newest image, then those of earlier points in time."""
+        """Check the changelogs after the newest image, then all earlier changelogs."""
         head = await self._head()
         if head is None:
             return

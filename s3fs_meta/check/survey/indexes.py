@@ -105,7 +105,7 @@ async def search(
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
-    """Return those searched blocks that have the number or the hash of an index entry."""
+    """Return the searched blocks that have the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
     with_hash = _WITH_HASH.format(wanted, exam.indexed_by("blocks_by_hash"))
     hashed = exam.db.all(_LEFT.format(with_hash), (entry.hash, entry.block))

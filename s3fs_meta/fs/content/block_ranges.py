@@ -46,7 +46,7 @@ class WritePlan(NamedTuple):
 
     before: Attributes
     steps: list[WritePart]  # the steps, in ascending order of their position in the file
-    missing: list[Located]  # blocks to fetch before planning again
+    missing: list[Located]  # blocks to fetch; then the write must be planned again
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place
 

@@ -154,7 +154,7 @@ class FileData:
         return found
 
     def find_cached(self, ino: Ino, offset: int, length: int) -> CachedBytes | None:
-        """Return the position, in one cached block, of the bytes that ``try_read`` would return.
+        """Return the position of the requested bytes, if one cached block contains all of them.
 
         Returns:
             None if the bytes are not the content of one cached block; then call ``try_read``.
@@ -288,7 +288,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # the empty list makes the caller retry with all parts
+            return []  # the caller fetches nothing and plans the complete write again
         return None
 
     async def write_after(
@@ -316,7 +316,7 @@ class FileData:
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     async def fetch_for_write(self, ino: Ino, offset: int, length: int) -> None:
-        """Fetch the blocks that a write to a range would replace in part. Changes no file.
+        """Fetch the blocks of which a write would replace only a part; change no file.
 
         Raises the same errors as ``write``. Yields to other tasks only if a block must be fetched.
         """
@@ -342,7 +342,7 @@ class FileData:
             raise
 
     def _shared_bytes(self, plan: WritePlan) -> int:
-        """Return the length of the blocks that a write replaces, while other files keep them."""
+        """Return the length of the replaced blocks that other files still use."""
         return sum(
             located.plain_bytes
             for _span, located, how in plan.steps
@@ -491,7 +491,7 @@ class FileData:
         raise StoreUnavailableError(f"inode {ino}", FETCH_ROUNDS_MAX, 0.0, _EVICTED)
 
     def _require_copy(self, ino: Ino, plan: Shortening, split: Located) -> None:
-        """Raise NoSpaceLeftError if the capacity has no room for the cut copy of a shared block.
+        """Raise NoSpaceLeftError if a shared block at the new end cannot be copied.
 
         The blocks that are removed first count as free space, unless other files share them too.
         """
@@ -524,7 +524,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten a file by one slice if it has too many blocks; return whether this was needed."""
+        """Shorten a file with too many blocks by one slice; return whether it was shortened."""
         mapped = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )
@@ -546,7 +546,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Cut a copy instead of the block, because the last commit contains the bytes to remove.
+            # Copy the block before the cut, because the last commit refers to the bytes to remove.
             block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
         elif split is not None:

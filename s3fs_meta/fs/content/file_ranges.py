@@ -401,5 +401,5 @@ class FileRanges:
         return shared_bytes
 
     def _ends_both(self, source: Ino, stop: int, target: Attributes, end: int) -> bool:
-        """Return whether a range reaches the end of *source*, and its copy the end of *target*."""
+        """Return whether a range ends with *source*, and its copy with *target*."""
         return stop == self._data.regular(source).size_bytes and end >= target.size_bytes

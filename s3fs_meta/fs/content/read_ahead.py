@@ -38,12 +38,12 @@ class ReadAhead:
 
     @property
     def window_blocks_max(self) -> int:
-        """Return the maximum length of a window, which depends on the size of the cache."""
+        """Return the maximum number of blocks to read ahead for one file."""
         return max(self._cache.ahead_bytes_max // self._block_bytes, 1)
 
     @property
     def run_blocks(self) -> int:
-        """Return the length of a run, which depends on the size of the cache."""
+        """Return the number of blocks to fetch together, which depends on the size of the cache."""
         return max(min(READAHEAD_RUN_BYTES // self._block_bytes, self.window_blocks_max // 2), 1)
 
     def note(self, ino: Ino, offset: int, stop: int) -> None:
@@ -104,7 +104,7 @@ class ReadAhead:
             self._fetched.set()
 
     async def _free_idle(self) -> None:
-        """Free the memory of runs when no run was fetched for RANGE_BUFFERS_IDLE_S."""
+        """Free the buffers of read-ahead after RANGE_BUFFERS_IDLE_S without a fetch."""
         while True:
             await self._fetched.wait()
             while self._fetched.is_set():

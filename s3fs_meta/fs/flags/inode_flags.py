@@ -146,7 +146,7 @@ class InodeFlags:
         inodes.replace(self._db, before._replace(flags=flags, ctime_ns=self._now_ns()))
 
     def _settable(self, ino: Ino, *, is_root: bool) -> Attributes:
-        """Return an inode whose flags the caller may change. Raises the errors of ``set``."""
+        """Return an inode; raise an error of ``set`` if the caller may not change its flags."""
         found = inodes.get(self._db, ino)
         if not is_root or found.flags & InodeFlag.LOCKED:
             why = "the inode is locked" if is_root else "only root can change them"

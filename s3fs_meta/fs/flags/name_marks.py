@@ -23,8 +23,9 @@ from s3fs_meta.model import Ino
 async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -> None:
     """Set HOLDS_LOCKED on all directories above an inode, in slices; begin an operation on it.
 
-    A directory keeps the flag, and a move of the directory marks its new parents. So a pass over
-    the names is complete, unless another task adds or moves a name and thus changes the ctime.
+    A directory keeps the flag, and moving the directory marks the directories above its new place.
+    Another task may add or move a name during a pass. This changes the ctime, and another pass
+    follows.
 
     Args:
         db: the database.

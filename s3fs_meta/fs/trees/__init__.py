@@ -3,7 +3,7 @@
 clone:     copies a tree; uploaded content is shared.
 remove:    removes a tree's name at once, and frees its space in the background.
 lock:      makes every inode of a tree permanently immutable.
-tree_walk: lists the blocks of a tree; ``warm`` downloads those that are not cached.
+tree_walk: lists the blocks of a tree; ``warm`` downloads the uncached blocks.
 pins:      trees whose content stays in the cache; ``pins_file`` records them.
 
 A slice is the part of the work that is done before other requests are served.

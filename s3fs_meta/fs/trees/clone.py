@@ -52,7 +52,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Do nothing: only a copy of a past state uses packs without live blocks again."""
+    """Do nothing; only a copy of a past state can revive packs, and then reports them."""
     await trio.lowlevel.checkpoint()
 
 
@@ -284,7 +284,7 @@ class TreeClone:
 
     @contextlib.contextmanager
     def _group(self) -> Iterator[None]:
-        """Commit the changes of a ``with`` block in a separate group.
+        """Commit the changes of a ``with`` block in a separate transaction group.
 
         If the block fails, only that group is undone. No caller has seen its changes, so the mount
         stays writable.
@@ -403,7 +403,6 @@ class TreeClone:
             return
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
-        # A write may change the original block in place.
-        # After a power cut, the copied block would then be restored with bytes that it never had.
+        # Recovery must not restore this block from the original, which a write may change in place.
         self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)

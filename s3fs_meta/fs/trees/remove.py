@@ -54,7 +54,7 @@ _SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are r
 
 
 class _Slice(NamedTuple):
-    """The names that are removed in one group."""
+    """The names that one transaction group removes."""
 
     scope: Scope
     tallies: list[TopTally]  # plain files without a lookup count; one SQL statement removes them
@@ -93,7 +93,7 @@ class _Sorted(NamedTuple):
     mapped: list[Ino]  # deleted files that had blocks
     linked: Counter[Ino]  # number of removed names of each inode that keeps other names
     orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
-    tops: list[Ino]  # directories with content, which become tops of removed trees
+    tops: list[Ino]  # non-empty directories; each becomes the top of a removed tree
     file_bytes: int  # total size of the deleted files
 
 
@@ -182,7 +182,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # If the group was lost, the flag was never cleared in the database file.
+            # After a lost group, the database file still has the flag.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))
@@ -288,7 +288,7 @@ class TreeRemoval:
         return True
 
     def remove_slice(self) -> None:
-        """Remove some names and their inodes in one group. Never yields to other tasks."""
+        """Remove some names and their inodes in one commit. Never yields to other tasks."""
         self._db.commit()
         chosen = self._choose()
         now_ns = self._now_ns()
@@ -454,7 +454,7 @@ class TreeRemoval:
                 index.unnamed.add(block)  # the next cut removes the block instead of uploading it
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
-        """Delete empty directories; those that are open or have a lookup count become orphans."""
+        """Delete empty directories; a directory that the kernel still uses becomes an orphan."""
         held = self._held(emptied)
         if held:
             removed_trees.emptied_in_use(self._db, held)

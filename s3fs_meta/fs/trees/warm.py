@@ -45,7 +45,7 @@ class Warmed(NamedTuple):
 
 
 class TreeContent:
-    """The blocks of trees, and which of them are missing in the cache."""
+    """The blocks of trees, and the blocks that are missing in the cache."""
 
     def __init__(
         self,

@@ -217,7 +217,7 @@ class CollectingProcess:
     """One write-back process, and the connection to it."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
-        """Start the process. Call this in the main thread: when it exits, the process exits.
+        """Start the process in the main thread, because it exits with the thread that started it.
 
         Raises:
             OSError: the process cannot be started.

@@ -34,9 +34,9 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors after which no written pages are lost: failed reads, and a failed extension of the -shm
-# file, which SQLite creates again after a crash. SQLite does not report why the extension failed;
-# the usual reason is a full disk.
+# These errors lose no written pages: failed reads, and a failed extension of the -shm file.
+# After a crash, SQLite creates the -shm file again.
+# SQLite does not report why the extension failed; the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 

@@ -48,8 +48,8 @@ _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
-# Maximum time from the first operation of a group to the end of its commit. A group is open for at
-# most ``GROUP_AGE_S_MAX``; the rest is for a busy host.
+# Maximum time from the first operation of a transaction group to the end of its commit.
+# A group is open for at most ``GROUP_AGE_S_MAX``; the rest of the time is for a busy host.
 _GROUP_NS_MAX: Final = 1_000_000_000
 # Errors of a checkpoint that do not indicate a failed disk; the WAL merely keeps growing.
 _HARMLESS: Final = (apsw.LockedError, apsw.NoMemError, apsw.InterruptError)

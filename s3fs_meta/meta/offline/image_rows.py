@@ -172,7 +172,7 @@ def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
 
 
 def count_files(db: Database) -> tuple[int, int]:
-    """Return the number of all regular files, and of those outside lost+found."""
+    """Return the number of all regular files, and of the regular files outside lost+found."""
     row = db.one(
         "SELECT count(*), coalesce(sum(parent IS NOT (SELECT ino FROM dentries WHERE parent = ?1"
         " AND name = ?2)), 0) FROM inodes WHERE mode & ?3 = ?4",

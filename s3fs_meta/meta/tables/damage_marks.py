@@ -88,7 +88,7 @@ def marks(db: Database) -> list[Mark]:
     """Return all damage marks.
 
     Raises:
-        FormatError: the name of a row is not that of a mark.
+        FormatError: the name of a row is not a valid name of a mark.
     """
     return [_required(db, row[0]) for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
 
@@ -122,7 +122,7 @@ def forget_pack(db: Database, pack: PackId) -> None:
 
 
 def take_over(db: Database, other: Database) -> None:
-    """Replace all damage marks with those of another database. Requires an open transaction."""
+    """Replace all damage marks with the marks of another database. Requires an open transaction."""
     db.run(f"DELETE FROM properties WHERE {_OURS}")
     db.run_many("INSERT INTO properties VALUES (?, x'')", [(one.name,) for one in marks(other)])
 

@@ -473,7 +473,7 @@ def inner_namespaces() -> set[int]:
 
 
 def _is_in_inner_namespace(process: Path) -> bool:
-    """Return whether a process is in a PID namespace inside that of this process."""
+    """Return whether a process is in a PID namespace inside the namespace of this process."""
     lines = (process / "status").read_text(errors="replace").splitlines()
     pids = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
     return len(pids) != 1

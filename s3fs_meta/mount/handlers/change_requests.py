@@ -79,7 +79,7 @@ class ChangeRequests:
             self._report_end()
 
     async def end(self) -> None:
-        """Refuse further requests; cancel running requests, or wait for those that must finish.
+        """Refuse further requests; cancel running requests, or wait for requests that must finish.
 
         Yields to other tasks only if a request is running.
         """

@@ -93,7 +93,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
 
 
 def given_by(options: Sequence[str], flags: Flags) -> dict[str, GivenOption]:
-    """Return the user's options, without those that mount(8) copied from the mount table."""
+    """Return the user's options, without the options that mount(8) copied from the mount table."""
     shown = (flags.mount | flags.filesystem) - {"ro", "rw"} | {WORD}
     return given_options(
         [",".join(_escaped(part) for part in split_options(text) if part not in shown)

@@ -92,7 +92,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # This detects an earlier takeover. A writer that takes over later lists the new point.
+            # Fail if another writer has taken over. A later writer will find the kept point.
             await self._session.shipper.require_hold()
         _log.info("kept txg %d as %r", point.txg, name)
         return point

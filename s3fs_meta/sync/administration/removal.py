@@ -181,9 +181,9 @@ async def remove(
 async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: bytes) -> None:
     """Delete objects if the superblock is still the tombstone.
 
-    Names of changelogs, the lease and the superblock are the same in each filesystem. If another
-    destroy was faster than this process, they may belong to a filesystem that was made since then.
-    Repetitions of a failed request are not checked again.
+    Every filesystem uses the same names for changelogs, lease and superblock. If another process
+    completed the removal and mkfs then made a new filesystem, these names belong to the new one.
+    Retries of a failed request are not checked again.
     """
     try:
         found = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data

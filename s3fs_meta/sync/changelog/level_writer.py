@@ -55,7 +55,7 @@ class Leveler:
         self._status = status
         self._hook = hook
         self._read = read
-        # Level objects that end at or before this txg are not attempted again.
+        # Level objects up to this txg exist, or could not be created; None before the first pass.
         self.done: Txg | None = None
 
     async def run(self) -> None:

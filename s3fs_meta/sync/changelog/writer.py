@@ -95,7 +95,7 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # number of the last record in the newest cut that did not fail
+        self.frozen_seq = 0  # number of the last change record that a successful cut contains
         self.confirmed_seq = self._recorder.shipped_seq  # last record that is in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
@@ -106,7 +106,7 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # to publish an image of the local state as the next txg
+        self.publish_anew = publish_anew  # True to make the next txg an image of the local state
         self._wal_bound = WalBound(volume.db, uploader.bounds.image_wal_bytes)
         volume.recorder.when_recorded(self._recorded)
 
@@ -254,7 +254,7 @@ class Shipper:
             try:
                 await self._keeper.require_hold()
             except LostLeaseError:
-                async with self._lock:  # so that the check finds no txg that is being appended
+                async with self._lock:  # the lock waits until no txg is being appended
                     await self._require_lease()
 
     @contextlib.contextmanager

@@ -143,7 +143,7 @@ class PointsInTime:
         return [*numbers, last] if last > end else numbers
 
     def _require_end(self, newest: Link, txg: Txg | None = None) -> None:
-        """Raise BrokenChainError if *txg*, or any txg if None, is unreadable and after *newest*."""
+        """Raise BrokenChainError if *txg* (None: any txg) is after *newest* and unreadable."""
         end = self.unreadable_end[-1] if self.unreadable_end else newest.txg
         if newest.txg < (end if txg is None else txg) <= end:
             raise self._broken(newest.txg, end)

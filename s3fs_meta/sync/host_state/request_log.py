@@ -70,7 +70,7 @@ def read(state: Path) -> Ledger | None:
 
 
 def add(state: Path, usage: Usage, stored_bytes: Mapping[int, int], now_ns: int) -> Ledger:
-    """Add counts to those stored in a state directory; return the totals. The call blocks.
+    """Add counts to the counts in a state directory; return the totals. The call blocks.
 
     Raises:
         NewerFileError, OSError: nothing was saved.
@@ -153,7 +153,7 @@ def _billed(numbers: Any) -> Billed:
 
 
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
-    """Add the counts of a meter to those stored in a state directory; return the totals.
+    """Add the counts of a meter to the counts in a state directory; return the totals.
 
     A failure is logged, and the meter keeps its counts. A directory that
     contains no filesystem state stays unchanged, because a mistyped URL must not create state.

@@ -81,7 +81,7 @@ class CurrentDatabase:
         self._wanted = wanted
         # the opened database; if opening fails, the caller closes it
         self.db: Database | None = None
-        # The next txg comes after this position, or after a later position in the local rows.
+        # The next txg follows this position, unless the local rows have a later position.
         self.behind = abandoned_txgs.NOTHING
         self.notices: list[str] = []  # facts to show to the user, one line each
         self.mended: list[str] = []  # faults of the chain, and the txgs that were abandoned

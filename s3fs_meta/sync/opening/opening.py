@@ -279,7 +279,7 @@ class _Opening:
         path = self._state_dir.path
         if not self._options.accept_superblock:
             raise ExchangedSuperblockError(
-                self._store.url, f"has keys that differ from those of the local state in {path}"
+                self._store.url, f"has other keys than the local state in {path}"
             )
         local.db.close()
         self.db = None
@@ -333,7 +333,7 @@ class _Opening:
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Apply the txgs that the former writer appended late to the database."""
         found = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
-        if found is not db:  # else the start is already recorded, and would look like a crash
+        if found is not db:  # the start of *db* is already recorded
             note_start(found, self._keyring, holder, None)
         return found
 

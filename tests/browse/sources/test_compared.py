@@ -42,7 +42,7 @@ async def test_pages_about_the_same_points_in_time_share_one_comparison() -> Non
         assert compare.begun == 1
 
 
-async def test_other_points_in_time_are_compared_again_one_after_another() -> None:
+async def test_comparisons_of_different_points_in_time_run_one_after_another() -> None:
     compared, compare = Compared(), Comparison([ONE])
     other = Link(Txg(7), "another history", 0)
     async with trio.open_nursery() as nursery:

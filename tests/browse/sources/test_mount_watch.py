@@ -124,7 +124,7 @@ async def test_statistics_of_a_mount_are_read_from_its_daemon(place: Target) -> 
     }
 
 
-def test_latencies_since_a_reading_without_requests_are_those_of_all_requests() -> None:
+def test_latencies_since_a_reading_without_requests_cover_all_requests() -> None:
     found = Histogram((0.1, 1.0), (1, 2, 3), 4.0)
 
     assert found.since(Histogram((0.0,), (0, 0), 0.0)) == found

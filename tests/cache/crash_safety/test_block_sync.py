@@ -145,7 +145,7 @@ async def test_failed_sync_is_not_shared_with_waiting_callers(
 async def test_sync_cancelled_while_it_records_lengths_is_retried(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled sync is retried, because a power cut truncates blocks to recorded lengths."""
+    """Recovery after a power cut truncates each block to its recorded length."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")

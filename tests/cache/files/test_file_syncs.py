@@ -15,7 +15,7 @@ BARRIER_S_MAX = 60.0
 
 
 def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each of two syncs ends only after the other one has begun."""
+    """Two syncs run at the same time: each ends only after the other has begun."""
     fdatasync, both = os.fdatasync, threading.Barrier(2)
 
     def meet(fd: int) -> None:

@@ -273,7 +273,7 @@ def test_fsck_purges_orphans_only_on_an_unmounted_filesystem(healthy: Healthy) -
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
 def test_wrong_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
-    """The xattr flag is set for exactly those inodes that have extended attributes.
+    """The xattr flag is set for an inode if, and only if, it has extended attributes.
 
     Invariant I58.
     """

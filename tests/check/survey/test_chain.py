@@ -122,7 +122,7 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
 
 
 async def test_part_that_was_stored_during_the_listing_is_not_reported(power: Power) -> None:
-    """The names of parts are listed before those of changelogs, while a mount may store both."""
+    """fsck lists parts before changelogs; meanwhile a mount may store a changelog with parts."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         store = EarlyListing(power.store, "changelog-part/")
         for number in range(4):

@@ -1,4 +1,4 @@
-"""Refused operations on ranges of files: none of them calls *begin*, which announces a change."""
+"""Refused operations on ranges of files: they never call *begin*, which announces a change."""
 
 import pytest
 

@@ -279,7 +279,7 @@ async def test_inode_flags_survive_a_remount(volume: Volume) -> None:
 
 
 def test_inode_flags_are_converted_to_struct_fsxattr_and_back() -> None:
-    """The chattr(1) flags correspond to those in struct fsxattr (linux/fs.h)."""
+    """The chattr(1) flags correspond to the flags in struct fsxattr (linux/fs.h)."""
     assert [extended(flags) for flags in (0, *BOTH, sum(BOTH))] == [0, 0x08, 0x10, 0x18]
 
 

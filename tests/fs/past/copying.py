@@ -45,7 +45,7 @@ def points_of(session: Session, place: Path | None = None) -> OpenPoints:
     """Return the open points in time of a session.
 
     Args:
-        place: the state directory; None means a directory next to that of the session.
+        place: the state directory; None means a directory next to the session's directory.
     """
     home, number = place or session.volume.state_dir.path.parent, next(_numbers)
     return OpenPoints(

@@ -59,7 +59,7 @@ async def _make_linked_tree(fs: Filesystem) -> Ino:
 async def test_copy_of_a_tree_has_all_properties_of_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Rows, content, extended attributes and hard links match those of the copy's source."""
+    """A copy and its source have equal rows, content, extended attributes and hard links."""
     top = await _make_linked_tree(fs)
     everybody = [AclEntry(acl.USER_OBJ, 7), AclEntry(acl.GROUP_OBJ, 5), AclEntry(acl.OTHER, 5)]
     fs.xattrs.set(look(fs, b"below", top).ino, acl.DEFAULT, acl.encode(everybody), ROOT)
@@ -116,7 +116,7 @@ async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
     assert located is not None
     files, opened = volume.session.files, volume.session.volume
 
-    files.cut_after(located.block, 0)  # the power cut
+    files.cut_after(located.block, 0)  # simulates a power cut
     await recovery.restore_copies(fs.db, files, opened.keyring, volume.store)
     recovery.distrust(fs.db, files)
 

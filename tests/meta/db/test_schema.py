@@ -249,7 +249,7 @@ ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 def test_changesets_of_schema_version_1_can_be_applied_and_merged_and_inverted(
     former: apsw.Connection,
 ) -> None:
-    """Changesets of schema version 1 also merge with those of the current version."""
+    """Changesets of schema version 1 also merge with changesets of the current version."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(

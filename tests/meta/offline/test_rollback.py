@@ -56,7 +56,7 @@ def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path
 
 
 def test_rollback_finds_a_block_of_a_condemned_pack_by_number_or_content(tmp_path: Path) -> None:
-    """A rolled-back block gets the location to which it was moved, or that of an equal block."""
+    """A rolled-back block gets the new location of its content, which may be an equal block's."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -94,7 +94,7 @@ def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: 
 
 
 def test_error_about_a_rollback_names_the_deleted_packs_that_it_needs(tmp_path: Path) -> None:
-    """The error of a rollback names the first deleted packs, and the number of the others."""
+    """The error of a rollback names the first deleted packs, and counts all further packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)

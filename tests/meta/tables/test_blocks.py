@@ -98,7 +98,7 @@ def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None
 
 
 def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None:
-    """New content that is equal to two blocks refers to the older of them."""
+    """If two blocks have the content that is written, the file refers to the older block."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, blocks.get(db, second), HASH, pack, 0, 60)
     blocks.set_location(db, blocks.get(db, first), HASH, pack, 60, 60)

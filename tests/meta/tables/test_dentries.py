@@ -265,7 +265,7 @@ def test_name_is_refused_if_256_other_names_have_the_same_hash(db: Database) -> 
 
 
 def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> None:
-    """All cookies for one hash are below those for the next hash."""
+    """All cookies for one hash are below all cookies for the next hash."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

@@ -1,4 +1,4 @@
-"""Bulk records of changes, which match those of SQLite's session extension."""
+"""Bulk records of changes, which match the records of SQLite's session extension."""
 
 from pathlib import Path
 
@@ -69,7 +69,9 @@ def _rows(db: Database) -> list[object]:
     return [db.all(f"SELECT * FROM {table}") for table in REPLICATED_TABLES]
 
 
-def test_change_records_of_bulk_operations_equal_those_of_an_sqlite_session(tmp_path: Path) -> None:
+def test_change_records_of_bulk_operations_equal_the_records_of_an_sqlite_session(
+    tmp_path: Path,
+) -> None:
     ours, theirs = (Database.create(tmp_path / name, Pragmas(), FACTS) for name in ("a", "b"))
     tops = [_fill(db) for db in (ours, theirs)]
     recorder = ChangeRecorder(ours, lambda: NOW_NS)

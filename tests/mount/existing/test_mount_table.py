@@ -36,7 +36,7 @@ def test_path_in_the_mount_table_may_contain_unusual_line_breaks(character: str)
 
 
 def test_mount_flags_belong_to_the_topmost_mount() -> None:
-    """If several filesystems are mounted on one path, the flags are those of the last mount."""
+    """If several filesystems are mounted on one path, the last mount determines the flags."""
     ours = mount_table.parse(_LINES)[1]
     moved = ours._replace(mountpoint="/mnt/elsewhere")
     again = _LINES[1].replace("rw,nosuid", "ro,noexec").replace("rw,user_id=0", "ro,user_id=0")

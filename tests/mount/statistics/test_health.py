@@ -99,7 +99,7 @@ def test_changes_waiting_for_upload_are_not_a_problem_without_a_limit() -> None:
 
 
 def test_mount_that_cannot_be_queried_does_not_hide_a_critical_mount() -> None:
-    """The number of the level UNKNOWN is higher than that of CRITICAL."""
+    """The level UNKNOWN has a higher number than the level CRITICAL."""
     by_severity = [
         HealthLevel.OK,
         HealthLevel.WARNING,

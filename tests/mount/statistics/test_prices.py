@@ -30,7 +30,7 @@ month = 4
 """
 
 
-def test_default_prices_are_those_of_aws_s3_standard() -> None:
+def test_default_prices_are_the_prices_of_aws_s3_standard() -> None:
     found = prices.default()
     assert (found.name, found.currency) == ("AWS S3 Standard, us-east-1", "USD")
     assert {kind: price * 1000 for kind, price in found.requests.items()} == pytest.approx(

@@ -310,7 +310,7 @@ async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(po
 async def test_host_whose_state_precedes_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """Of the changelogs that a host missed, only those up to the kept point still exist."""
+    """Of the changelogs that a host missed, only changelogs up to the kept point still exist."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")

@@ -261,7 +261,7 @@ async def test_new_host_without_a_passphrase_accepts_an_unencrypted_superblock(
 
 
 async def test_forged_unencrypted_superblock_with_a_higher_generation_is_used(plain: Power) -> None:
-    """A host accepts a forged label or retention, but refuses keys other than those it knows."""
+    """A host accepts a forged label or retention, but refuses keys that it does not know."""
     await _mount_once(plain, "a")
     present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")

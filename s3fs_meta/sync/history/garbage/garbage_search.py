@@ -371,7 +371,7 @@ class Finder:
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         # All packs between these two epochs have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # Base and pins of the last search that left no changelog or level object to delete.
+        # Base image and pins when the last search found no changelog or level object to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
@@ -464,7 +464,7 @@ class Finder:
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
-        """Return the changelogs before that of the base image, oldest first."""
+        """Return the changelogs before the changelog of the base image, oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:

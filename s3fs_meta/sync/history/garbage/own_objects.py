@@ -43,7 +43,7 @@ async def own_objects(
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        named: objects whose keys look like those of a filesystem.
+        named: objects whose keys look like keys of a filesystem.
         progress: called with the number of objects read.
         fetches: the number of objects that are read concurrently.
 
@@ -60,7 +60,7 @@ async def own_objects(
 
 
 class _OwnershipCheck:
-    """Reads objects and records which of them this filesystem wrote."""
+    """Reads objects and records the objects that this filesystem wrote."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, fetches: int) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class _OwnershipCheck:
         )
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
-        """Read objects in several tasks, and record which of them this filesystem wrote."""
+        """Read objects in several tasks, and record the objects that this filesystem wrote."""
         failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0

@@ -40,7 +40,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
-_ROWS_AT_ONCE: Final = 200  # number of rows of each part that are joined in one step
+_ROWS_AT_ONCE: Final = 200  # number of rows that one merge step takes from each part of a run
 
 
 class TooManyChangesError(Exception):
@@ -304,7 +304,7 @@ def _joined_names(parts: Sequence[RemovedNames]) -> Iterator[RemovedName]:
 
 
 def _ranges(parts: Sequence[Any], largest: Callable[[Any], object]) -> Iterator[list[slice]]:
-    """Split sorted parts at common values; yield the rows between two such values in each part.
+    """Split all sorted parts at the same rows; yield one slice of each part at a time.
 
     Args:
         parts: the parts, whose rows can be compared with each other.

@@ -210,7 +210,7 @@ class HistorySearch:
         return await self._read(key) if key in self._stored else None
 
     async def _add(self, key: ObjectKey, index: HistoryIndex | None) -> None:
-        """Add an index object to the cache, or None if it does not belong to this chain."""
+        """Cache an index object of this chain; for an object of another chain, cache None."""
         if index is not None and not await self._is_of_chain(index):
             index = None
         self._cached[key] = index

@@ -54,7 +54,7 @@ class Indexer:
         self._waiting: dict[Txg, TxgChanges] = {}
         # Runs up to this txg have already been tried, or are older than this mount.
         self.done: Txg | None = None
-        # Runs from before this mount have been tried if they end after this txg; 0: all of them.
+        # Runs older than this mount have been tried back to this txg; 0 means that all were tried.
         self.older = Txg(0)
 
     async def run(self) -> None:
@@ -114,8 +114,8 @@ class Indexer:
             made += await self._make(1, last, is_older=True)
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
-                # Runs are indexed from the latest to the earliest, so a larger run
-                # is complete once its first part is indexed.
+                # Runs are indexed from the latest to the earliest.
+                # So a larger run is complete once its first part is indexed.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)

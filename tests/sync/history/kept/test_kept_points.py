@@ -113,6 +113,6 @@ async def test_kept_points_beyond_the_maximum_are_counted_but_not_read(
 
 
 def test_kept_points_with_equal_names_are_listed_latest_first() -> None:
-    """Two hosts can keep points under one name if one of them has lost the lease."""
+    """Two hosts can keep points under one name if one host has lost the lease."""
     both = [point_of(KEYRING, "a", txg=txg, random=txg) for txg in (42, 43)]
     assert [point.txg for point in KeptPoints(tuple(both)).named("a")] == [43, 42]

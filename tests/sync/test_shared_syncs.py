@@ -1,4 +1,4 @@
-"""Operations that begin or commit, and blocks that are uploaded, during a sync need another sync."""
+"""Changes and uploads during a sync: the running sync may not cover them."""
 
 import threading
 from collections.abc import Collection, Sequence

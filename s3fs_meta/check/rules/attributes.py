@@ -97,7 +97,7 @@ ATTRIBUTES: Final = (
     ),
     Invariant(
         20,
-        "names of extended attributes are 1 to 255 bytes without NUL, and their values at most 64"
+        "the name of an extended attribute has 1 to 255 bytes without NUL, and the value at most 64"
         " KiB",
         source=_XATTRS,
         damaged=_BAD_XATTR,

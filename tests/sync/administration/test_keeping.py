@@ -566,7 +566,7 @@ async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power:
 
 
 async def test_pack_renumbered_by_a_repair_stays_pinned(power: Power) -> None:
-    """fsck assigns a number above the kept point's limit to a pack that lost its row."""
+    """fsck renumbers a pack that lost its row; by its number, no kept point would need it."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

@@ -295,7 +295,7 @@ def test_killed_quarantine_leaves_no_database_without_its_log(tmp_path: Path) ->
     assert files_in(state.path).keys() == {"meta.db-wal"}
 
 
-def test_kept_entries_that_are_not_directories_do_not_prevent_the_lock(tmp_path: Path) -> None:
+def test_file_named_like_a_quarantine_directory_does_not_prevent_the_lock(tmp_path: Path) -> None:
     state = new_state(tmp_path / "s")
     (tmp_path / "elsewhere").mkdir()
     (state.path / "kept-link").symlink_to(tmp_path / "elsewhere")

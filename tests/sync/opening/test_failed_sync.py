@@ -368,7 +368,7 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_disk_that_was_attached_again_is_treated_like_a_disk_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """When a disk is attached again, the kernel has dropped its unwritten pages."""
+    """When a disk is attached again, the kernel has dropped the pages not yet written to it."""
     device = power.home.stat().st_dev
     disk = tmp_path / "sysfs" / f"{os.major(device)}:{os.minor(device)}"
     disk.mkdir(parents=True)

@@ -105,7 +105,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 
 
 @pytest.mark.parametrize("damage", ["missing", "short"])
-async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
+async def test_block_to_move_without_a_cache_file_is_read_from_its_old_pack(
     power: Power, damage: str
 ) -> None:
     """Eviction may have removed the file while the pack was fetched."""
@@ -127,10 +127,10 @@ async def test_moving_block_without_its_cache_file_is_read_from_its_old_pack(
         assert moved.pack != located.pack
 
 
-async def test_moving_block_that_a_power_cut_has_torn_stays_suspect_until_it_is_downloaded(
+async def test_torn_block_that_compaction_moves_stays_suspect_until_it_is_downloaded(
     power: Power,
 ) -> None:
-    """Its file has the right length, so only its hash shows that it is torn."""
+    """The torn file has the right length, so only the hash of its content shows the damage."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -224,7 +224,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
         assert await read_file(session, again) == content
 
 
-async def test_all_hosts_agree_when_a_pack_emptied_by_an_image_died(
+async def test_all_hosts_record_the_same_death_txg_for_a_pack_emptied_by_an_image(
     power: Power,
 ) -> None:
     """Points in time before an image still need a pack that the image emptied."""

@@ -158,7 +158,7 @@ def test_merge_of_a_large_run_fails_before_all_changes_are_in_memory(
         merger.join()
 
 
-def test_changes_that_are_joined_several_times_keep_all_bits(
+def test_repeated_merges_of_changes_keep_the_bits_of_all_txgs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed = {at: rows(5, 6, other=(6, 7), names=(GONE,)) for at in range(RUN)}

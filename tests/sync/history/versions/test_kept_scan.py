@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 async def test_scan_keeps_results_up_to_its_bound(
     power: Power, files: Files, kept_max: int, decodings: int
 ) -> None:
-    """Each kept txg counts as one result more than its changes have."""
+    """Each cached txg counts as one result, in addition to its changes."""
     txgs = [(await files.make(b"%d" % number, 10))[1] for number in range(2)]
     decoded: list[bytes] = []
 

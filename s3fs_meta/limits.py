@@ -543,7 +543,7 @@ DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader hold
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
-# Maximum size of the WAL that is copied on the event loop, between two groups.
+# Maximum size of the WAL that is copied on the event loop, between two commit groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB
 # Maximum number of passes in one checkpoint.
 # Each pass copies about a tenth of what the previous pass copied.

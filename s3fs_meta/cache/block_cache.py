@@ -101,7 +101,7 @@ class BlockCache:
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
-        """Read the index from the rows, at mount and after a group was rolled back.
+        """Read the index from the rows, at mount and after a commit group was rolled back.
 
         The files of dirty and sealed blocks are treated as unsynced: the rows do not show that all
         bytes of the files were synced.
@@ -492,7 +492,7 @@ class BlockCache:
         return self.bytes_max - index.pending_bytes - index.spared_bytes - index.kept_bytes
 
     def uploaded(self, block: BlockId) -> None:
-        """Mark a block as uploaded, in the group that records its confirmed location."""
+        """Mark a block as uploaded, in the commit group that records its confirmed location."""
         self.copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)

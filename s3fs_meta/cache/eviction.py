@@ -70,7 +70,7 @@ class Evictor:
             index: the index of the cache.
             pinned: the pinned trees.
             cache_bytes: the maximum size of the cache.
-            let_go: removes the row of a cached block, inside a group.
+            let_go: removes the row of a cached block, inside a commit group.
             note_room: wakes writers that wait for room.
         """
         self._db = db

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Invalidations(NamedTuple):
-    """Names and inodes to invalidate in the kernel, for example after a lost group."""
+    """Names and inodes to invalidate in the kernel, for example after a lost commit group."""
 
     names: list[tuple[Ino, bytes]]  # (directory, name) pairs
     inodes: list[Ino]

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave a change incomplete. Their errors do not undo the open group.
+# Handlers that never leave a change incomplete. Their errors do not undo the open commit group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",

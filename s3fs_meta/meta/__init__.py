@@ -1,6 +1,6 @@
 """The metadata database in SQLite. Every call blocks; no other package uses SQLite.
 
-db/:              the connection: groups, statements, write-ahead log, schema, snapshots.
+db/:              the connection: commit groups, statements, write-ahead log, schema, snapshots.
 tables/:          one module per table, with its SQL statements.
 trees/:           statements on complete directory trees.
 offline/:         databases outside a mount: images, restored or rolled-back databases.

@@ -1,7 +1,7 @@
 """Recorded changes of the replicated tables: merging, applying and listing them.
 
 Owns: parsing SQLite session changesets, and handling conflicts.
-Does not know: the origin and the storage of a changeset, groups, counters.
+Does not know: the origin and the storage of a changeset, commit groups, counters.
 Keeps: a changeset is applied in full or not at all. Its bytes are not trusted: the columns of every
 table, and the types of all used values, are checked first.
 Tasks: any thread. apsw reads a changeset passed as bytes with the interpreter lock held, which

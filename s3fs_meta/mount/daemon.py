@@ -98,7 +98,7 @@ def run_in_background(
         log: file for the child's standard output and error.
         front: shows the messages and prompts of the child in this process.
         automounted: True to keep the child in this process group until the child is ready: only
-            processes of the automounter's group can use an unmounted mountpoint (autofs(5)).
+            processes of the automounter's process group can use an unmounted mountpoint (autofs(5)).
 
     Returns:
         The exit status of the parent; if the child failed, the status of its error.

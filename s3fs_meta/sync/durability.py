@@ -66,7 +66,7 @@ class Durability:
             cache: the mount's block cache.
             status: the state of the mount; becomes degraded if a write to the disk fails.
             commit_interval_s: the time between two background syncs.
-            recorder: records the changes of each group.
+            recorder: records the changes of each commit group.
             collect: makes the kernel write back dirty pages.
         """
         self._db = db
@@ -122,7 +122,7 @@ class Durability:
                 if trio.current_time() >= end_s:
                     break
             self.commit()
-            if self._db.in_group:  # the commit failed, and the group stays open
+            if self._db.in_group:  # the commit failed, and the commit group stays open
                 await trio.sleep(self._commit_interval_s)
 
     def commit(self) -> None:

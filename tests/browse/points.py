@@ -21,7 +21,7 @@ FOLDER = 0o040755
 
 
 def made(folder: Path) -> Database:
-    """Return the database of an empty filesystem, with an open group."""
+    """Return the database of an empty filesystem, with an open commit group."""
     pragmas = Pragmas(synchronous="off")
     db = Database.create(folder / "meta.db", pragmas, PROPERTIES, now_ns=10**18)
     db.begin()

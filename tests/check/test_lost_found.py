@@ -15,7 +15,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return an fsck examination with an open group."""
+    """Return an fsck examination with an open commit group."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     healthy.db.begin()
     return made

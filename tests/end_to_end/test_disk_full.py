@@ -127,10 +127,10 @@ def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: Qu
     assert_kept(tight, program, expected)
 
 
-def test_sqlite_error_on_a_full_disk_loses_only_one_group_without_fsync(
+def test_sqlite_error_on_a_full_disk_loses_only_one_commit_group_without_fsync(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """SQLite rolls back one group when another program has used up the reserve of the disk.
+    """SQLite rolls back one commit group when another program has used up the reserve of the disk.
 
     The mount becomes read-only and shows the remaining state. The next mount shows all changes up
     to one point in time, and no later change.
@@ -179,7 +179,7 @@ def make_directory(root: Path, made: list[int]) -> int:
     try:
         path.mkdir()
         made.append(len(made))
-        # If the group is lost, the directory is lost too, and the next mkdir is refused.
+        # If the commit group is lost, the directory is lost too, and the next mkdir is refused.
         with suppress(FileNotFoundError):
             os.setxattr(path, "user.filler", os.urandom(60_000))
     except OSError as exc:

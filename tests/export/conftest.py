@@ -27,7 +27,7 @@ class Nothing:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Return the database of an empty filesystem, with an open group."""
+    """Return the database of an empty filesystem, with an open commit group."""
     made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
     made.begin()
     return made

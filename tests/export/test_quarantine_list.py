@@ -23,7 +23,7 @@ def _create(path: Path) -> Database:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """Return the database of an empty filesystem, with an open group."""
+    """Return the database of an empty filesystem, with an open commit group."""
     with closing(_create(tmp_path / "meta.db")) as made:
         made.begin()
         yield made

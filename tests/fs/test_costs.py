@@ -22,7 +22,7 @@ class Counted:
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the SQL statements of one group, except the statements that begin and end it."""
+    """Count the SQL statements of one commit group, except the statements that begin and end it."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -79,7 +79,7 @@ STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
     (rename, 7),  # rename: two lookups, two updates, three session statements
     (unlink, 5),  # removal: one lookup, two deletes, two session statements
 ]
-# A group also writes a directory and the counters, reads the schema, and commits.
+# A commit group also writes a directory and the counters, reads the schema, and commits.
 OF_A_GROUP = 25
 
 
@@ -146,7 +146,7 @@ async def test_read_of_cached_attributes_executes_no_sql_statement(
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # A few SQL statements end the group.
+    assert counted.count <= 5  # A few SQL statements end the commit group.
 
 
 async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:

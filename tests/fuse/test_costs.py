@@ -53,7 +53,7 @@ def stated() -> dict[str, Cost]:
 async def cost_of(
     handlers: Handlers, request: Callable[[], Awaitable[object]], *, in_group: bool = True
 ) -> Counted:
-    """Count the calls of one request, within an open group or between two groups."""
+    """Count the calls of one request, within an open commit group or between two groups."""
     handlers.session.db.commit()
     if in_group:
         handlers.session.db.begin()
@@ -118,7 +118,7 @@ async def test_append_to_a_dirty_block_has_the_documented_cost(
 async def test_overwrite_of_a_dirty_block_has_the_documented_cost(
     mock_clock: MockClock, handlers: Handlers
 ) -> None:
-    """An overwrite of a dirty block changes no row and opens no group."""
+    """An overwrite of a dirty block changes no row and opens no commit group."""
     ino = await make_file(handlers, b"f")
     write = handlers.operations.write
     await write(ino, 0, DATA)

@@ -105,7 +105,7 @@ async def test_exception_of_a_handler_becomes_an_errno(
 async def test_partial_change_of_a_failed_handler_is_rolled_back(
     name: str, error: Exception, undone: int
 ) -> None:
-    """After an unexpected error the open group is rolled back, not committed."""
+    """After an unexpected error the open commit group is rolled back, not committed."""
     desk = Desk()
     taken_back: list[MountState] = []
     desk.status = MountStatus(undo=lambda: taken_back.append(desk.status.state))
@@ -116,7 +116,9 @@ async def test_partial_change_of_a_failed_handler_is_rolled_back(
 
 
 @pytest.mark.parametrize("handler", ["lookup", "open"])
-def test_failure_of_a_reading_handler_does_not_roll_back_the_open_group(handler: str) -> None:
+def test_failure_of_a_reading_handler_does_not_roll_back_the_open_commit_group(
+    handler: str,
+) -> None:
     """A failed handler that only reads cannot have left half of a change in the open group."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))

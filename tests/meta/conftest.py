@@ -41,7 +41,7 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
 
 @pytest.fixture
 def db(make_database: MakeDatabase) -> Database:
-    """Return the database of an empty filesystem, with an open group."""
+    """Return the database of an empty filesystem, with an open commit group."""
     database = make_database()
     database.begin()
     return database
@@ -54,7 +54,7 @@ def journal_mode(request: pytest.FixtureRequest) -> str:
 
 
 def create_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file in the root directory, as one operation of a group."""
+    """Create an empty file in the root directory, as one operation of a commit group."""
     db.begin()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, name, ino)

@@ -8,7 +8,7 @@ from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 
 
 class SessionRecorder:
-    """A recorder that keeps one changeset per group."""
+    """A recorder that keeps one changeset per commit group."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -22,7 +22,7 @@ class SessionRecorder:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Store the changeset of the group."""
+        """Store the changeset of the commit group."""
         assert self._session is not None
         self.changesets.append(self._session.changeset())
         self._session.close()

@@ -42,7 +42,7 @@ class Recorded:
 
     @property
     def changesets(self) -> list[bytes]:
-        """Return the recorded changesets, one per group."""
+        """Return the recorded changesets, one per commit group."""
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:

@@ -64,7 +64,7 @@ def test_locations_and_local_rows_are_not_recorded(make_database: MakeDatabase) 
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete", "memory"])
-def test_rolled_back_group_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
+def test_rolled_back_commit_group_is_not_recorded(make_database: MakeDatabase, mode: str) -> None:
     db = make_database(journal_mode=mode)
     recorder = recorded(db)
     tree = Tree(db, 3)

@@ -161,7 +161,7 @@ class Machine:
         if operation.act is Act.CLONE and actual is None:
             self._take_numbers(operation, after)
         self.history.add(operation, after)
-        if operation.act is Act.CLONE:  # A clone needs several groups.
+        if operation.act is Act.CLONE:  # A clone needs several commit groups.
             self.session.durability.commit()
         if not self.session.db.in_group:
             self.history.note_commit()
@@ -254,7 +254,7 @@ class Machine:
         await copier.close()
         self._take_numbers(operation, after)
         self.history.add(operation, after)
-        self.session.durability.commit()  # A copy needs several groups.
+        self.session.durability.commit()  # A copy needs several commit groups.
         self.history.note_commit()
         await self._compare(content=True)
 
@@ -518,7 +518,7 @@ class _CommitNotes:
         self._history = history
 
     def group_opened(self) -> None:
-        """Forward the call; the operations of an open group may still be lost."""
+        """Forward the call; the operations of an open commit group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:

@@ -428,7 +428,7 @@ class Verdict:
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
     ended_ns: int  # The time of the daemon's kill.
-    slack_ns: int = 1_000_000_000  # a group lasts 50 ms, or longer on a busy machine
+    slack_ns: int = 1_000_000_000  # a commit group lasts 50 ms, or longer on a busy machine
 
     @override
     def __str__(self) -> str:

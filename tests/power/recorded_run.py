@@ -389,7 +389,7 @@ class _Recorded:
         await self._kill_uncommitted()
 
     async def _kill_uncommitted(self) -> None:
-        """Kill the daemon while a group is open, and continue from the restored state."""
+        """Kill the daemon while a commit group is open, and continue from the restored state."""
         self._recorder.note(Began(len(self._run.operations)))
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
@@ -418,7 +418,7 @@ async def open_session(
         SystemClock(),
         _OPTIONS,
         sync_file=session.durability.sync_file,
-        # Small slices divide a copy into several groups.
+        # Small slices divide a copy into several commit groups.
         slices=Slices(cloned_names=2, directories=1, shared_blocks=2),
     )
     await _remove_orphans(fs)

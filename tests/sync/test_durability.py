@@ -1,4 +1,4 @@
-"""Commits of groups, and syncs of block files and rows to the local disk."""
+"""Commits of groups of operations, and syncs of block files and rows to the local disk."""
 
 import os
 import threading
@@ -45,17 +45,17 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
         assert cached_blocks.get(session.db, block) is None
 
 
-async def test_open_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
+async def test_open_commit_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
     """Without fsync, a timer commits the open group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await until(lambda: not session.db.in_group)
 
 
-async def test_single_operation_is_committed_after_the_group_delay(
+async def test_single_operation_is_committed_after_the_commit_group_delay(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """A killed daemon loses at most the operations within the last group delay."""
+    """A killed daemon loses at most the operations within the last commit group delay."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -95,7 +95,7 @@ async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
 async def test_failing_commit_is_not_retried_without_a_pause(
     power: Power, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A commit that fails before COMMIT leaves its group open."""
+    """A commit that fails before COMMIT leaves its commit group open."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         nursery.start_soon(session.durability.run_group_commit)
         write_file(session, CONTENT)
@@ -133,7 +133,7 @@ async def test_fsync_makes_content_durable_before_rows(power: Power) -> None:
     assert order == ["files", "rows"]
 
 
-async def test_group_commits_during_syncs_of_block_files(power: Power) -> None:
+async def test_commit_group_is_committed_during_syncs_of_block_files(power: Power) -> None:
     """Block files are synced in parallel with the commit; the WAL is synced after both."""
     order: list[str] = []
     committed = threading.Event()
@@ -162,7 +162,7 @@ async def test_group_commits_during_syncs_of_block_files(power: Power) -> None:
     assert order == ["files", "log"]
 
 
-async def test_in_rollback_journal_mode_a_group_commits_after_its_content_is_synced(
+async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_content(
     power: Power,
 ) -> None:
     """In rollback journal mode each commit syncs the database, so an early commit adds a sync."""
@@ -208,10 +208,10 @@ def _lacks_room(session: Session) -> bool:
     return session.db.wal is not None and session.db.wal.lacks_room
 
 
-async def test_wal_is_extended_only_while_no_group_is_open(
+async def test_wal_is_extended_only_while_no_commit_group_is_open(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The WAL is extended only between groups, because its mtime shows the last commit.
+    """The WAL is extended only between commit groups, because its mtime shows the last commit.
 
     After a kill, block files that are newer than the WAL are from undone operations. If space were
     appended during a group, the next mount would quarantine these files.

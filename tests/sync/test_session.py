@@ -42,7 +42,7 @@ async def test_failure_of_a_background_task_does_not_stop_the_mount(power: Power
 
 
 async def test_failure_of_a_background_task_leaves_no_partial_operation(power: Power) -> None:
-    """The open group is rolled back when a background task fails."""
+    """The open commit group is rolled back when a background task fails."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 

@@ -38,7 +38,7 @@ def _change(session: Session) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
 async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open: bool) -> None:
-    """A running sync covers only groups that were committed before it began."""
+    """A running sync covers only commit groups that were committed before it began."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()
         log = SlowLog(session)

@@ -43,7 +43,7 @@ FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"
     r"|(de)?compressors?$|trio$|argtypes$|atexit$"
 )
-# Any module may change these records, such as the totals of the open group.
+# Any module may change these records, such as the totals of the open commit group.
 # Only one task changes each record, and no other code is notified.
 EDITED_RECORDS: Final = re.compile(
     r"(db\.|^)counters\.|^then\.|^(verdict|future|_note_closed\(.*\))\.|evidence\.surveyed$"

@@ -34,7 +34,7 @@ class Suspects:
         """Start with no suspect blocks.
 
         Args:
-            forget: removes the row and the file of a cached block, inside a group.
+            forget: removes the row and the file of a cached block, inside a commit group.
         """
         self._db = db
         self._files = files

@@ -91,7 +91,7 @@ class FilesAhead:
         """Make files and their names durable; add their descriptors to *made*. Runs in a thread."""
         try:
             for number in numbers:
-                # Keep an existing file, which is left over from a group that a crash undid.
+                # Keep an existing file, which is left over from a commit group that a crash undid.
                 with contextlib.suppress(FileExistsError):
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:

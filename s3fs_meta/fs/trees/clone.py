@@ -267,7 +267,7 @@ class TreeClone:
         return directories
 
     def _copy_slice(self, taken: list[SourceDirectory], origin: Origin) -> CopiedSlice:
-        """Copy some names in one group. Never yields to other tasks."""
+        """Copy some names in one commit group. Never yields to other tasks."""
         self._cache.disk.spend(TREE_SLICE_DISK_BYTES)
         with self._group():
             self._changes.begin(taken[0].new)
@@ -284,7 +284,7 @@ class TreeClone:
 
     @contextlib.contextmanager
     def _group(self) -> Iterator[None]:
-        """Commit the changes of a ``with`` block in a separate transaction group.
+        """Commit the changes of a ``with`` block in a separate commit group.
 
         If the block fails, only that group is undone. No caller has seen its changes, so the mount
         stays writable.

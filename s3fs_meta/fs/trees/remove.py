@@ -54,7 +54,7 @@ _SMALL_SHARE: Final = 4  # directories with at most 1/4 of a slice's names are r
 
 
 class _Slice(NamedTuple):
-    """The names that one transaction group removes."""
+    """The names that one commit group removes."""
 
     scope: Scope
     tallies: list[TopTally]  # plain files without a lookup count; one SQL statement removes them
@@ -182,7 +182,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # After a lost group, the database file still has the flag.
+            # After a lost commit group, the database file still has the flag.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))

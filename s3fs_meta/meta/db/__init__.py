@@ -1,6 +1,6 @@
 """The connection to the metadata database.
 
-database:    the one writing connection: groups (transactions), counters, statements.
+database:    the one writing connection: commit groups (transactions), counters, statements.
 statements:  running SQL.
 inode_table: the table ``inodes``: a write-back cache of its rows, and all its statements.
 schema:      the tables, from schema.sql and local.sql, and their upgrade from earlier versions.

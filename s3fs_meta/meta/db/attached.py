@@ -26,7 +26,7 @@ def attached(db: Database, path: Path) -> Iterator[None]:
 
     Raises:
         DatabaseError, FormatError: the file cannot be read.
-        DatabaseError: the open group is lost.
+        DatabaseError: the open commit group is lost.
     """
     db.commit()
     _execute(db, f"ATTACH DATABASE ? AS {PAST}", (connections.immutable_uri(path),), path)

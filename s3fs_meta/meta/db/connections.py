@@ -1,7 +1,7 @@
 """Opening SQLite connections, and translating SQLite's exceptions into errors of this program.
 
 Owns: the translation of errors, the detection of failed syncs, the settings of every connection.
-Does not know: pragmas that users choose (``pragmas``), groups, tables.
+Does not know: pragmas that users choose (``pragmas``), commit groups, tables.
 Keeps: every file is untrusted, because the schema of an image comes from the bucket. No trigger or
 view of a database runs, and its schema calls only functions without side effects. A page with
 inconsistent cells causes an error, and no read outside the page. A value or definition that is too

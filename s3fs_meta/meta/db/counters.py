@@ -1,7 +1,7 @@
 """The single rows of the tables ``counters`` and ``totals``, kept in memory.
 
 Owns: the next unused numbers, and the totals, which would otherwise need a scan.
-Does not know: groups (``database`` loads and writes the counters).
+Does not know: commit groups (``database`` loads and writes the counters).
 Keeps: at every commit the columns equal the result of a scan.
 """
 
@@ -47,7 +47,7 @@ class Updates(NamedTuple):
 
 
 class Counters:
-    """The values of all counters; code that changes rows updates them in the same group."""
+    """The values of all counters; code that changes rows updates them in the same commit group."""
 
     __slots__ = (*COLUMNS, "xattr_bytes")
 

@@ -1,4 +1,4 @@
-"""The connection to the metadata database: statements, groups, counters.
+"""The connection to the metadata database: statements, commit groups, counters.
 
 Owns: the only writing connection, its pragmas, the start and end of groups, the row of counters.
 Does not know: the meaning of rows (other modules of ``meta``), files, tasks.
@@ -249,7 +249,7 @@ class Database(Statements):
         self._written = rows[0]
 
     def close(self) -> None:
-        """Close the database, and roll back an open group. A second call has no effect."""
+        """Close the database, and roll back an open commit group. A second call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -262,7 +262,7 @@ class Database(Statements):
         self.connection.close()
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
-        """Set the recorder for the next groups, replacing any earlier recorder."""
+        """Set the recorder for the next commit groups, replacing any earlier recorder."""
         self.recorder, self.bulk_recorder = recorder, bulk
 
     # --- groups of operations ------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Database(Statements):
         return self._total_changes() - self._written_late + self.inodes.unwritten_changes
 
     def begin(self, *, times_only: bool = False) -> None:
-        """Begin an operation: open a group if none is open, and count the operation.
+        """Begin an operation: open a commit group if none is open, and count the operation.
 
         Args:
             times_only: the operation changes only times of inodes, which fdatasync(2) need not sync.
@@ -301,7 +301,7 @@ class Database(Statements):
         self.shares_hashes = True
 
     def begin_local(self) -> None:
-        """Open a group if none is open, to change only rows of local tables."""
+        """Open a commit group if none is open, to change only rows of local tables."""
         if not self.in_group:
             self._open_group()
         self.changes_begun += 1
@@ -571,7 +571,7 @@ class Database(Statements):
         return None if self.wal is None else self.wal.checkpoint()
 
     def open_snapshot(self) -> Snapshot:
-        """Open a snapshot of the last commit; a thread can copy it while groups continue.
+        """Open a snapshot of the last commit; a thread can copy it while commit groups continue.
 
         Under WAL this takes less than a millisecond. In the other journal modes it copies the
         complete database to a file next to it, which stalls the event loop.

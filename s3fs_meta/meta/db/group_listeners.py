@@ -1,4 +1,4 @@
-"""The recorders and listeners that a database calls when a group starts, commits or is lost.
+"""The recorders and listeners that a database calls when a commit group starts, commits or is lost.
 
 Owns: the order in which listeners are notified of a lost group. Does not know: groups, rows.
 """
@@ -12,7 +12,7 @@ from s3fs_meta.errors import S3fsError
 
 
 class LossStep(enum.IntEnum):
-    """The order in which listeners are notified of a lost group."""
+    """The order in which listeners are notified of a lost commit group."""
 
     REFUSE = 1  # refuse changes and syncs while it is unknown which operations are durable
     RELOAD = 2  # reload the rows that are cached in memory
@@ -20,10 +20,10 @@ class LossStep(enum.IntEnum):
 
 
 class Recorder(Protocol):
-    """Records the changes of each group, from its BEGIN to its COMMIT."""
+    """Records the changes of each commit group, from its BEGIN to its COMMIT."""
 
     def group_opened(self) -> None:
-        """Start recording a new group. The database calls this before the first change."""
+        """Start recording a new commit group. The database calls this before the first change."""
         ...
 
     def group_committing(self) -> None:
@@ -44,23 +44,23 @@ class BulkRecorder(Recorder, Protocol):
 
 
 class GroupListeners:
-    """The functions to call when a group is opened or lost."""
+    """The functions to call when a commit group is opened or lost."""
 
     def __init__(self) -> None:
         self.of_opening: list[Callable[[], object]] = []
         self._of_loss: list[tuple[LossStep, Callable[[], None]]] = []
 
     def when_opened(self, listener: Callable[[], object]) -> None:
-        """Register a function to call after each group is opened."""
+        """Register a function to call after each commit group is opened."""
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
-        """Register a function to call when a group is lost; functions run in step order."""
+        """Register a function to call when a commit group is lost; functions run in step order."""
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 
     def lost(self, first: LossStep = LossStep.REFUSE) -> None:
-        """Call the functions that are registered for a lost group, starting at a given step.
+        """Call the functions that are registered for a lost commit group, starting at a given step.
 
         Raises:
             S3fsError: a function could not read the database. All functions were called.

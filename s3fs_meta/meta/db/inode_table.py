@@ -2,7 +2,7 @@
 
 Owns: the rows that are newer in memory than in the table, writing these rows, and every statement
 on the table.
-Does not know: the meaning of a change (``tables.inodes``), groups (``database``).
+Does not know: the meaning of a change (``tables.inodes``), commit groups (``database``).
 Keeps: a row that the open group changed is written before any other statement on the table, and
 before the group commits. Apart from such rows, at most INODE_ROWS_MAX rows stay in memory.
 
@@ -96,7 +96,7 @@ class InodeTable:
         """Write the changed rows of ``inodes`` from memory to the table.
 
         Raises:
-            DatabaseError: the group is lost.
+            DatabaseError: the commit group is lost.
         """
         if not self.changed:
             return

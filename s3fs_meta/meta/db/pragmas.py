@@ -65,7 +65,7 @@ class Pragmas(SqliteOptions):
 
     @property
     def can_undo(self) -> bool:
-        """Return whether a group can be rolled back, which requires a journal."""
+        """Return whether a commit group can be rolled back, which requires a journal."""
         return self.journal_mode != "off"
 
     @property

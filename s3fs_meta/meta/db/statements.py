@@ -44,7 +44,7 @@ class Statements(abc.ABC):
 
     @abc.abstractmethod
     def rollback(self) -> None:
-        """Undo the changes of the open group."""
+        """Undo the changes of the open commit group."""
 
     @abc.abstractmethod
     def _failed(
@@ -100,7 +100,7 @@ class Statements(abc.ABC):
         """Run a statement; return the number of changed rows. Requires an open transaction.
 
         Raises:
-            DatabaseFullError: the disk is full, and the complete group is lost.
+            DatabaseFullError: the disk is full, and the complete commit group is lost.
             DatabaseError: the statement changed nothing. If ``in_group`` is now false, the complete
             group is lost.
         """

@@ -1,7 +1,7 @@
 """The write-ahead log of the database: its length, sync and checkpoints.
 
 Owns: the length of the log in frames, fsync of the ``-wal`` file and zeros at its end, checkpoints.
-Does not know: groups, rows.
+Does not know: commit groups, rows.
 Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
 page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
 ``sync`` is open from the first commit on, so it also receives errors of SQLite's descriptor.
@@ -48,8 +48,8 @@ _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
-# Maximum time from the first operation of a transaction group to the end of its commit.
-# A group is open for at most ``GROUP_AGE_S_MAX``; the rest of the time is for a busy host.
+# Maximum time from the first operation of a commit group to the end of its commit.
+# A commit group is open for at most ``GROUP_AGE_S_MAX``; the rest of the time is for a busy host.
 _GROUP_NS_MAX: Final = 1_000_000_000
 # Errors of a checkpoint that do not indicate a failed disk; the WAL merely keeps growing.
 _HARMLESS: Final = (apsw.LockedError, apsw.NoMemError, apsw.InterruptError)
@@ -268,7 +268,7 @@ def last_change_ns(database: Path) -> int | None:
     The caller compares it with the time of a file next to the database. Restoring a file from a
     backup gives it a new ctime, even if its mtime is old (inode(7)).
     With a log, this file is the log: a checkpoint changes the database, too, but commits nothing,
-    and may run while a group is open.
+    and may run while a commit group is open.
     If a kill interrupted a commit, the file is newer than the operations that the kill undid. The
     result is then earlier than all operations of that group.
 

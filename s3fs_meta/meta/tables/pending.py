@@ -1,6 +1,6 @@
 """Rows of ``pending``, ``pack_news`` and ``outbox``: changes that are not in the bucket yet.
 
-Owns: the record of the changes of each group, and of the blocks and packs that the next
+Owns: the record of the changes of each commit group, and of the blocks and packs that the next
 changelog must report. Does not know: the content of a changeset (``changesets``), the store.
 Keeps: a group and its record are committed together, so a crash loses both or neither. The bytes of
 a changelog never change after its first upload attempt.
@@ -34,12 +34,12 @@ _SHIPPED_SEQ: Final = "shipped_seq"
 
 
 class ChangeRecorder:
-    """Records the changes that each group makes to the replicated tables of one database."""
+    """Records the changes that each commit group makes to the replicated tables of one database."""
 
     def __init__(
         self, db: Database, now_ns: Callable[[], int], *, run_bytes: int = CHANGELOG_RUN_BYTES
     ) -> None:
-        """Load the records of earlier groups.
+        """Load the records of earlier commit groups.
 
         Args:
             db: the database, which calls this object for each group.
@@ -51,8 +51,8 @@ class ChangeRecorder:
         self._now_ns = now_ns
         self._session: apsw.Session | None = None
         self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
-        self._given: list[bytes] = []  # changesets that callers added to the open group
-        # True if a failed attempt has left records in the open group.
+        self._given: list[bytes] = []  # changesets that callers added to the open commit group
+        # True if a failed attempt has left records in the open commit group.
         self._is_partly_recorded = False
         self.bytes = 0  # total size of the records that no changelog contains yet
         self.last_seq = 0
@@ -64,7 +64,7 @@ class ChangeRecorder:
         db.listeners.when_lost(LossStep.RELOAD, self._load)
 
     def when_recorded(self, listener: Callable[[], None]) -> None:
-        """Register a function to call after a group is recorded and before its COMMIT."""
+        """Register a function to call after a commit group is recorded and before its COMMIT."""
         self._listeners.append(listener)
 
     def begin_txg(self) -> int:
@@ -92,18 +92,18 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:
-        """Start recording a new group; discard the unwritten records of a lost group."""
+        """Start recording a new commit group; discard the unwritten records of a lost group."""
         self._given = []
         self._session = apsw.Session(self._db.connection, "main")
         for table in REPLICATED_TABLES:
             self._session.attach(table)
 
     def group_committing(self) -> None:
-        """Write the changes in the group as ``pending`` rows, as a part of the group.
+        """Write the changes in the commit group as ``pending`` rows, as a part of the group.
 
         After a failure the group stays open, and the next attempt writes all changes.
         """
-        if self._session is None:  # the group began before a recorder was set
+        if self._session is None:  # the commit group began before a recorder was set
             return
         changeset = self._session.changeset()
         pieces = [*self._given, *([changeset] if changeset else [])]
@@ -121,7 +121,7 @@ class ChangeRecorder:
     def pause(self) -> None:
         """Pause recording; the caller records its next changes itself.
 
-        The rows of these changes must still be unchanged in the group.
+        The rows of these changes must still be unchanged in the commit group.
         """
         if self._session is not None:
             self._session.enabled = False
@@ -159,7 +159,7 @@ class ChangeRecorder:
     ) -> None:
         """Store a changelog that is about to be sent, and mark its content as shipped.
 
-        Requires an open transaction. ``purge`` deletes the records later, in several groups.
+        Requires an open transaction. ``purge`` deletes the records later, in several commit groups.
 
         Args:
             txg: the txg of the changelog.

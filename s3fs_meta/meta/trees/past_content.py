@@ -4,7 +4,7 @@ Owns: the choice of a present block for each past block, new rows for blocks who
 longer in use, and the revival of packs.
 Does not know: copying names (``tree_copies``), the reason for attaching the past database.
 Keeps: a block has a location only in a pack that is stored, not condemned, and not marked as
-damaged. One group contains all changes of a call and its check of the packs.
+damaged. One commit group contains all changes of a call and its check of the packs.
 
 A past block is found in this order:
 

@@ -431,7 +431,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         note_kept_lease()
     release = release and volume.keeper.is_held
     try:
-        volume.db.commit()  # SQLite changes its level of syncs only outside a group
+        volume.db.commit()  # SQLite changes its level of syncs only outside a commit group
         await trio.to_thread.run_sync(end_marks.sync_from_now, volume.db)
         volume.db.begin_local()
         local_state.put(volume.db, "clean", "1")

@@ -530,7 +530,7 @@ async def test_bytes_of_a_lost_append_do_not_appear_in_a_later_hole(volume: Volu
 
 
 async def test_overwrite_of_one_dirty_block_changes_no_database_row(volume: Volume) -> None:
-    """If the kernel keeps the times, overwriting a dirty block opens no group."""
+    """If the kernel keeps the times, overwriting a dirty block opens no commit group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()

@@ -263,7 +263,7 @@ async def test_next_mount_resumes_an_interrupted_tree_removal(volume: Volume) ->
         _assert_counted(fs)
 
 
-async def test_tree_is_kept_if_the_group_that_removes_it_is_rolled_back(
+async def test_tree_is_kept_if_the_commit_group_that_removes_it_is_rolled_back(
     fs: Filesystem, volume: Volume
 ) -> None:
     """After the rollback of a removal, the mount is read-only and the tree is complete."""

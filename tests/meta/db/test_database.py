@@ -1,4 +1,4 @@
-"""The connection to the metadata database: groups, errors, journal modes and durability."""
+"""The connection to the metadata database: commit groups, errors, journal modes and durability."""
 
 import os
 import subprocess
@@ -147,7 +147,7 @@ def test_database_with_a_missing_property_can_be_opened_only_for_repair(
 
 
 def test_concurrent_reader_sees_only_committed_groups(make_database: MakeDatabase) -> None:
-    """In WAL mode, another connection reads the last commit while a group is open."""
+    """In WAL mode, another connection reads the last commit while a commit group is open."""
     db = make_database()
     create_file(db, b"committed")
     db.commit()
@@ -172,8 +172,10 @@ def test_existing_database_keeps_its_page_size(make_database: MakeDatabase) -> N
 # --- groups of operations ----------------------------------------------------------------------
 
 
-def test_group_contains_all_operations_until_the_next_commit(make_database: MakeDatabase) -> None:
-    """begin() opens a group or counts one more operation; commit() ends the group."""
+def test_commit_group_contains_all_operations_until_the_next_commit(
+    make_database: MakeDatabase,
+) -> None:
+    """begin() opens a commit group or counts one more operation; commit() ends the group."""
     db = make_database()
     opened: list[bool] = []
     db.listeners.when_opened(lambda: opened.append(db.in_group))
@@ -186,7 +188,7 @@ def test_group_contains_all_operations_until_the_next_commit(make_database: Make
 
 
 def test_changing_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
-    """A change of rows that only this host uses opens a group, but triggers no image."""
+    """A change of rows that only this host uses opens a commit group, but triggers no image."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -194,8 +196,10 @@ def test_changing_local_rows_does_not_count_as_an_operation(make_database: MakeD
     assert (db.group_operations, db.changed) == (1, True)
 
 
-def test_changing_a_row_without_an_open_group_is_refused(make_database: MakeDatabase) -> None:
-    """A change of a row without an open group raises AssertionError."""
+def test_changing_a_row_without_an_open_commit_group_is_refused(
+    make_database: MakeDatabase,
+) -> None:
+    """A change of a row without an open commit group raises AssertionError."""
     db = make_database()
     with pytest.raises(AssertionError):
         local_state.put(db, "a", "b")
@@ -225,7 +229,7 @@ def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_
 
 
 def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) -> None:
-    """A group that changes only local rows does not write the replicated counters."""
+    """A commit group that changes only local rows does not write the replicated counters."""
     db = make_database()
     db.begin_local()
     local_state.put(db, "a", "b")
@@ -239,7 +243,7 @@ def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) 
     assert db.connection.total_changes() == before + 2
 
 
-def test_change_recorder_is_called_at_the_start_and_end_of_each_group(
+def test_change_recorder_is_called_at_the_start_and_end_of_each_commit_group(
     make_database: MakeDatabase,
 ) -> None:
     """The recorder of changes is called when a group opens, and after its counters are written."""
@@ -301,7 +305,7 @@ def test_damaged_database_page_causes_a_format_error(make_database: MakeDatabase
 def test_durable_commit_works_in_every_journal_mode(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A durable commit ends the group and leaves the synchronous pragma unchanged."""
+    """A durable commit ends the commit group and leaves the synchronous pragma unchanged."""
     db = make_database(journal_mode=journal_mode, synchronous="normal")
     create_file(db, b"a")
     db.commit_durable()
@@ -388,10 +392,10 @@ def test_durable_commit_syncs_the_database_before_it_deletes_the_journal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate", "persist"])
-def test_killed_writer_loses_at_most_the_group_that_is_being_committed(
+def test_killed_writer_loses_at_most_one_commit_group(
     make_database: MakeDatabase, mode: str
 ) -> None:
-    """Acknowledged groups are complete; the last group is either complete or absent."""
+    """Acknowledged commit groups are complete; the last group is either complete or absent."""
     for round_number in range(4):
         db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
         db.close()
@@ -434,7 +438,7 @@ def run_and_kill(db: Database, lines: int) -> int:
     return max(int(line) for line in seen if line.endswith("\n"))
 
 
-def test_closing_a_database_undoes_the_open_group(make_database: MakeDatabase) -> None:
+def test_closing_a_database_undoes_the_open_commit_group(make_database: MakeDatabase) -> None:
     """Closing a database does not commit, and a second close has no effect."""
     db = make_database()
     create_file(db, b"a")

@@ -55,7 +55,7 @@ def test_sql_statement_on_the_inode_table_sees_changes_that_only_memory_has(db: 
     assert inodes.get(db, made.ino).nlink == 410
 
 
-def test_rollback_discards_the_inode_rows_of_the_group(db: Database) -> None:
+def test_rollback_discards_the_inode_rows_of_the_commit_group(db: Database) -> None:
     kept = make_file(db, b"kept")
     db.commit()
     made = make_file(db, b"made")
@@ -67,8 +67,8 @@ def test_rollback_discards_the_inode_rows_of_the_group(db: Database) -> None:
     assert dentries.find_attributes(db, ROOT_INO, b"made") is None
 
 
-def test_inode_row_is_written_once_per_group(db: Database) -> None:
-    """Twenty changes of an inode within a group cause one write."""
+def test_inode_row_is_written_once_per_commit_group(db: Database) -> None:
+    """Twenty changes of an inode within a commit group cause one write."""
     db.commit()
     made = make_file(db, b"f")
     for number in range(20):
@@ -81,7 +81,7 @@ def test_inode_row_is_written_once_per_group(db: Database) -> None:
     assert inodes.get(db, ROOT_INO).size_bytes == 20
 
 
-def test_inode_created_and_deleted_within_a_group_is_never_written(
+def test_inode_created_and_deleted_within_a_commit_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
     """A short-lived inode appears neither in the table nor in the recorded changes."""
@@ -114,7 +114,7 @@ def test_number_of_unchanged_inode_rows_in_memory_is_bounded(db: Database) -> No
 
 
 def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None:
-    """Making many files in several groups keeps a bounded number of rows in memory."""
+    """Making many files in several commit groups keeps a bounded number of rows in memory."""
     for number in range(INODE_ROWS_MAX + 1000):
         db.begin()
         inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
@@ -124,7 +124,7 @@ def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None
     assert len(db.inodes) <= INODE_ROWS_MAX
 
 
-def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
+def test_commit_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     make_database: MakeDatabase,
 ) -> None:
     """A full disk undoes the same operations, whether rows are written at once or later."""
@@ -147,7 +147,7 @@ def test_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     assert db.counters.inodes == 2
 
 
-def test_inode_value_out_of_range_rolls_back_the_group(db: Database) -> None:
+def test_inode_value_out_of_range_rolls_back_the_commit_group(db: Database) -> None:
     """If an inode row cannot be written, its group is undone: a name would lack its inode."""
     db.commit()
     made = make_file(db, b"f")
@@ -161,7 +161,7 @@ def test_inode_value_out_of_range_rolls_back_the_group(db: Database) -> None:
     assert db.counters.inodes == 1
 
 
-def test_changing_a_missing_inode_row_rolls_back_the_group(db: Database) -> None:
+def test_changing_a_missing_inode_row_rolls_back_the_commit_group(db: Database) -> None:
     lost = make_file(db, b"lost")
     db.commit()
     made = make_file(db, b"f")
@@ -176,7 +176,7 @@ def test_changing_a_missing_inode_row_rolls_back_the_group(db: Database) -> None
     assert inodes.get(db, lost.ino) == lost
 
 
-def test_inode_rows_stay_in_memory_after_a_group_commits(db: Database) -> None:
+def test_inode_rows_stay_in_memory_after_a_commit(db: Database) -> None:
     made = make_file(db, b"f")
     db.commit()
     assert db.inodes.get(made.ino) == made

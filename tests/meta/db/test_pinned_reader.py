@@ -11,7 +11,7 @@ from tests.meta.conftest import MakeDatabase, create_file
 
 
 def note_copy(db: Database, block: int) -> None:
-    """Add the row of a cached block in a separate group."""
+    """Add the row of a cached block in a separate commit group."""
     db.begin_local()
     cached_blocks.put(db, BlockId(block), BlockState.CLEAN, Ino(0), BlockIndex(0))
     db.commit()
@@ -47,7 +47,9 @@ def test_follower_sees_no_commit_before_it_advances(follower: Database, other: D
     assert follower.counters.dentries == 1
 
 
-def test_groups_of_a_follower_do_not_wait_for_a_writer(follower: Database, other: Database) -> None:
+def test_commit_groups_of_a_follower_do_not_wait_for_a_writer(
+    follower: Database, other: Database
+) -> None:
     """A follower changes only its own temporary rows, so it needs no write lock."""
     other.begin()  # The other connection now holds the write lock.
     note_copy(follower, 8)

@@ -23,7 +23,7 @@ def names_in(path: Path) -> set[bytes]:
     return names
 
 
-def test_copy_of_a_snapshot_contains_no_later_groups(
+def test_copy_of_a_snapshot_contains_no_later_commit_groups(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path
 ) -> None:
     """A copy of a snapshot contains no group committed later, in any journal mode."""
@@ -41,10 +41,10 @@ def test_copy_of_a_snapshot_contains_no_later_groups(
     assert not list(tmp_path.glob("*-snapshot"))
 
 
-def test_copy_of_a_snapshot_excludes_the_open_group(
+def test_copy_of_a_snapshot_excludes_the_open_commit_group(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """In WAL mode, a group may be open before and during the copy of a snapshot."""
+    """In WAL mode, a commit group may be open before and during the copy of a snapshot."""
     db = make_database()
     create_file(db, b"before")
     db.commit()
@@ -57,7 +57,7 @@ def test_copy_of_a_snapshot_excludes_the_open_group(
     assert dentries.find(db, ROOT_INO, b"open") is not None
 
 
-def test_groups_commit_while_a_snapshot_is_copied(
+def test_commit_groups_end_while_a_snapshot_is_copied(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     """A thread copies the snapshot; the writer neither waits nor affects the copy."""

@@ -18,8 +18,8 @@ def test_statement_on_another_table_leaves_changed_inode_rows_in_memory(db: Data
     assert db.connection.total_changes() == before + 1
 
 
-def test_statements_can_change_rows_only_in_a_group(db: Database) -> None:
-    """A statement that changes rows without an open group raises AssertionError."""
+def test_statements_can_change_rows_only_in_a_commit_group(db: Database) -> None:
+    """A statement that changes rows without an open commit group raises AssertionError."""
     db.commit()
     with pytest.raises(AssertionError, match="inside a group"):
         db.run("DELETE FROM dentries")

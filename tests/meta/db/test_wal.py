@@ -52,7 +52,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     assert 0 < db.wal_bytes < length, "the log must restart after all of it was copied"
 
 
-def test_open_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
+def test_open_commit_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
     """A checkpoint copies the committed groups while another group is open."""
     db = make_database()
     commit_some(db, range(100))
@@ -66,7 +66,7 @@ def test_open_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -
 
 
 def test_size_of_the_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
-    """The write-ahead log restarts even if a group is open during every checkpoint."""
+    """The write-ahead log restarts even if a commit group is open during every checkpoint."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
     for round_number in range(60):

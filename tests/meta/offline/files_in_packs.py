@@ -11,7 +11,7 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 def database(path: Path) -> Database:
-    """Return the database of an empty filesystem, with an open group."""
+    """Return the database of an empty filesystem, with an open commit group."""
     made = Database.create(path, Pragmas(), FACTS)
     made.begin()
     return made

@@ -15,7 +15,7 @@ CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_
 
 
 def change(db: Database, assignment: str) -> None:
-    """Change the root directory in a separate group."""
+    """Change the root directory in a separate commit group."""
     db.begin()
     db.inodes.flush()
     db.run(f"UPDATE inodes SET {assignment} WHERE ino = ?", (ROOT_INO,))

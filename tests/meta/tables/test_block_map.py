@@ -109,7 +109,7 @@ def test_query_for_last_block_indexes_returns_a_limited_number(db: Database) -> 
 
 
 def test_cached_location_is_dropped_when_its_rows_change(db: Database) -> None:
-    """A cached location is dropped when a row changes or the group is rolled back."""
+    """A cached location is dropped when a row changes or the commit group is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))

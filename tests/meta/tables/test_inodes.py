@@ -132,7 +132,7 @@ def test_orphan_is_deleted_immediately_only_if_it_has_no_other_rows(
 
 @pytest.fixture(scope="module")
 def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """Return one database for all examples of a test, each of which rolls its group back."""
+    """Return one database for all examples of a test, each of which rolls its commit group back."""
     from s3fs_meta.meta.db.pragmas import Pragmas
 
     path = tmp_path_factory.mktemp("db") / "meta.db"

@@ -148,7 +148,7 @@ def test_failed_txg_without_records_does_not_hide_the_age_of_later_records(
     assert recorder.oldest_ns == oldest_ns > 0
 
 
-def test_changes_of_a_large_group_are_split_into_several_records(
+def test_changes_of_a_large_commit_group_are_split_into_several_records(
     make_database: MakeDatabase,
 ) -> None:
     """Each pending record must fit into one object in the bucket."""

@@ -60,7 +60,7 @@ def _copy(db: Database, top: Ino) -> None:
     new = tree_copies.copy_inode(db, LIVING, inodes.get(db, top), NOW_NS)
     source = SourceDirectory(top, new, Cookie(0))
     tree_copies.copy_names(db, LIVING, [source], NOW_NS, names_max=100, blocks_max=10)
-    # Some rows change twice in one group.
+    # Some rows change twice in one commit group.
     db.inodes.run("UPDATE inodes SET mode = 33152 WHERE ino > ?", (new + 3,))
     db.commit()
 
@@ -90,7 +90,7 @@ def test_change_records_of_bulk_operations_equal_the_records_of_an_sqlite_sessio
     theirs.close()
 
 
-def test_group_is_rolled_back_if_its_changes_cannot_be_recorded(db: Database) -> None:
+def test_commit_group_is_rolled_back_if_its_changes_cannot_be_recorded(db: Database) -> None:
     """A change without a record must not be committed."""
     db.commit()
     top = _fill(db)

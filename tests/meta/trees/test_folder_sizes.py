@@ -31,7 +31,7 @@ def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 
 
 
 def sizes_of(db: Database, **bounds: int) -> FolderSizes:
-    """Return the sizes of all directories at the end of the open group."""
+    """Return the sizes of all directories at the end of the open commit group."""
     found = FolderSizes(**bounds)
     for _ in found.read(db):
         pass

@@ -12,7 +12,7 @@ from tests.meta.conftest import MakeDatabase
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Add an entry, as one operation of a group."""
+    """Add an entry, as one operation of a commit group."""
     db.begin()
     ino = inodes.create(db, mode, 0, 0, parent, 0, nlink=1).ino
     dentries.add(db, parent, name, ino)

@@ -8,7 +8,7 @@ from tests.meta.conftest import MakeDatabase
 
 
 def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
-    """Create an inode with a name as one operation of a group."""
+    """Create an inode with a name as one operation of a commit group."""
     db.begin()
     ino = inodes.create(db, mode, 0, 0, parent, 0).ino
     dentries.add(db, parent, name, ino)

@@ -106,7 +106,7 @@ async def test_read_only_session_creates_no_image(power: Power) -> None:
 async def test_image_that_needs_reserved_disk_space_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a copy of the database filled the disk, the open group would be rolled back."""
+    """If a copy of the database filled the disk, the open commit group would be rolled back."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)

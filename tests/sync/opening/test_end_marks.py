@@ -55,8 +55,8 @@ async def test_synced_context_turns_syncs_on_and_then_restores_the_setting(
     db.close()
 
 
-async def test_error_in_an_open_group_is_raised_and_the_mark_remains(plain: Power) -> None:
-    """Inside an open group SQLite refuses to change the setting "synchronous"."""
+async def test_error_in_an_open_commit_group_is_raised_and_the_mark_remains(plain: Power) -> None:
+    """Inside an open commit group SQLite refuses to change the setting "synchronous"."""
     db = await closed(plain, Pragmas(synchronous="off"))
 
     def fail_halfway() -> None:

@@ -204,7 +204,7 @@ async def test_offline_mount_writes_dirty_state_again_after_a_failed_sync(
     assert not _is_noted(power)
 
 
-async def test_group_lost_to_a_full_disk_or_a_bug_is_not_recorded_as_a_failed_sync(
+async def test_commit_group_lost_to_a_full_disk_or_a_bug_is_not_recorded_as_a_failed_sync(
     power: Power,
 ) -> None:
     """A full disk or a bug loses a group of operations, but no page of a file."""
@@ -281,10 +281,10 @@ def _refuse() -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_failed_sync_after_the_loss_of_a_group_is_recorded(
+async def test_failed_sync_after_the_loss_of_a_commit_group_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk can lose a group and fail a sync at the same time."""
+    """A full disk can lose a commit group and fail a sync at the same time."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

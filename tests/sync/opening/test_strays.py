@@ -143,7 +143,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
 
 
 async def test_checkpoint_before_a_kill_causes_no_quarantine(power: Power) -> None:
-    """A checkpoint changes the database file while a group is open, but commits nothing."""
+    """A checkpoint changes the database file while a commit group is open, but commits nothing."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     database = power.home / "a" / "meta.db"

@@ -48,8 +48,8 @@ async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
 def is_orderly(exc: BaseException) -> bool:
     """Return whether an exception consists only of errors and cancellations.
 
-    A KeyboardInterrupt does not: it may have stopped any code in the middle. A nursery raises the
-    cancellations of its tasks in an exception group.
+    A nursery raises the cancellations of its tasks in an exception group. A KeyboardInterrupt is
+    not orderly, because it may have stopped any code in the middle.
     """
     members = getattr(exc, "exceptions", None)
     if isinstance(members, tuple):

@@ -138,7 +138,7 @@ class _Use:
         return [1e3 * (cpu - before) / (done - first) for before, cpu, first, done in spent]
 
     def mean_ms(self) -> float:
-        """Return the mean CPU time per file in all turns but the first."""
+        """Return the mean CPU time per file, without the first turn."""
         return 1e3 * (self.cpu_s[-1] - self.cpu_s[1]) / (self.files[-1] - self.files[0])
 
 

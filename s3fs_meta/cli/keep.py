@@ -210,7 +210,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]
     if sum(actions) != 1:
         raise UsageError(
-            "give a NAME to keep or --auto, or instead only one of --drop, --list and --expire"
+            "give only one of these: a NAME to keep (or --auto), --drop, --list or --expire"
         )
     if keeps:
         if not named and not wanted.auto:

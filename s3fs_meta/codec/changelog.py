@@ -192,7 +192,7 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     header = dump_header(changelog)
     payload = section_payload(key, changelog.section, _COUNT.pack(len(header)) + header)
     if _parse(key, payload, changelog.section) != changelog:
-        raise FormatError(key, "decoding the new changelog does not give its original fields")
+        raise FormatError(key, "the encoded changelog decodes to different fields")
     return envelope.encode(_KIND, key, payload, keyring)
 
 
@@ -272,7 +272,7 @@ def require_section(key: str, data: memoryview, section: Section) -> None:
         bytes(changes[at : at + _COMPARED_BYTES]) != wanted[at : at + _COMPARED_BYTES]
         for at in pieces
     ):
-        raise FormatError(key, "decoding the new section does not give its original fields")
+        raise FormatError(key, "the encoded section decodes to different fields")
 
 
 def _end_of_locations(key: str, view: memoryview) -> int:

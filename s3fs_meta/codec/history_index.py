@@ -240,9 +240,7 @@ def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
         (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
     )
     if _parse(index.key, payload) != index:
-        raise FormatError(
-            index.key, "decoding the new index object does not give its original fields"
-        )
+        raise FormatError(index.key, "the encoded index object decodes to different fields")
     return envelope.encode(_KIND, index.key, payload, keyring)
 
 
@@ -356,7 +354,7 @@ def _parse(key: str, payload: bytes) -> HistoryIndex:
     )
     fields.finish()
     if RUNS.parse_key(key) != (index.level, index.last):
-        raise FormatError(key, "the level or the last txg in the object does not match its name")
+        raise FormatError(key, "the level or the last txg in the object differs from its name")
     return index
 
 
@@ -367,7 +365,7 @@ def _inodes(key: str, columns: _Columns, count: int) -> Inodes:
     inos = array("Q", accumulate(differences))
     found = Inodes(inos, columns.numbers("I", count), columns.numbers("I", count))
     if not all(map(or_, found.content, found.other)):
-        raise FormatError(key, "the index object lists an inode without a change")
+        raise FormatError(key, "the index object lists an inode, but no change of this inode")
     return found
 
 

@@ -145,7 +145,7 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     """
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
-        raise FormatError(key, "decoding the new manifest does not give its original fields")
+        raise FormatError(key, "the encoded manifest decodes to different fields")
     return envelope.encode(_MANIFEST_KIND, key, payload, keyring)
 
 
@@ -267,7 +267,7 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
     """Raise FormatError if the fields contradict each other or the name of the object."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
-        raise FormatError(key, "the txg or epoch in the manifest does not match its name")
+        raise FormatError(key, "the txg or the epoch in the manifest differs from its name")
     if manifest.previous is not None and manifest.previous.key == key:
         raise FormatError(key, "the manifest refers to itself as the previous image")
     if manifest.page_size & (manifest.page_size - 1):

@@ -93,7 +93,7 @@ def encode(lease: Lease) -> bytes:
         },
     )
     if decode(KEY, data) != lease:
-        raise FormatError(KEY, "decoding the new lease does not give its original fields")
+        raise FormatError(KEY, "the encoded lease decodes to different fields")
     return data
 
 

@@ -91,9 +91,7 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     header = dump_header(level)
     payload = section_payload(level.key, level.section, _COUNT.pack(len(header)) + header)
     if _parse(level.key, payload, level.section) != level:
-        raise FormatError(
-            level.key, "decoding the new level object does not give its original fields"
-        )
+        raise FormatError(level.key, "the encoded level object decodes to different fields")
     return envelope.encode(_KIND, level.key, payload, keyring)
 
 
@@ -159,7 +157,7 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Le
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):
-        raise FormatError(key, "the level or the last txg in the object does not match its name")
+        raise FormatError(key, "the level or the last txg in the object differs from its name")
     if level.floor > level.last or level.first_ns >= level.created_ns:
         raise FormatError(
             key,

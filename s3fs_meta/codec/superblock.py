@@ -271,7 +271,7 @@ def encode(superblock: Superblock) -> bytes:
     """
     data = text_object.encode("superblock", superblock.format_version, fields_of(superblock))
     if decode(KEY, data) != superblock:
-        raise FormatError(KEY, "decoding the new superblock does not give its original fields")
+        raise FormatError(KEY, "the encoded superblock decodes to different fields")
     return data
 
 

@@ -174,7 +174,7 @@ class Copier:
         """
         require_type(attributes)
         if stat.S_ISREG(attributes.mode) and attributes.size_bytes > FILE_BYTES_MAX:
-            raise MetadataError("its size is invalid", attributes.ino)
+            raise MetadataError("the size of the file is invalid", attributes.ino)
         place, first = self._place(path), self._firsts.get(attributes.ino)
         if first is not None:
             link = partial(os.link, first, place, follow_symlinks=False)
@@ -433,7 +433,7 @@ class Tally:
         return self.incomplete_files > self.refused_files
 
     def facts(self, copier: Copier) -> dict[str, Any]:
-        """Return these numbers and the counts of *copier* as a JSON object."""
+        """Return the counts of this report and of *copier* as a JSON object."""
         return {
             "files": self.files,
             "bytes": self.size_bytes,

@@ -151,7 +151,7 @@ def test_keep_command_with_a_time_asks_for_the_missing_name(quick: Program, plac
 def test_keep_command_with_two_actions_asks_for_only_one(quick: Program, place: Place) -> None:
     refused = quick.run("keep", place.url, "before-upgrade", "--list")
     assert refused.returncode == 2
-    assert "only one of" in refused.stderr
+    assert "give only one of these" in refused.stderr
 
 
 def test_keep_command_with_option_list_reports_that_no_points_are_kept(

@@ -25,7 +25,7 @@ ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
 # This program truncates each file inside a block, so that each thread has a waiting request.
-# The program does not read, because some kernels send at most 64 reads of all users at once.
+# Some kernels send at most 64 reads at once, but any number of truncations.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])

@@ -11,7 +11,7 @@ from contrib.systemd import container, trial
 @pytest.mark.mount
 @pytest.mark.timeout(400)
 def test_filesystems_stay_mounted_under_systemd_units(tmp_path: Path) -> None:
-    """Mounts by units survive a boot, SIGKILL, a watchdog timeout, a stop and a shutdown."""
+    """Mounts by systemd units survive a boot, SIGKILL, a watchdog timeout, a stop and a shutdown."""
     why = container.why_not()
     if why:
         pytest.skip(why)

@@ -44,7 +44,8 @@ _LOCATE: Final = (
     " ORDER BY c.block = s.block DESC, c.epoch DESC, c.pack ON CONFLICT DO NOTHING"
 )
 
-# Mark index entries in which a fenced host reused the number of an image block for other content.
+# Mark index entries that have the number of a block in the image, but other content.
+# A fenced host wrote this content, because it used the same block number.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"

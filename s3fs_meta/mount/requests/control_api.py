@@ -81,7 +81,7 @@ class PastSource(NamedTuple):
     """A file or tree at a past point in time."""
 
     place: Target
-    message: Message  # a request to the daemon; ``past_sources`` documents its fields
+    message: Message  # the source as fields of a request; ``past_sources`` documents them
 
 
 async def request_status(place: Target) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class PointKeeper:
             self._reclaimer.note_kept([*kept.points, point])
             # Fail if another writer has taken over. A later writer will find the kept point.
             await self._session.shipper.require_hold()
-        _log.info("kept txg %d as %r", point.txg, name)
+        _log.info("kept the state at txg %d as %r", point.txg, name)
         return point
 
     async def drop(self, names: Collection[str]) -> list[ObjectKey]:

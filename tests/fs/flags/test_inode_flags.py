@@ -39,7 +39,7 @@ async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
 
 
 def _refused(fs: Filesystem) -> list[Callable[[], object]]:
-    """Return operations that the immutable and append-only flags refuse without waiting."""
+    """Return operations that a flagged inode refuses, and that never wait."""
     file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
     return [
         lambda: names.unlink(ROOT_INO, b"file"),
@@ -64,7 +64,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
-    """Return operations that the immutable and append-only flags refuse and that may wait."""
+    """Return operations that a flagged inode refuses, and that may wait."""
     file = look(fs, b"file").ino
     return [
         lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),

@@ -121,7 +121,7 @@ async def test_removal_that_fails_in_the_middle_is_undone(fs: Filesystem) -> Non
     assert fs.status.state is MountState.DEGRADED
 
 
-async def test_removal_with_a_bug_is_undone(tmp_path: Path) -> None:
+async def test_removal_is_undone_if_an_unexpected_exception_ends_it(tmp_path: Path) -> None:
     bugs = [RuntimeError("a test")]
 
     def fail_once(_changed: Invalidations) -> None:

@@ -166,7 +166,7 @@ def test_resumed_quarantine_on_a_disk_without_hard_links_may_be_killed_again(
 
 
 def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Path) -> None:
-    """The next process must not take the files of a new database for the rest of the old one."""
+    """The next process must not quarantine the files of a new database with the old database."""
     state = new_state(tmp_path / "s")
     (state.path / "meta.db-wal").unlink()  # the quarantined database has no log, the new one has
     assert not stopped(state.path, 100, child=CHILD_KILLED_WITHOUT_LINKS)

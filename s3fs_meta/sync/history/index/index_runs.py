@@ -223,7 +223,9 @@ class _Joined:
 
     def __init__(self) -> None:
         self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
-        self._waiting: list[tuple[int, RunChanges]] = []  # (mask, changes) of each part
+        self._waiting: list[
+            tuple[int, RunChanges]
+        ] = []  # the change mask and the changes of each part
 
     def add(self, mask: int, changes: RunChanges) -> None:
         """Add the changes in a part of the run; *mask* replaces each nonzero mask in them."""

@@ -428,7 +428,7 @@ class DatabaseError(S3fsError):
 
 
 class DatabaseFullError(DatabaseError):
-    """SQLite reported a full disk (SQLITE_FULL), and rolled back the open group of operations."""
+    """SQLite reported a full disk (SQLITE_FULL), and rolled back the open commit group."""
 
 
 class FencedError(S3fsError):

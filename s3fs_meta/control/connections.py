@@ -80,7 +80,7 @@ class ControlConnection:
 
     @property
     def age(self) -> tuple[bool, float] | None:
-        """Return the sort key by which connections make room; None if this one must stay open.
+        """Return the sort key by which connections make room; None if this connection stays.
 
         Silent clients make room first, then clients that wait for an event. The second item of the
         key is the time at which the silence or the wait began.

@@ -110,7 +110,7 @@ class Copier:
             target: the directory to copy to.
             privileges: True to copy also set-user-ID and set-group-ID bits of files, file
                 capabilities and devices; these give privileges to users of the copy.
-            block_bytes: the block size of the filesystem; None to use that in *db*.
+            block_bytes: the block size of the filesystem; None for the block size in *db*.
         """
         self._db = db
         self._source = source

@@ -2,8 +2,8 @@
 
 Owns: the states of a filesystem since the last commit, and comparing a tree after a crash with
 these states. Does not know: how crashes are caused.
-After the process is killed, all bytes written to block files exist, and so do the rows of committed
-groups. So a test finds the state of the last commit, but a file may have bytes of the next write.
+After the process is killed, all bytes written to block files exist, and so do all committed rows.
+So a test finds the state of the last commit, but a file may have bytes of the next write.
 """
 
 import re

@@ -3,7 +3,7 @@
 Owns: the correct behaviour of operations. A filesystem is a set of nodes, and the entries of
 directories are the only links between nodes. Fields of stat(2) such as nlink are computed on
 request.
-Does not know: blocks, rows, groups, caches, stores, times.
+Does not know: blocks, rows, commits, caches, stores, times.
 Nodes are immutable values, so a copy of the model copies only one dictionary. Operations raise the
 error classes of the program, so that a test can compare them.
 """

@@ -1,7 +1,7 @@
 """Ending a session like SIGKILL, but without a separate process.
 
 Owns: the files that a killed process leaves in its state directory. Does not know: recovery.
-Closing a database empties its write-ahead log and rolls back an open group; killing the process
+Closing a database empties its write-ahead log and rolls back an open transaction; killing the process
 does neither. So ``kill`` restores the files that the database had before it was closed.
 """
 

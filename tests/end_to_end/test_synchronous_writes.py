@@ -1,4 +1,4 @@
-"""Synchronous writes: the kernel sends an fsync for each of them."""
+"""Synchronous writes: the kernel sends one fsync for each write."""
 
 import mmap
 import os

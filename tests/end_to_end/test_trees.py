@@ -102,7 +102,7 @@ def test_next_mount_completes_a_removal_interrupted_by_a_kill(
 
 
 def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.Popen[str]") -> bool:
-    """Wait until a copy begins; return false if the command exits before that is visible."""
+    """Wait until a copy begins; return false if the command exits before the copy is visible."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while command.poll() is None:
         assert time.monotonic() < deadline_s, "the copy did not begin or end in time"

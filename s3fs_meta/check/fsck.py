@@ -23,7 +23,7 @@ from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 _BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
-# Damage of rows, which only Mode.ALL repairs. Other damage is in the cache directory or bucket.
+# Invariants about damaged rows, which are repaired only in Mode.ALL.
 ROW_DAMAGE: Final = tuple(
     one
     for one in INVARIANTS

@@ -29,9 +29,9 @@ HELP = CommandHelp(
         "Multiplies the requests that this host has counted for the filesystem by a table of "
         "prices, and shows the cost by cause: today, in the last 30 days, and for a month at the "
         "same rate. Days are in UTC. Requests of mounts and of commands are counted; the bucket "
-        "is not contacted. Each host counts only its own requests, so those of a follower are "
-        "counted on its host.",
-        "The default prices are those of AWS S3 Standard in us-east-1. --prices takes a file in "
+        "is not contacted. Each host counts only its own requests, so requests of a follower are "
+        "counted on the follower.",
+        "The default prices are the prices of AWS S3 Standard in us-east-1. --prices takes a file in "
         "TOML with other prices; docs/guide/cost.md describes it. Metadata (images, changelogs) is "
         "not part of the stored bytes.",
     ),

@@ -22,7 +22,7 @@ def postpone() -> None:
 def begin() -> None:
     """Enable garbage collections, which skip all existing objects: the loaded modules.
 
-    Does nothing in a process that did not call ``postpone``, such as that of a test.
+    Does nothing in a process that did not call ``postpone``, such as a test process.
     """
     if not gc.isenabled():
         gc.freeze()

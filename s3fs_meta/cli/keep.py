@@ -223,7 +223,7 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     if wanted.policy is not None and policy.is_empty:
         raise UsageError(
             "--expire needs one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly and"
-            " --keep-yearly: without any of them, it would drop every point kept with --auto"
+            " --keep-yearly: without these options, it would drop every point kept with --auto"
         )
 
 

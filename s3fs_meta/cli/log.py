@@ -45,7 +45,7 @@ HELP = CommandHelp(
         "from the bucket, so changes that are not uploaded yet are missing; the filesystem may be "
         "mounted on any host.",
         "With PATH, the command lists only groups that changed the file or directory at PATH, or "
-        "anything below the directory; the counts are those of the complete group. PATH may be "
+        "anything below the directory; the counts are for the complete group. PATH may be "
         "its path at any retained point in time up to --until. For a file that was moved into the "
         "directory, its earlier changes are also listed; for a file that was moved out, its "
         "changes until then. A read is not a change. Two kinds of groups are always listed: a "
@@ -177,7 +177,7 @@ async def _of_path(
     bindings = await versions.bindings(wanted.names)
     if not versions.has_all_bindings:
         reading.front.notice(
-            "too many inodes have had this path: changes to the earliest of them are not listed"
+            "too many inodes have had this path: changes to the earliest inodes are not listed"
         )
     return PathLog(volume.db, search, changelogs, bindings, volume.link.txg).backwards(first)
 

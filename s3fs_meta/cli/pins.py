@@ -15,7 +15,7 @@ HELP = CommandHelp(
     description=(
         "s3fs-meta warm --pin pins a tree, s3fs-meta unpin unpins it. Content of a pinned tree "
         "that is not cached is downloaded in the background; if that fails, the reason is printed. "
-        "Content that several trees share counts for each of them.",
+        "Content that several trees share counts for each tree.",
     ),
     examples=(
         Example("s3fs-meta pins /mnt/home", "list the pinned trees"),

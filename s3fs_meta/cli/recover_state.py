@@ -55,7 +55,7 @@ HELP = CommandHelp(
     description=(
         "A mount that cannot continue with its local changes (another host has taken the "
         "filesystem over, or a crash has made them doubtful) quarantines them in a directory "
-        "kept-... of its state directory. Without --to this command lists those directories.",
+        "kept-... of its state directory. Without --to this command lists these directories.",
         "With --to it copies every file that differs from the state on which the changes were "
         "based: content from the cached blocks, otherwise from the bucket, with name, mode, "
         "owner, times and extended attributes. Removals and renames are not listed. The command "

@@ -166,7 +166,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum size of the filesystem, which `df` shows; writes beyond it fail with ENOSPC. "
         "Deduplicated content and extended attributes count towards it, names and inodes do not. "
         "0 means unlimited; default: the value of the last mount, which the filesystem stores.",
-        "With a capacity, a mount adds up the sizes of all xattrs: 0.25 s per million of them.",
+        "With a capacity, a mount adds up the sizes of all xattrs: 0.25 s per million xattrs.",
         NO_EFFECT,
     ),
     Option(

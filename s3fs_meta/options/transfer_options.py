@@ -49,7 +49,7 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         rate_limit,
         "off",
         "Maximum rate of downloads of file content: reads by programs, read-ahead, `warm` and "
-        "compaction. The syntax is that of `upload_limit`. Reads have priority over read-ahead and "
+        "compaction. The syntax is as for `upload_limit`. Reads have priority over read-ahead and "
         "`warm`. Changelogs, images and the lease are never delayed.",
         "Reads of uncached content wait as long as the rate requires; `read_timeout` starts after "
         "the wait.",

@@ -77,7 +77,7 @@ class StoreClock:
         self._offset_ns = off_ns
         way = "behind" if off_ns > 0 else "ahead of"
         self.difference = (
-            f"the clock of this host is {_describe(abs(off_ns))} {way} that of {self._store.url}"
+            f"this host's clock is {_describe(abs(off_ns))} {way} the clock of {self._store.url}"
         )
         self.disagreement = (
             f"{self.difference}: new txgs use the store's time, and no garbage is deleted until "

@@ -244,7 +244,7 @@ def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
 ) -> None:
     """A reader such as ``head`` may exit before fsck has printed all findings."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    program.environment["PYTHONUNBUFFERED"] = "1"  # without a buffer, the first line fails
+    program.environment["PYTHONUNBUFFERED"] = "1"  # the first unbuffered line fails
     reading, writing = os.pipe()
     os.close(reading)
 

@@ -44,7 +44,7 @@ class Verdict(enum.Enum):
         " and advises fsck -y"
     )
     POINTS = (
-        "succeeds, with all content, for exactly those points in time to which intact objects lead"
+        "succeeds, with all content, for exactly the points in time to which intact objects lead"
     )
     FOUND = (
         "exits with 4 if the current state or its content is damaged, otherwise with 0 or 4;"

@@ -173,7 +173,7 @@ class HandClock:
     """A clock that the test sets; each reading advances it by a millisecond."""
 
     def __init__(self, start_ns: int = 4_000_000_000_000_000_000) -> None:
-        self.ns = start_ns  # by default a time later than mkfs
+        self.ns = start_ns  # the default is later than the time of mkfs
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""

@@ -143,7 +143,7 @@ async def test_commit_group_is_committed_during_syncs_of_block_files(power: Powe
 
         def note_commit() -> bool:
             committed.set()
-            return False  # False lets SQLite commit
+            return False  # SQLite commits if the hook returns False
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -174,7 +174,7 @@ async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_cont
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # False lets SQLite commit
+            return False  # SQLite commits if the hook returns False
 
         session.db.connection.set_commit_hook(note_commit)
 

@@ -44,9 +44,9 @@ _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_RE
 def _keep_ctimes() -> None:
     """Prevent SQLite from changing the ctime of a log that it only opens.
 
-    For root, SQLite sets the owner of each log that it opens to the owner of the database. The two
-    are the same here (``state_dir``), but fchown(2) changes the ctime, which must be that of the
-    last commit (``wal.last_change_ns``). SQLite ignores the result of the replacement, isatty(3),
+    For root, SQLite sets the owner of each log that it opens to the owner of the database. The log
+    already has this owner (``state_dir``), but fchown(2) would change its ctime, which must be the
+    time of the last commit (``wal.last_change_ns``). SQLite ignores the result of the replacement, isatty(3),
     which needs no interpreter lock.
     """
     pointer = ctypes.cast(ctypes.CDLL(None).isatty, ctypes.c_void_p).value

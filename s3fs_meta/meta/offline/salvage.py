@@ -44,7 +44,7 @@ class Table(NamedTuple):
     """The description of a table, for reading its rows by primary key.
 
     Attributes:
-        columns: all columns, those of the primary key first.
+        columns: all columns; the columns of the primary key come first.
         key: number of columns of the primary key.
         blobs: columns that contain bytes; all others contain integers.
         optional: columns that may be NULL.

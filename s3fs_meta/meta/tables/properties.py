@@ -71,7 +71,7 @@ def forget_images(db: Database, manifests: Iterable[ObjectKey]) -> None:
 
 
 def take_over_images(db: Database, other: Database) -> None:
-    """Replace the abandoned images with those of another database. Requires an open transaction."""
+    """Copy the list of abandoned images from another database. Requires an open transaction."""
     db.run(f"DELETE FROM properties WHERE {_IMAGES}")
     abandon_images(db, sorted(abandoned_images(other)))
 
@@ -108,7 +108,7 @@ def renumbered_packs(db: Database) -> tuple[Txg, PackId]:
 
 
 def take_over_renumbered(db: Database, other: Database) -> None:
-    """Replace the record of renumbered packs with that in *other*. Needs a transaction."""
+    """Copy the record of renumbered packs from another database. Needs a transaction."""
     txg, next_pack = renumbered_packs(other)
     if txg:
         renumber_packs(db, txg, next_pack)

@@ -72,7 +72,7 @@ class FolderSizes:
         self._folders_max = folders_max
         self._slice_rows = slice_rows
         self._inos = array("q")  # inode numbers of all directories, ascending
-        self._above = array("q")  # position of each directory's parent
+        self._above = array("q")  # the position of each directory's parent in these arrays
         self._bytes = array("q")
         self._files = array("q")
         self._own_bytes = array("q")

@@ -92,7 +92,7 @@ class TreeHandlers:
         return {}
 
     def _remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool) -> trio.Event:
-        """Remove a name as ``TreeRemoval.remove`` does; treat errors as those of a FUSE request.
+        """Remove a name as ``TreeRemoval.remove`` does; treat errors as in a FUSE request.
 
         If the error leaves a part of the change in the open group, the group is rolled back, and the
         mount becomes read-only. Otherwise the next commit would keep that part.

@@ -262,8 +262,8 @@ class LeaseKeeper:
         """Store this host's lost lease again; this host must have written the last txg.
 
         The nonce stays the same, because another host may be taking over at the same time. If the
-        lost lease was that of the other host, the other host recognises the stored lease as the one
-        that it replaced, and replaces it again.
+        lost lease belonged to the other host, the other host recognises the stored lease as the
+        lease that it has replaced, and replaces it again.
 
         Raises:
             PreconditionError: the lease has changed since its loss was noticed.

@@ -120,7 +120,7 @@ class _OwnershipCheck:
             text_object.version_of("lease", key, data)
         elif key.startswith(probe.PREFIX):
             if data not in probe.CONTENTS:
-                raise FormatError(key, "the object's content is not that of a probe object")
+                raise FormatError(key, "the object does not have the content of a probe object")
         elif image_codec.parse_manifest_key(key) is not None:
             manifest = image_codec.decode(key, data, self._keyring)
             self.images.update(image_codec.image_of(one.key) for one in manifest.pieces)

@@ -1,9 +1,8 @@
 """Work on directory trees on a used mount, compared with a new mount and with other filesystems.
 
 The used mount has *cached* files of 4 KiB in its cache and in the bucket, and *txgs* transaction
-groups of a simulated week in its history. The steps are those of ``workloads`` that unpack, search,
-copy and remove a tree of *files* files. The steps alternate between all filesystems, as in
-``workloads``.
+groups of a simulated week in its history. The benchmark runs the steps of ``workloads`` that unpack,
+search, copy and remove a tree of *files* files. The steps alternate between all filesystems.
 """
 
 import shutil

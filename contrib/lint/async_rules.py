@@ -8,7 +8,7 @@ skipped.
 
 flake8 also runs all its other rules, whose results the configuration discards, and one rule of
 flake8-async walks a second syntax tree. Both take most of the time. So flake8 checks only the files
-in which a quick pass of the remaining rules finds a problem, and those to which the slow rule can
+in which a quick pass of the remaining rules finds a problem, and files to which the slow rule can
 apply.
 """
 

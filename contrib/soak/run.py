@@ -91,7 +91,7 @@ class Run:
     # --- use of the mounted filesystem -----------------------------------------------------------
 
     def operate(self, count: int, *, new: bool = False) -> None:
-        """Perform operations on the writer; each of them must succeed.
+        """Perform operations on the writer; each operation must succeed.
 
         Raises:
             FindingError: an operation is refused.

@@ -16,7 +16,7 @@ BROWSE_ANSWER_S: Final = 0.2  # time after which the browser gets a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page that no request waits for is cancelled
 BROWSE_PENDING_MAX: Final = 16  # maximum number of pages being generated, 100 KB each
-# Maximum number of pending pages that are lists beside a folder; the others are for users.
+# Maximum number of pending lists beside a folder; this leaves slots for pages that a user opens.
 BROWSE_PENDING_FRAMES_MAX: Final = 8
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 

@@ -423,8 +423,8 @@ def _shares_random_bytes(damaged: bytes | None, copy: bytes) -> bool:
     """Return whether a damaged object has the same salt, beginning or end as a copy.
 
     No two different objects share these bytes: the salt is random, the beginning contains a time in
-    nanoseconds, and the end is a tag or a checksum. So if one of them is equal, the copy has the
-    original content of the object.
+    nanoseconds, and the end is a tag or a checksum. So if one of these parts is equal, the copy has
+    the original content of the object.
     """
     if not damaged:
         return False

@@ -1,8 +1,9 @@
 """A limit on the requests that wait for the store or for cache space, in total and per user.
 
 Owns: the limit, and the share of each user. Does not know: why a request waits.
-Keeps: a worker is always free for metadata requests. The requests of one user leave room for those of
-other users. Waiting readers never cause a write-back to be refused; the kernel would lose its data.
+Keeps: a worker is always free for metadata requests. The requests of one user leave room for
+requests of other users. No write-back is refused because readers wait; the kernel would lose its
+data.
 
 The code that receives a request sets ``caller`` in the task of the request. So no layer in between
 has to pass the user ID as an argument.

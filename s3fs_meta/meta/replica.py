@@ -2,7 +2,7 @@
 
 Owns: applying one txg in one transaction; updating the rows of blocks and packs to match.
 Does not know: the source of changelogs and their order (``sync.chain.replay``).
-Keeps: the replicated tables become exactly those of the writer at the end of the txg; after
+Keeps: the replicated tables become equal to the writer's tables at the end of the txg; after
 ``settle`` the rows of blocks and packs allow a writer to continue.
 Tasks: all calls block; call them in a thread, on a ``Database`` that no other task uses during a
 call.

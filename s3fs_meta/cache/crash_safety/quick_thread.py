@@ -37,7 +37,7 @@ class QuickThread:
         Args:
             call: runs in the thread.
             meanwhile: runs on the event loop while *call* runs.
-            afterwards: runs in the thread once both have ended, unless one of them has failed. This
+            afterwards: runs in the thread once *call* and *meanwhile* have succeeded. This
                 saves one wake-up of the event loop compared with a second call of ``run``.
 
         A cancellation has no effect after the start, because a thread cannot be interrupted. trio

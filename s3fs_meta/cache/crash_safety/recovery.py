@@ -64,7 +64,7 @@ def settle_strays(
 
     A file that the disk can no longer read is neither removed nor moved.
 
-    A group that a crash undid leaves files without a row. A database that was restored from a
+    A commit group that a crash undid leaves files without a row. A database restored from a
     backup also leaves files without a row, and these files may be the only copies. The times of the
     files distinguish the two cases. The group that a kill undid was the last group, so its files
     are newer than the last commit; a restored database is newer than all files. Both mtime and

@@ -150,7 +150,7 @@ def record_lost(exam: Examination, damaged: str) -> None:
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block of the same pack ends.
 
-    In most packs the blocks are in the order of their numbers; only the others are sorted.
+    Only packs whose blocks are not in the order of their numbers are sorted.
     """
     mixed: set[int] = set()  # packs whose blocks are not in the order of their numbers
     at, end = -1, 0

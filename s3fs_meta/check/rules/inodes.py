@@ -366,7 +366,7 @@ def _purge_trees(exam: Examination, invariant: Invariant) -> None:
     """Delete removed trees, and all inodes that have no name outside removed trees.
 
     Later repairs recompute link counts and free blocks. A directory that also has a name outside
-    removed trees is kept, because the repair of I25 decides which of the names is right.
+    removed trees is kept, because the repair of I25 decides which name is right.
     """
     exam.db.all("DROP TABLE IF EXISTS temp.check_dying")
     exam.db.all("CREATE TEMP TABLE check_dying (ino INTEGER PRIMARY KEY, names INTEGER)")

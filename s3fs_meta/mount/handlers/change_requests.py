@@ -3,7 +3,7 @@
 Owns: refusing such requests once the mount is ending, and cancelling or awaiting running requests.
 Does not know: how requests are carried out.
 Keeps: once ``end`` has returned, no request changes the filesystem. So the last upload contains the
-changes of every request, including those that were cancelled.
+changes of every request, including cancelled requests.
 Tasks: one per control request; the task of the mount calls ``end`` once.
 """
 

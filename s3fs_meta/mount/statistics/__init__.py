@@ -6,7 +6,7 @@ latency:        evaluates histograms of request latencies.
 prometheus:     the statistics as Prometheus metrics.
 metrics_server: the metrics over HTTP; ``metrics_option`` opens its socket.
 costs:          the cost of the requests to the store.
-prices:         the table of prices, by default those in ``aws-s3-standard.toml``.
+prices:         the table of prices, by default the prices in ``aws-s3-standard.toml``.
 
 Start at ``figures``.
 Below: requests (reading the statistics of a mount), sync (request log, session).

@@ -1,7 +1,7 @@
 """Salvage: writing the intact pieces of an unrestorable image to a database file.
 
-Owns: the search for intact pieces, including those of other images or without a manifest. Does not
-know: rows.
+Owns: the search for intact pieces, including pieces of other images, and pieces without a
+manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An authentic object of a newer program stops the
 salvage; an unauthentic one counts as lost.

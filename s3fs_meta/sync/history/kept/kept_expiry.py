@@ -1,7 +1,7 @@
 """Expiry of kept points: deciding which points a policy drops because of their age.
 
-Owns: the rules, which are those of ``restic forget``: the latest point of each period is kept. Does
-not know: the bucket, the caller that drops the points.
+Owns: the rules, as in ``restic forget``: the latest point of each period is kept.
+Does not know: the bucket, the caller that drops the points.
 Keeps: only points that were kept with ``--auto`` are dropped; a point that a user named by hand is
 kept until the user drops it. Points are ordered by txg, so a wrong clock never makes a new point
 older than the points before it.

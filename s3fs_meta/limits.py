@@ -296,7 +296,7 @@ KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion of
 KNOWN_POINTS_BYTES_MAX: Final = 64 * KIB
 
 # --- group commit and background sync ----------------------------------------------------------
-GROUP_DELAY_S: Final = 0.005  # idle time after which a group is committed
+GROUP_DELAY_S: Final = 0.005  # idle time after which a commit group ends
 GROUP_AGE_S_MAX: Final = 0.05  # maximum age of a group; limits the loss if the daemon is killed
 GROUP_OPERATIONS_MAX: Final = 500  # maximum operations in a group; limits the loss on SQLITE_FULL
 WAL_BYTES_MAX: Final = 64 * MIB  # WAL size at which a background sync starts a checkpoint

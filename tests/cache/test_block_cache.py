@@ -439,7 +439,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
 async def test_fetch_that_needs_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a fetch filled the disk, SQLite could not commit the open group."""
+    """If a fetch filled the disk, SQLite could not commit the open commit group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(1000)

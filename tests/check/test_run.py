@@ -23,7 +23,7 @@ async def test_fsck_without_a_cache_directory_reports_no_damage(healthy: Healthy
 
 
 async def test_mounted_filesystem_can_be_checked(healthy: Healthy) -> None:
-    """The check opens the database read-only, and ignores the open group of the daemon."""
+    """The check opens the database read-only, and ignores the open commit group of the daemon."""
     healthy.db.begin()
     healthy.create(healthy.inner, b"not committed")
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)

@@ -121,7 +121,7 @@ class Volume:
             opened.state_dir.unlock()
 
     def commit(self) -> None:
-        """Commit the open group."""
+        """Commit the open commit group."""
         self.session.durability.commit()
 
     async def upload(self) -> None:

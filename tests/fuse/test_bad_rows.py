@@ -213,7 +213,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
 async def test_damage_found_during_a_change_degrades_the_mount(
     handlers: Handlers, error: BadRowError | DamagedDatabaseError
 ) -> None:
-    """If a change finds a bad row or page, its group is rolled back and the mount is degraded."""
+    """A change that finds a bad row or page is rolled back, and the mount is degraded."""
     _bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status
     begun = status.progress

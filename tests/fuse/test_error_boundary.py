@@ -119,7 +119,7 @@ async def test_partial_change_of_a_failed_handler_is_rolled_back(
 def test_failure_of_a_reading_handler_does_not_roll_back_the_open_commit_group(
     handler: str,
 ) -> None:
-    """A failed handler that only reads cannot have left half of a change in the open group."""
+    """A failed handler that only reads cannot have made half of a change."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, handler, (1, b"x"), ZeroDivisionError("bug"))

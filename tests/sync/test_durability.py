@@ -46,7 +46,7 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
 
 
 async def test_open_commit_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
-    """Without fsync, a timer commits the open group."""
+    """Without fsync, a timer commits the open commit group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await until(lambda: not session.db.in_group)
@@ -72,7 +72,7 @@ async def test_single_operation_is_committed_after_the_commit_group_delay(
 async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """With one operation per millisecond, a group is committed every 50 ms."""
+    """With one operation per millisecond, a commit group ends every 50 ms."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -552,7 +552,7 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
         session.durability.commit()
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
-        # The group commits during the sync of its block files.
+        # The commit group is committed during the sync of its block files.
         # A commit hook that returns True makes the commit fail.
         session.db.connection.set_commit_hook(lambda: True)
         with pytest.raises(DatabaseError):
@@ -566,7 +566,7 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
 
 
 async def test_incomplete_operation_is_never_committed(power: Power) -> None:
-    """A bug in the middle of an operation undoes the open group; the mount turns read-only."""
+    """A bug in an operation undoes the open commit group, and the mount becomes read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)
         session.durability.commit()

@@ -131,7 +131,7 @@ class BlockFiles:
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
         """Write a new file: zeros up to *offset*, then *data*. Runs on the event loop.
 
-        An existing file of the block is overwritten: it was left by a group that a crash undid.
+        An existing file of the block is overwritten: a commit group that a crash undid has left it.
 
         Returns:
             True if the name of the file is durable already.

@@ -467,7 +467,7 @@ async def test_write_is_refused_if_the_mount_turns_read_only_during_a_wait(
 
 
 async def test_overwrite_of_two_dirty_blocks_changes_no_database_row(volume: Volume) -> None:
-    """An overwrite of committed content commits the open group first."""
+    """An overwrite of committed content first commits the open commit group."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)

@@ -1,8 +1,9 @@
 """Every SQL statement on the table of inodes goes through ``db.inodes``.
 
-Rows that the open group changed are in memory until ``db.inodes`` writes them. A statement that
-bypasses ``db.inodes`` reads old rows. These tests read the text of every statement in the package,
-even of statements that no test runs. ``tests.statements`` checks the statements that tests run.
+Rows that the open commit group changed are in memory until ``db.inodes`` writes them. A statement
+that bypasses ``db.inodes`` reads old rows. These tests read the text of every statement in the
+package, even of statements that no test runs. ``tests.statements`` checks the statements that
+tests run.
 """
 
 import ast

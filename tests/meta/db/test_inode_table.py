@@ -148,7 +148,7 @@ def test_commit_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
 
 
 def test_inode_value_out_of_range_rolls_back_the_commit_group(db: Database) -> None:
-    """If an inode row cannot be written, its group is undone: a name would lack its inode."""
+    """If an inode row cannot be written, its name in the same commit group is undone too."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)

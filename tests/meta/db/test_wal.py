@@ -24,7 +24,7 @@ from tests.meta.conftest import MakeDatabase
 
 
 def commit_some(db: Database, numbers: range) -> None:
-    """Commit one group that adds a long name for each number."""
+    """Commit one commit group that adds a long name for each number."""
     for number in numbers:
         db.begin()
         dentries.add(db, ROOT_INO, b"%0250d" % number, Ino(2))
@@ -53,7 +53,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
 
 
 def test_open_commit_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
-    """A checkpoint copies the committed groups while another group is open."""
+    """A checkpoint copies all committed frames while a commit group is open."""
     db = make_database()
     commit_some(db, range(100))
     db.begin()
@@ -365,7 +365,7 @@ def test_wal_syncs_fail_after_a_checkpoint_could_not_sync_the_wal(
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # The open group of operations prevents a WAL restart.
+        db.begin()  # The open commit group prevents a WAL restart.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()

@@ -118,8 +118,8 @@ async def test_degraded_mount_refuses_remount_read_write(plain: Power) -> None:
             await _ask(session, read_only=False)
 
 
-async def test_read_only_remount_commits_the_open_group(plain: Power) -> None:
-    """A remount with ro commits the open group, so that a later power loss loses nothing."""
+async def test_read_only_remount_commits_the_open_commit_group(plain: Power) -> None:
+    """A remount with ro commits all changes, so that a later power loss loses nothing."""
     async with plain.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7

@@ -26,6 +26,7 @@ command, its arguments and its response; progress events may precede the respons
                 of a mount that is ending; one empty event at once, then progress
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 

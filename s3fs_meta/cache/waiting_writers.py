@@ -33,7 +33,7 @@ class SentPack:
         self._size_bytes = size_bytes
         self._sent_bytes = 0
         self._is_limited = True  # a pack waits for the upload limit before each attempt
-        self.until_s = float("inf")  # afterwards, the network is not just slow
+        self.until_s = float("inf")  # time by which the pack would be sent at the minimum speed
 
     def begin(self) -> None:
         """End the wait for the upload limit; the first call starts the time for sending the pack."""

@@ -354,7 +354,7 @@ def require_type(attributes: Attributes) -> None:
         MetadataError: the row of the inode is damaged.
     """
     if stat.S_IFMT(attributes.mode) not in FILE_TYPES:
-        raise MetadataError("its type is unknown", attributes.ino)
+        raise MetadataError("the file type is unknown", attributes.ino)
 
 
 def is_name(name: bytes) -> bool:

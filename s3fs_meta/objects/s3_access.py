@@ -159,8 +159,8 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     credentials = session.get_credentials()
     style: Any = (inner.get_scoped_config().get("s3") or {}).get("addressing_style")
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place, style))
-    # The header "Expect: 100-continue" would add a round trip to each PUT,
-    # or a wait of 1 s with a server that ignores the header.
+    # The header "Expect: 100-continue" would add a round trip to each PUT.
+    # With a server that ignores the header, each PUT would wait 1 s.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)

@@ -246,7 +246,7 @@ SQLITE: Final = (
     ),
     Invariant(
         2,
-        "the tables and indexes are those of the schema",
+        "the tables and indexes match the schema",
         text="{0} {1}",
         scan=_schema_faults,
         repair=_mend_schema,
@@ -282,8 +282,8 @@ SQLITE: Final = (
 NUMBERS: Final = (
     Invariant(
         5,
-        "the properties of mkfs exist and match the superblock: uuid, block size, cookie key; records"
-        " of repairs and damage marks are valid",
+        "the uuid and the block size match the superblock; the cookie key, the records of repairs and"
+        " the damage marks are valid",
         text="property {0} is missing or wrong",
         scan=_property_faults,
         repair=_mend_facts,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -49,6 +50,14 @@ def test_errors_other_than_interrupts_are_raised_unchanged() -> None:
 
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def _hangup_is_not_ignored() -> Iterator[None]:
+    """Give SIGHUP its default effect, because nohup(1) may have started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)

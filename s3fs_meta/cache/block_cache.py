@@ -95,7 +95,7 @@ class BlockCache:
         )
         self.hits = 0
         self.misses = 0
-        self.suspects = Suspects(db, files, keyring, self._forget)
+        self.suspects = Suspects(db, files, keyring, self.drop_copy)
         self.copies = KnownCopies(db)
         self.block_sync = BlockSync(db, self.index, files, self.copies)
         db.listeners.when_lost(LossStep.RELOAD, self.load)
@@ -122,8 +122,13 @@ class BlockCache:
         """Return whether a block is cached and verified. Never yields to other tasks."""
         return located.state is not None and located.block not in self.suspects.blocks
 
+    def is_readable(self, located: Located) -> bool:
+        """Return whether ``read_local`` has a block: in the cache, or in memory on a full disk."""
+        is_local = located.state is not None and located.block not in self.suspects.blocks
+        return is_local or self.fetcher.uncached.has(located)
+
     def read_local(self, located: Located, start: int, stop: int) -> bytes:
-        """Return bytes ``[start, stop)`` of a cached block; bytes after its content are zeros.
+        """Return bytes ``[start, stop)`` of a readable block; bytes after its content are zeros.
 
         Raises:
             LostBlockError: the file of a dirty or sealed block, its only copy, is missing or torn.
@@ -134,6 +139,8 @@ class BlockCache:
         end = min(stop, located.plain_bytes)
         if end <= start:
             return bytes(stop - start)
+        if located.state is None or located.block in self.suspects.blocks:
+            return self.fetcher.uncached.read(located, start, end) + bytes(stop - end)
         try:
             data = self._files.read_on_loop(located.block, start, end)
         except LostBlockError as exc:
@@ -169,17 +176,18 @@ class BlockCache:
             "the cache file of block %d is damaged, so the block is fetched again", located.block
         )
         self._db.begin_local()
-        self._forget(located.block)
+        self.drop_copy(located.block)
         raise NotLocalError(located.block) from exc
 
-    async def fetch(self, located: Located) -> None:
+    async def fetch(self, located: Located, *, for_read: bool = False) -> None:
         """Download an uploaded block, and the neighbours of a small block, into the cache.
 
         Afterwards the caller must check that the block is cached: if another task was fetching the
-        block as a neighbour, that fetch may have failed.
+        block as a neighbour, that fetch may have failed. With *for_read*, a full disk is no error:
+        the block is then ``is_readable``, but not cached.
 
         Raises:
-            NoSpaceLeftError: the disk has only its reserve left.
+            NoSpaceLeftError: the disk has only its reserve left, and *for_read* is false.
             StoreError: the store was unavailable until the read timeout.
             CorruptionError: the block in the store is corrupt.
 
@@ -190,8 +198,15 @@ class BlockCache:
         if located.pack is None:
             raise LostBlockError(located.block, "neither the cache nor the bucket has the block")
         self.misses += 1
-        self.disk.spend(located.plain_bytes)
         object_key = packs.object_key(self._db, located.pack)
+        try:
+            self.disk.spend(located.plain_bytes)
+        except NoSpaceLeftError:
+            if not for_read:
+                raise
+            await self.fetcher.fetch_uncached(located, object_key)
+            return
+        self.fetcher.uncached.clear()
         await self.evictor.evict(located.plain_bytes)
         await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
@@ -266,7 +281,6 @@ class BlockCache:
         if located.block in self.index:
             self.suspects.discard(located.block)
             return
-        # The block may have been deleted during the download.
         if not blocks.has_hash(self._db, located.block, located.hash):
             self._files.remove(located.block)
             return
@@ -443,7 +457,7 @@ class BlockCache:
         if held is None:
             return
         if held.state is BlockState.CLEAN:
-            self._forget(block)
+            self.drop_copy(block)
             return
         cached_blocks.set_state(self._db, block, BlockState.DOOMED)
         self.index.move(block, BlockState.DOOMED)
@@ -479,11 +493,7 @@ class BlockCache:
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)
-            await self.remove_files(piece)
-
-    def drop_copy(self, block: BlockId) -> None:
-        """Remove an uploaded block from the cache. Requires an open transaction."""
-        self._forget(block)
+            await self.evictor.remove_files(piece)
 
     @property
     def spare_bytes(self) -> int:
@@ -512,7 +522,7 @@ class BlockCache:
                 self.index.move(block, BlockState.CLEAN)
             await trio.lowlevel.checkpoint()
         for piece in slices(doomed):
-            await self.remove_files(piece)
+            await self.evictor.remove_files(piece)
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)
@@ -568,7 +578,6 @@ class BlockCache:
         """Change the maximum size of the cache; evict clean blocks if it is smaller now.
 
         Blocks that cannot be evicted may exceed the new size; writers wait until they are uploaded.
-
         Yields to other tasks only if a block is evicted.
         """
         self.bytes_max = bytes_max
@@ -578,12 +587,8 @@ class BlockCache:
         self.upload_signal.set()
         await self.evictor.evict(0)
 
-    async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
-        """Remove the cache files of blocks without a row in ``cached_blocks``."""
-        await self.evictor.remove_files(blocks_gone)
-
-    def _forget(self, block: BlockId) -> None:
-        """Remove the row and the file of a cached block."""
+    def drop_copy(self, block: BlockId) -> None:
+        """Remove the row and the file of a cached block. Requires an open transaction."""
         self._let_go(block)
         self._files.remove(block)
 

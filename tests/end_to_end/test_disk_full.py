@@ -114,6 +114,27 @@ def test_writes_are_refused_before_the_disk_reserve_is_used(
     assert_kept(tight, program, taken)
 
 
+def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """A read that cannot cache its blocks returns the data of the bucket; a write gets ENOSPC."""
+    mnt, expected = tight.mountpoint, {"uploaded": os.urandom(5 * MIB + 17)}
+    write_synced(mnt / "uploaded", expected["uploaded"])
+    program.ok("umount", mnt)  # empties the kernel's cache, too
+    program.ok("mount", tight.url, mnt)
+    program.ok("dropcache", mnt)
+    leave(small_disk, DISK_RESERVE_BYTES)
+
+    assert differing(contents(mnt), expected) == []
+    with refused(errno.ENOSPC):
+        (mnt / "new").write_bytes(bytes(MIB))
+    assert program.status(mnt)["cache"]["bytes"] == 0
+    assert program.status(mnt)["state"] == "serving"
+
+    (small_disk / "foreign").unlink()
+    assert_kept(tight, program, expected)
+
+
 def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: QuickProgram) -> None:
     """More data than the local disk can hold may be written, because clean blocks are evicted."""
     expected = {}

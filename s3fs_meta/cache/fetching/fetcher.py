@@ -9,6 +9,7 @@ One request may fetch a block and its neighbours; their readers wait for it. If 
 corrupt, its reader sees no error, and fetches the block alone.
 A *run* is a read-ahead of adjacent blocks. The limit on fetches does not apply to runs, because
 their caller limits their number.
+If the disk is full, a reader fetches a block into memory only (``fetch_uncached``).
 A fetch first waits for the download limit; then the timeout of its readers begins. For a run, the
 caller (``block_cache``) waits before the run begins, so that no reader waits for the limit.
 """
@@ -22,6 +23,7 @@ import trio
 
 from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange, Content
 from s3fs_meta.cache.fetching.read_coalescing import extent, stored_bytes
+from s3fs_meta.cache.fetching.uncached_content import UncachedContent
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
@@ -52,6 +54,10 @@ from s3fs_meta.objects.throttle import Rank, Throttle
 from s3fs_meta.options.settings import CacheOptions
 
 _log = logging.getLogger(__name__)
+
+
+# Verifies a block in a range of a pack; the range begins at the given offset.
+_Unpack = Callable[[Located, ObjectKey, int, bytes | memoryview], Content]
 
 
 class Found(NamedTuple):
@@ -129,6 +135,7 @@ class Fetcher:
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
         self.arrived_content = ArrivedContent()  # downloaded content of blocks
+        self.uncached = UncachedContent()
         self.fetched_blocks = 0
 
     async def fetch(
@@ -169,6 +176,32 @@ class Fetcher:
         finally:  # after a cancellation, waiting readers fetch the block themselves
             self._end(fetch, [located])
             self._end(unasked, neighbours)
+
+    async def fetch_uncached(self, located: Located, object_key: ObjectKey) -> None:
+        """Download one uploaded block into memory, because the disk has no room for its file.
+
+        Raises the same errors as ``fetch``, and shares a running fetch in the same way.
+        """
+        present = self._under_way.get(located.block)
+        if present is not None:
+            await self._wait_for(present, object_key)
+            return
+        fetch = self._under_way[located.block] = _Fetch()
+        try:
+            await self._throttle.take(stored_bytes([located]), Rank.WANTED)
+            fetch.begun.set()
+            with trio.move_on_after(self._read_timeout_s) as scope:
+                async with self._limiter:
+                    content = await self._get_into_memory(located, object_key)
+            if scope.cancelled_caught:
+                raise self._timeout(object_key)
+            self.uncached.add(located, content)
+            self.fetched_blocks += 1
+        except S3fsError as exc:
+            fetch.error = exc
+            raise
+        finally:
+            self._end(fetch, [located])
 
     async def fetch_run(
         self, run: Sequence[Located], object_key: ObjectKey, *, waits: bool = True
@@ -269,12 +302,7 @@ class Fetcher:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
                 await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
             except (ObjectMissingError, FormatError) as exc:
-                _log.info(
-                    "requesting block %d from the store again, after an error: %s",
-                    located.block,
-                    exc,
-                )
-                await self._get_again(located, object_key)
+                await self._get_again(located, object_key, self._unpack, exc)
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
             self._arrived(located)
@@ -287,18 +315,27 @@ class Fetcher:
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
-    async def _get_again(self, located: Located, object_key: ObjectKey) -> None:
+    async def _get_into_memory(self, located: Located, object_key: ObjectKey) -> Content:
+        try:
+            return await self._get_alone(located, object_key, self._verify, is_retry=False)
+        except (ObjectMissingError, FormatError) as exc:
+            return await self._get_again(located, object_key, self._verify, exc)
+
+    async def _get_again(
+        self, located: Located, object_key: ObjectKey, unpack: _Unpack, failure: S3fsError
+    ) -> Content:
         """Fetch a block alone after a failure; if that also fails, fetch it from another pack.
 
         Raises:
             ObjectMissingError, FormatError: the block is damaged, and has no other intact location.
         """
+        _log.info(
+            "requesting block %d from the store again, after an error: %s", located.block, failure
+        )
         try:
-            await self._get_alone(located, object_key)
+            return await self._get_alone(located, object_key, unpack)
         except (ObjectMissingError, FormatError) as exc:
             damage: ObjectMissingError | FormatError = exc
-        else:
-            return
         is_gone = isinstance(damage, ObjectMissingError)
         if not is_gone or await has_superblock(self._store):
             self._damage.note(located, is_gone)
@@ -312,13 +349,16 @@ class Fetcher:
             damage,
         )
         other = located._replace(pack_offset=found.pack_offset, stored_bytes=found.stored_bytes)
-        await self._get_alone(other, found.object_key)
+        return await self._get_alone(other, found.object_key, unpack)
 
-    async def _get_alone(self, located: Located, object_key: ObjectKey) -> None:
+    async def _get_alone(
+        self, located: Located, object_key: ObjectKey, unpack: _Unpack, *, is_retry: bool = True
+    ) -> Content:
         first, stop = extent([located])
-        self._throttle.charge(stop - first)
+        if is_retry:
+            self._throttle.charge(stop - first)
         stored = await self._get_range(object_key, first, stop)
-        await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+        return await trio.to_thread.run_sync(unpack, located, object_key, first, stored)
 
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey
@@ -353,7 +393,15 @@ class Fetcher:
     def _unpack(
         self, located: Located, object_key: ObjectKey, first: int, stored: bytes | memoryview
     ) -> Content:
-        """Verify a block, write its file and return its content. Runs in a thread.
+        """Verify a block as in ``_verify``, and write its file. Runs in a thread."""
+        data = self._verify(located, object_key, first, stored)
+        self._files.adopt(located.block, data)
+        return data
+
+    def _verify(
+        self, located: Located, object_key: ObjectKey, first: int, stored: bytes | memoryview
+    ) -> Content:
+        """Verify a block, and return its content. Runs in a thread.
 
         Args:
             stored: bytes of the pack from offset *first* on, which include the block.
@@ -363,11 +411,9 @@ class Fetcher:
         assert length is not None, "an uploaded block has a stored length"
         assert located.hash is not None, "an uploaded block has a hash"
         record = memoryview(stored)[offset - first : offset - first + length]
-        data = pack_codec.view_block(
+        return pack_codec.view_block(
             self._keyring, object_key, record, offset, located.plain_bytes, located.hash
         )
-        self._files.adopt(located.block, data)
-        return data
 
     def _unpack_quietly(
         self,

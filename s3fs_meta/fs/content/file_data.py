@@ -126,7 +126,7 @@ class FileData:
             for _ in range(FETCH_ROUNDS_MAX):
                 kept.update(located.block for located in missing)
                 if missing:
-                    await self._fetch(missing)
+                    await self._fetch(missing, for_read=True)
                 found = self.try_read(ino, offset, length)
                 if isinstance(found, bytes):
                     return found
@@ -186,13 +186,13 @@ class FileData:
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is None:
             return bytes(end - start)
-        if not cache.is_local(located):
+        if not cache.is_readable(located):
             return [located]
         return cache.read_local(located, start, end)
 
     def _read_parts(self, parts: list[Part]) -> bytes | list[Located]:
-        is_local, read = self._cache.is_local, self._cache.read_local
-        missing = [located for _, located in parts if located is not None and not is_local(located)]
+        is_here, read = self._cache.is_readable, self._cache.read_local
+        missing = [located for _, located in parts if located is not None and not is_here(located)]
         if missing:
             return missing
         return b"".join(
@@ -573,21 +573,21 @@ class FileData:
             raise InvalidRequestError("operation not supported on a special file: inode", ino)
         return attributes
 
-    async def _fetch(self, missing: list[Located]) -> None:
+    async def _fetch(self, missing: list[Located], *, for_read: bool = False) -> None:
         """Fetch blocks; raise BusyError if too many requests are waiting."""
         with self._waiting.entered():
             if len(missing) == 1:
-                await self._cache.fetch(missing[0])
+                await self._cache.fetch(missing[0], for_read=for_read)
             else:
-                await self._fetch_all(missing)
+                await self._fetch_all(missing, for_read=for_read)
 
-    async def _fetch_all(self, missing: list[Located]) -> None:
+    async def _fetch_all(self, missing: list[Located], *, for_read: bool) -> None:
         """Fetch several blocks concurrently; raise the first error, not an exception group."""
         errors: list[S3fsError] = []
 
         async def fetch(located: Located) -> None:
             try:
-                await self._cache.fetch(located)
+                await self._cache.fetch(located, for_read=for_read)
             except S3fsError as exc:
                 errors.append(exc)
                 nursery.cancel_scope.cancel()

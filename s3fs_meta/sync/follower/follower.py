@@ -254,7 +254,7 @@ class Follower:
         finally:
             self._kernel.at_turn()
         await self._kernel.after_turn(None)
-        await self._cache.remove_files(without_row)
+        await self._cache.evictor.remove_files(without_row)
         await trio.to_thread.run_sync(
             image_copy.remove, unfinished(self._volume.state_dir.tmp, "gone.db")
         )

@@ -167,7 +167,7 @@ class Compactor:
         """Remove files of fetched blocks that have no row: their move failed or became obsolete."""
         index = self._cache.index
         strays = [row.block for row in brought if row.block not in index]
-        await self._cache.remove_files(strays)
+        await self._cache.evictor.remove_files(strays)
 
     def _freeze(
         self, pack: PackRow, row: BlockRow, places: dict[int | None, tuple[Ino, BlockIndex]]

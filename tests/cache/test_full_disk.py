@@ -1,0 +1,94 @@
+"""Reading blocks that are not cached while the disk has only its reserve left."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from s3fs_meta.errors import FormatError, NoSpaceLeftError
+from s3fs_meta.meta.tables import cached_blocks
+from s3fs_meta.model import ObjectKey
+from tests.cache.conftest import CacheBench
+from tests.damage import flipped
+
+CONTENT = b"abc" * 100
+
+
+@pytest.fixture
+async def full(small_disk: Path) -> AsyncIterator[CacheBench]:
+    """Yield a cache on a disk that is smaller than the reserve."""
+    bench = CacheBench(small_disk)
+    yield bench
+    bench.db.close()
+
+
+async def evicted(bench: CacheBench) -> ObjectKey:
+    """Upload and evict block 0; return the key of its pack."""
+    bench.write(0, CONTENT)
+    key = await bench.upload(0)
+    bench.cache.evictor.evict_bytes(len(CONTENT))
+    bench.store.calls.clear()
+    return key
+
+
+async def test_reader_on_a_full_disk_gets_a_block_without_a_cache_file(full: CacheBench) -> None:
+    await evicted(full)
+    located = full.located(0)
+
+    await full.cache.fetch(located, for_read=True)
+
+    assert full.cache.is_readable(located)
+    assert full.cache.read_local(located, 1, 302) == CONTENT[1:] + bytes(2)
+    assert not full.cache.is_local(located)
+    assert cached_blocks.get(full.db, located.block) is None
+    assert full.files.size(located.block) is None
+
+
+async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:
+    """A write to a part of a block needs the cache file of the block."""
+    await evicted(full)
+
+    with pytest.raises(NoSpaceLeftError):
+        await full.cache.fetch(full.located(0))
+
+    assert not full.store.calls
+
+
+async def test_readers_on_a_full_disk_share_one_download(full: CacheBench) -> None:
+    """The kernel sends several reads of one block at the same time."""
+    await evicted(full)
+    located = full.located(0)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(lambda: full.cache.fetch(located, for_read=True))
+
+    assert [call.method for call in full.store.calls] == ["get_range"]
+    assert full.cache.is_readable(located)
+
+
+async def test_damaged_block_is_reported_on_a_full_disk_too(full: CacheBench) -> None:
+    key = await evicted(full)
+    inner = full.store.inner
+    await inner.put(key, flipped((await inner.get(key, 1 << 20)).data, 0))
+    located = full.located(0)
+
+    with pytest.raises(FormatError):
+        await full.cache.fetch(located, for_read=True)
+
+    assert full.heard == [(located.block, False)]
+    assert not full.cache.is_readable(located)
+
+
+async def test_memory_of_uncached_blocks_is_freed_once_the_disk_has_room(
+    bench: CacheBench,
+) -> None:
+    contents = await bench.store_evicted(2, 300)
+    first, second = bench.located(0), bench.located(1)
+    bench.cache.fetcher.uncached.add(first, contents[0])
+
+    await bench.cache.fetch(second, for_read=True)
+
+    assert bench.cache.is_local(bench.located(1))
+    assert bench.cache.fetcher.uncached.size_bytes == 0

@@ -82,7 +82,7 @@ class BlockCache:
         self.evictor = Evictor(
             db, files, self.index, self.pinned, options.cache_bytes, self._let_go, self.writers.wake
         )
-        self.disk = DiskSpace(files.root, self.evictor.evict_bytes)
+        self.disk = DiskSpace(files.root, self.evictor.evict_bytes, self.evictor.evict_some)
         self.fetcher = Fetcher(
             store,
             keyring,

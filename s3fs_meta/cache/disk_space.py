@@ -7,8 +7,10 @@ Measuring free space takes a system call, so one measurement covers all writes u
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+
+import trio
 
 from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.limits import (
@@ -19,18 +21,34 @@ from s3fs_meta.limits import (
 )
 
 
+def _free_nothing(_size_bytes: int) -> None:
+    """Free no space, because the owner of the disk guard has no blocks to evict."""
+
+
+async def _free_no_slice(_size_bytes: int) -> bool:
+    return False
+
+
 class DiskSpace:
     """Counts the bytes of a disk that are free and not reserved for SQLite."""
 
-    def __init__(self, path: Path, free_some: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        free_some: Callable[[int], None] = _free_nothing,
+        free_slice: Callable[[int], Awaitable[bool]] = _free_no_slice,
+    ) -> None:
         """Start with a budget of zero, so that the first call of ``spend`` measures free space.
 
         Args:
             path: a directory on the disk.
             free_some: frees the given number of bytes; called before an operation is refused.
+            free_slice: frees at most the given number of bytes in the background; returns whether
+                more can be freed.
         """
         self._path = path
         self._free_some = free_some
+        self._free_slice = free_slice
         self._granted_bytes = 0
         self._held: dict[Path, int] = {}
 
@@ -82,6 +100,17 @@ class DiskSpace:
         except NoSpaceLeftError:
             return False
         return True
+
+    async def make_room(self, size_bytes: int) -> None:
+        """Evict clean blocks in slices until *size_bytes* are free, or no clean block is left.
+
+        Call this before ``has_room`` and ``holding`` for a large file, because these two would
+        evict all the blocks without a schedule point. Always yields to other tasks.
+        """
+        await trio.lowlevel.checkpoint()
+        while (lacking := size_bytes + DISK_FREE_BYTES - self.unheld_bytes()) > 0:
+            if not await self._free_slice(lacking):
+                return
 
     def _measure(self, size_bytes: int) -> None:
         spare = self.unheld_bytes()

@@ -10,6 +10,7 @@ Tasks: any request handler. ``evict`` removes files in a thread; other methods u
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -225,6 +226,17 @@ class Evictor:
 
     def evict_bytes(self, wanted_bytes: int) -> None:
         """Evict at least *wanted_bytes*, because the disk has only its reserve left."""
+        for block in self._take_bytes(wanted_bytes):
+            self._files.remove(block)
+
+    async def evict_some(self, wanted_bytes: int) -> bool:
+        """Evict some blocks, at most *wanted_bytes*; return whether more can be evicted."""
+        wanted = self._take_bytes(wanted_bytes)
+        await self.remove_files(list(itertools.islice(wanted, LOOP_SLICE_ROWS)))
+        return self._oldest() is not None
+
+    def _take_bytes(self, wanted_bytes: int) -> Iterator[BlockId]:
+        """Delete rows of clean blocks with *wanted_bytes* in total; the caller removes the files."""
         freed = 0
         while freed < wanted_bytes:
             block = self._oldest()
@@ -237,4 +249,4 @@ class Evictor:
             freed += held.size_bytes
             self._db.begin_local()
             self._let_go(block)
-            self._files.remove(block)
+            yield block

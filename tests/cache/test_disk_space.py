@@ -1,10 +1,11 @@
 """The guard of the disk reserve, the space that only SQLite may use."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 from typing_extensions import override
 
 from s3fs_meta.cache.disk_space import DiskSpace
@@ -15,8 +16,17 @@ from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_B
 class MeasuredDisk(DiskSpace):
     """A guard of a disk; the test sets the number of spare bytes."""
 
-    def __init__(self, path: Path, spare: int, free_some: Callable[[int], None]) -> None:
-        super().__init__(path, free_some)
+    def __init__(
+        self,
+        path: Path,
+        spare: int,
+        free_some: Callable[[int], None],
+        free_slice: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> None:
+        if free_slice is None:
+            super().__init__(path, free_some)
+        else:
+            super().__init__(path, free_some, free_slice)
         self.spare = spare
         self.looks = 0
 
@@ -64,6 +74,24 @@ def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path
         disk.spend(OPERATION_DISK_BYTES)
 
     assert max(asked) <= OPERATION_DISK_BYTES + DISK_FREE_BYTES
+
+
+async def test_room_for_a_large_file_is_made_in_slices(tmp_path: Path) -> None:
+    """Each slice yields to other tasks, and the end of the clean blocks ends the slices."""
+    slices: list[int] = []
+
+    async def free_slice(wanted: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        slices.append(wanted)
+        disk.spare += min(wanted, 400)
+        return len(slices) < 5
+
+    disk = MeasuredDisk(tmp_path, DISK_FREE_BYTES, lambda _wanted: None, free_slice)
+    await disk.make_room(1000)
+    assert slices == [1000, 600, 200]
+
+    await disk.make_room(10_000)
+    assert slices[3:] == [9000, 8600]
 
 
 def test_spare_disk_space_is_less_than_the_size_of_the_disk(tmp_path: Path) -> None:

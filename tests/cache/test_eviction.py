@@ -8,7 +8,7 @@ import trio
 
 from s3fs_meta.cache import eviction
 from s3fs_meta.errors import LostBlockError, NotLocalError, ObjectMissingError, ShortageError
-from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, MIB
+from s3fs_meta.limits import EVICTED_AT_ONCE_MAX, LOOP_SLICE_ROWS, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
@@ -195,6 +195,20 @@ async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench
 
     assert (found.blocks, found.kept) == (1, {"needed": 7})
     assert (await evictor.drop(index.blocks())).blocks == 1
+
+
+async def test_eviction_for_a_large_file_is_divided_into_slices(bench: CacheBench) -> None:
+    """Removing the files of all cached blocks at once would block the event loop."""
+    count = LOOP_SLICE_ROWS + 3
+    for index in range(count):
+        bench.write(index, b"abc")
+    await bench.upload(*range(count))
+
+    assert await bench.cache.evictor.evict_some(1 << 60)
+    assert bench.cache.index.total_count == 3
+    assert not await bench.cache.evictor.evict_some(1 << 60)
+    assert bench.cache.index.total_count == 0
+    assert not any(path.is_file() for path in bench.files.root.rglob("*"))
 
 
 @pytest.mark.parametrize("cause", ["no open files", "no file of the copy"])

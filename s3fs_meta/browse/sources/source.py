@@ -44,10 +44,6 @@ Send = Callable[[bytes], Awaitable[None]]
 _RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs; a run needs 200 bytes
 
 
-def _free_nothing(_size_bytes: int) -> None:
-    """Do nothing, because this process has no cache that could be evicted."""
-
-
 class RetainedRange(NamedTuple):
     """The oldest and the newest retained point in time."""
 
@@ -73,7 +69,7 @@ class Source:
         self._bounds: RetainedRange | None = None
         self._known_s = 0.0  # time at which the bounds of the history were read
         self._search: HistorySearch | None = None
-        disk = DiskSpace(first.state_dir.path, _free_nothing)
+        disk = DiskSpace(first.state_dir.path)
         self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
         self.sizes = Sizes()
         self.compared = Compared()

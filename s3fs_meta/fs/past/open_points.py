@@ -224,6 +224,7 @@ class OpenPoints:
                 apart = self._may_spawn and size_bytes >= self._apart_bytes_min
                 how = RestoreOptions(reserve=reserve, apart=apart)
                 try:
+                    await self._disk.make_room(size_bytes)
                     with self._disk.holding(state.database, size_bytes):
                         volume = await open_snapshot(bucket, state, _OPTIONS, wanted, how)
                 except BaseException:

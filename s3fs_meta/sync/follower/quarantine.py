@@ -57,6 +57,7 @@ async def quarantine(
     if not last:
         return
     kept, copy = state_dir.quarantine(str(clock.now_ns())), unfinished(state_dir.tmp, "kept.db")
+    await cache.disk.make_room(applier.size_bytes)
     with cache.disk.holding(copy, applier.size_bytes):
         await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
     _log.warning(

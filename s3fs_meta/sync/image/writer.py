@@ -212,10 +212,12 @@ class Imager:
         """Yield a path with disk space reserved for a database copy; remove the copy at exit."""
         if self._unsure:
             await self._settle_attempt()
+        await self._disk.make_room(self._copies_bytes())
         if not self._disk.has_room(self._copies_bytes()):
             if abandoned_txgs.wanted(self._db) is None:  # otherwise the image must be the next txg
                 await self._shipper.ship_blocks(progress)
             await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
+            await self._disk.make_room(self._copies_bytes())
         copy = unfinished(self._tmp, f"image-{self._db.counters.txg}.db")
         with self._disk.holding(copy, self._copies_bytes()):
             try:

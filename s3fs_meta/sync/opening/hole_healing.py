@@ -126,7 +126,7 @@ class _Healer:
         self._db = volume.db
         self._keyring = volume.keyring
         self._files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
-        self._disk = DiskSpace(volume.state_dir.blocks, lambda _size_bytes: None)
+        self._disk = DiskSpace(volume.state_dir.blocks)
         self._block_bytes = int(properties.get(volume.db, "block_bytes"))
         self._source = source
         self._source_blocks = NumberedDir(source_blocks)

@@ -129,13 +129,18 @@ def test_commands_of_the_backup_unit_are_valid() -> None:
         ("/home", "/home/me/cloud", 1),
         ("/home/", "/home-cloud", 0),
         ("/", "/srv/home", 1),
+        ("/home//", "/home/me/cloud", 1),
+        ("LINK/", "/home/me/cloud", 1),
         ("/srv/home/a/", "/srv/home", 0),
     ],
 )
 def test_backup_unit_refuses_a_source_that_contains_the_mountpoint(
-    source: str, mountpoint: str, status: int
+    source: str, mountpoint: str, status: int, tmp_path: Path
 ) -> None:
     """Each backup would copy all earlier backups, because rsync would copy the mounted files."""
+    link = tmp_path / "link"
+    link.symlink_to("/home")
+    source = source.replace("LINK", str(link))
     (line,) = re.findall(r"^ExecStartPre=(.*)$", BACKUP.read_text(), re.MULTILINE)
     # systemd replaces "$$" and "%%" as described in systemd.service(5) and systemd.unit(5).
     words = shlex.split(line.replace("$$", "$").replace("%%", "%"))

@@ -6,7 +6,7 @@ effects of commands. Loading trio would take three times as long as the rest of 
 
 import contextlib
 import socket
-import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, KIB
 from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 
 _RECEIVE_BYTES: Final = 64 * KIB
-_TIMEVAL: Final = struct.Struct("ll")  # seconds and microseconds of SO_SNDTIMEO: socket(7)
+_CONNECT_PAUSE_S: Final = 0.05  # pause before the next attempt if the queue is full
 
 
 def no_report(_event: Message) -> None:
@@ -111,11 +111,8 @@ def connect(directory: Path, patience: Patience = PATIENCE) -> socket.socket:
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
         try:
-            # This timeout also applies to connect(2), which waits while the queue is full: unix(7).
-            limit = _TIMEVAL.pack(*divmod(round(patience.answer_s * 1e6), 1_000_000))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             with socket_path(directory) as path:
-                connection.connect(path)
+                _connect(connection, path, patience.answer_s)
         except BlockingIOError as exc:
             raise SilentDaemonError(str(directory), patience.answer_s) from exc
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as exc:
@@ -128,6 +125,22 @@ def connect(directory: Path, patience: Patience = PATIENCE) -> socket.socket:
             ) from exc
         undo.pop_all()
     return connection
+
+
+def _connect(connection: socket.socket, path: str, within_s: float) -> None:
+    """Connect a socket; raise BlockingIOError if the queue of connections stays full: unix(7)."""
+    connection.setblocking(False)
+    end_s = time.monotonic() + within_s
+    while True:
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_CONNECT_PAUSE_S)
+        else:
+            connection.setblocking(True)
+            return
 
 
 def result_of(message: Message, report: Report) -> dict[str, Any] | None:

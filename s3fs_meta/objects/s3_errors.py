@@ -187,6 +187,8 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _REDIRECTIONS: Final = frozenset({301, 302, 307, 308})
+# Statuses of a request to another region. MinIO names its region in every response.
+_REGION_STATUSES: Final = _REDIRECTIONS | {400, 403}
 _FOREIGN_SERVER: Final = "check the endpoint URL, and for a proxy"
 _CHECK: Final = "check the network and the endpoint URL"
 # Parts of OpenSSL's messages, each with the error code and the advice to report.
@@ -389,7 +391,7 @@ def _from_status(status: int, headers: Mapping[str, str], key: str) -> S3fsError
     """
     region, server = headers.get("x-amz-bucket-region"), server_of(headers.get("location") or "")
     what = f"HTTP {status} without an error code of S3"
-    if region:
+    if region and status in _REGION_STATUSES:
         return StoreAccessError(
             key, what, f"the bucket may be in another region; pass --region {region}"
         )

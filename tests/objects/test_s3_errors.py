@@ -8,7 +8,13 @@ from time import time
 import pytest
 from botocore import exceptions as boto
 
-from s3fs_meta.errors import StoreAccessError, StoreError, TransientStoreError, UnexpectedStoreError
+from s3fs_meta.errors import (
+    PreconditionError,
+    StoreAccessError,
+    StoreError,
+    TransientStoreError,
+    UnexpectedStoreError,
+)
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
@@ -292,6 +298,38 @@ async def test_error_about_a_wrong_region_names_the_correct_region(
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
         await S3Store(BUCKET, place=S3Place(double.url)).put(KEY, b"1")
+
+
+REGION = {"x-amz-bucket-region": "us-east-1"}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_request_is_retried_although_an_error_without_a_code_names_the_region(
+    double: S3Double, store: S3Store, status: int
+) -> None:
+    """MinIO names its region in every response, and a proxy may remove the body of an error."""
+    double.answer(Reply(status, headers=REGION), listing(["a"]))
+
+    assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
+
+
+async def test_condition_is_refused_although_an_error_without_a_code_names_the_region(
+    double: S3Double, store: S3Store
+) -> None:
+    double.answer_always(Reply(412, headers=REGION))
+
+    with pytest.raises(PreconditionError):
+        await store.create(KEY, b"content")
+
+
+@pytest.mark.parametrize("status", [301, 400, 403])
+async def test_refusal_without_a_code_advises_the_region_that_it_names(
+    double: S3Double, store: S3Store, status: int
+) -> None:
+    double.answer_always(Reply(status, headers={"x-amz-bucket-region": "eu-north-1"}))
+
+    with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
+        await store.put(KEY, b"content")
 
 
 async def test_refused_connection_is_retried(store: S3Store) -> None:

@@ -146,7 +146,6 @@ class S3ClientHolder:
 def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner = botocore.session.Session()
     inner.register_component("data_loader", _descriptions())
-    inner.register_component("response_parser_factory", _Parsers())
     # The client of AWS STS or SSO, with which botocore fetches credentials, has the same limits.
     inner.register("creating-client-class", _bound_responses)
     inner.set_default_client_config(_credentials_config(place))
@@ -180,7 +179,7 @@ def _listed_errors() -> Iterator[None]:
     """
     try:
         yield
-    except BotoCoreError:
+    except (BotoCoreError, ResponseParserError):
         raise
     except ClientError as exc:
         raise RefusedCredentialsError(refusal=exc) from exc
@@ -309,7 +308,8 @@ class _BoundedClient(BaseClient):
     """A client with limits for responses; see ``BoundedSession``."""
 
     def __init__(self, **parts: Any) -> None:
-        endpoint, service = parts["endpoint"], parts["service_model"].endpoint_prefix
+        endpoint, model = parts["endpoint"], parts["service_model"]
+        service, name = model.endpoint_prefix, str(model.service_id)
         text_bytes_max = STORE_TEXT_BYTES_MAX if service == "s3" else CREDENTIALS_BYTES_MAX
         session: Any = BoundedSession(
             endpoint.http_session, parts["client_config"].read_timeout, text_bytes_max
@@ -318,7 +318,7 @@ class _BoundedClient(BaseClient):
             endpoint.host,
             service,
             parts["event_emitter"],
-            _Parsers(),
+            _Parsers(name if service == "s3" else f"AWS {name}"),
             session,
         )
         super().__init__(**parts)
@@ -371,18 +371,22 @@ class _Parsers(ResponseParserFactory):
     headers or the XML of a response, and leaves the connection open.
     """
 
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
     @override
     def create_parser(self, protocol_name: str) -> ResponseParser:
         """Return a parser of the responses of a protocol."""
-        return _Parser(super().create_parser(protocol_name))
+        return _Parser(super().create_parser(protocol_name), self._service)
 
 
 class _Parser(ResponseParser):
     """A parser that raises only ResponseParserError."""
 
-    def __init__(self, inner: ResponseParser) -> None:
+    def __init__(self, inner: ResponseParser, service: str) -> None:
         super().__init__()
-        self._inner = inner
+        self._inner, self._service = inner, service
 
     @override
     def parse(self, response: Any, shape: Any) -> Any:
@@ -390,7 +394,8 @@ class _Parser(ResponseParser):
         if _is_web_page(response):
             raise ResponseParserError(
                 f"the server sends a web page (HTTP {response['status_code']}{_target(response)})"
-                " instead of a response of S3; check the endpoint URL, and for a proxy or a login page"
+                f" instead of a response of {self._service}; check the endpoint URL, and for a proxy"
+                " or a login page"
             )
         try:
             parsed = self._inner.parse(response, shape)

@@ -353,6 +353,19 @@ async def test_overload_of_sts_is_transient(double: S3Double, status: int, code:
         await S3Store(BUCKET, place=S3Place("http://127.0.0.1:1")).get(KEY, PACK_BYTES_MAX)
 
 
+@pytest.mark.usefixtures("web_identity")
+@pytest.mark.parametrize("status", [200, 403, 502, 503])
+async def test_web_page_instead_of_a_response_of_sts_is_transient(
+    double: S3Double, status: int
+) -> None:
+    """A load balancer or a login page may respond for a while."""
+    double.answer_always(Reply(status, b"<html><body>Bad gateway<br></body></html>"))
+
+    expected = rf"web page \(HTTP {status}\) instead of a response of AWS STS"
+    with pytest.raises(TransientStoreError, match=expected):
+        await S3Store(BUCKET, place=S3Place("http://127.0.0.1:1")).get(KEY, PACK_BYTES_MAX)
+
+
 # --- credentials of a program ---------------------------------------------------------------------
 
 ACCESS = '"Version": 1, "AccessKeyId": "KEY", "SecretAccessKey": "secret"'

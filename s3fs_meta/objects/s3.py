@@ -58,6 +58,7 @@ from s3fs_meta.objects.contract import (
 from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
 from s3fs_meta.objects.s3_errors import (
+    EXPIRED_CODES,
     FOREIGN,
     RENEWABLE_CODES,
     error_code,
@@ -264,16 +265,21 @@ class S3Store:
         try:
             client = self._holder.client()
             try:
-                return work(client)
+                result = work(client)
             except FOREIGN as exc:
-                if error_code(exc) in RENEWABLE_CODES and self._holder.renew(client):
-                    code = f"{error_code(exc)}: credentials were renewed"
-                    raise TransientStoreError(key, code) from exc
+                code = error_code(exc)
+                if code in RENEWABLE_CODES and self._holder.renew(
+                    client, has_expired=code in EXPIRED_CODES
+                ):
+                    text = f"{code}: credentials were renewed"
+                    raise TransientStoreError(key, text) from exc
                 raise
             except KeyError as exc:
                 raise UnexpectedStoreError(key, f"the store's response has no {exc}") from exc
+            self._holder.accept(client)
         except FOREIGN as exc:
             raise translate(exc, key, self._holder.endpoint_url) from exc
+        return result
 
     def _count_answer(self, operation: str, body_bytes: int) -> None:
         """Count a billed response; the body of an object is counted when it is read."""

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -104,6 +105,8 @@ class S3ClientHolder:
         self._on_answer = on_answer
         self._guard = threading.Lock()
         self._made: _Made | None = None
+        # Clients with renewed credentials that the store has not accepted yet.
+        self._unproven = weakref.WeakSet["S3Client"]()
 
     def client(self) -> "S3Client":
         """Return the client of this process; fetching credentials may block on the network."""
@@ -118,22 +121,33 @@ class S3ClientHolder:
         made = self._made
         return self._place.endpoint_url or ("" if made is None else made.client.meta.endpoint_url)
 
-    def renew(self, failed: "S3Client") -> bool:
-        """Replace a client with expired credentials; return whether newer credentials were found.
+    def accept(self, client: "S3Client") -> None:
+        """Record that the store has accepted the credentials of a client."""
+        self._unproven.discard(client)
+
+    def renew(self, failed: "S3Client", *, has_expired: bool) -> bool:
+        """Replace a client with refused credentials; return whether the request may be repeated.
+
+        The request is not repeated if there are no newer credentials. It is not repeated, either,
+        if the store refuses renewed credentials at once: a role has new credentials each time, so
+        another cause is likely, for example a wrong endpoint.
 
         Args:
             failed: the client whose request was refused. If another thread has already replaced
                 this client, nothing is done.
+            has_expired: whether the store refused the credentials because they have expired.
         """
         with self._guard:
+            may_repeat = has_expired or failed not in self._unproven
             if self._made is None or self._made.client is not failed:
-                return True
+                return may_repeat
             renewed = _make(self._place, self._on_answer)
             if renewed.credentials == self._made.credentials:
                 renewed.client.close()
                 return False
             self._made = renewed  # requests in other threads continue with the old client
-            return True
+            self._unproven.add(renewed.client)
+            return may_repeat
 
     def close(self) -> None:
         """Close idle connections to the server."""

@@ -457,6 +457,37 @@ async def test_credential_process_that_does_not_end_is_killed(
         os.kill(int(pid.read_text()), 0)
 
 
+@pytest.fixture
+def issue_credentials(print_credentials: Callable[[str], None], tmp_path: Path) -> None:
+    """Configure a credential_process that prints another access key each time."""
+    script = ACCESS.replace("KEY", "$$", 1).replace('"', '\\"')
+    (tmp_path / "issue").write_text(f'echo "{{{script}}}"\n')
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = sh {tmp_path / 'issue'}\n")
+
+
+@pytest.mark.usefixtures("issue_credentials")
+@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
+async def test_renewed_credentials_that_are_refused_at_once_cause_no_retries(
+    double: S3Double, code: str
+) -> None:
+    """A wrong endpoint refuses all credentials; later requests can succeed with new ones."""
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
+    double.answer_always(error(403, code))
+    for body in (b"1", b"2"):
+        with pytest.raises(StoreAccessError, match=code):
+            await store.put(KEY, body)
+    refused = [seen.body for seen in double.seen]
+
+    double.answer_always(PUT_DONE)
+    await store.put(KEY, b"3")
+    double.answer(error(403, code))
+    await store.put(KEY, b"4")
+
+    assert refused == [b"1", b"1", b"2"]
+    assert [seen.body for seen in double.seen[3:]] == [b"3", b"4", b"4"]
+    assert len({seen.headers["authorization"].split("/")[0] for seen in double.seen}) == 5
+
+
 # --- choice of the region -------------------------------------------------------------------------
 
 

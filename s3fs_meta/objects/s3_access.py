@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 USER_AGENT: Final = "s3fs-meta"
 _HTML: Final = re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype )?html\b", re.IGNORECASE | re.DOTALL)
+_S3: Final = "S3"
+# A web page with one of these statuses is a refusal, as it is without the page (see ``s3_errors``).
+_FINAL_STATUSES: Final = frozenset({401, 403, 405, 407, 413})
 _CREDENTIAL_ATTEMPTS_MAX: Final = 3  # AWS STS reports some failures that are not S3 errors
 
 
@@ -332,7 +335,7 @@ class _BoundedClient(BaseClient):
             endpoint.host,
             service,
             parts["event_emitter"],
-            _Parsers(name if service == "s3" else f"AWS {name}"),
+            _Parsers(name if name == _S3 else f"AWS {name}"),
             session,
         )
         super().__init__(**parts)
@@ -406,6 +409,8 @@ class _Parser(ResponseParser):
     def parse(self, response: Any, shape: Any) -> Any:
         """Return the values in a response."""
         if _is_web_page(response):
+            if self._service == _S3 and response["status_code"] in _FINAL_STATUSES:
+                return self._inner.parse({**response, "body": b""}, shape)
             raise ResponseParserError(
                 f"the server sends a web page (HTTP {response['status_code']}{_target(response)})"
                 f" instead of a response of {self._service}; check the endpoint URL, and for a proxy"
@@ -425,13 +430,9 @@ class _Parser(ResponseParser):
 
 
 def _is_web_page(response: Mapping[str, Any]) -> bool:
-    """Return whether a response is an HTML page, except that of a proxy that requires a password."""
-    body, status = response["body"], response["status_code"]
-    return (
-        isinstance(body, bytes)
-        and status != HTTPStatus.PROXY_AUTHENTICATION_REQUIRED
-        and _HTML.match(body) is not None
-    )
+    """Return whether a response is an HTML page."""
+    body = response["body"]
+    return isinstance(body, bytes) and _HTML.match(body) is not None
 
 
 def _target(response: Mapping[str, Any]) -> str:

@@ -400,6 +400,8 @@ def _from_status(status: int, headers: Mapping[str, str], key: str) -> S3fsError
         return StoreAccessError(key, what, advice)
     if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         return StoreAccessError(key, what, "the proxy requires a user and a password in its URL")
+    if status == HTTPStatus.FORBIDDEN:
+        return StoreAccessError(key, what, f"{_FOREIGN_SERVER}; {_POLICY}")
     if status == HTTPStatus.NOT_FOUND or status in _TRANSIENT_STATUSES:
         return TransientStoreError(key, f"{what}; {_FOREIGN_SERVER}")
     error = from_code(str(status), "", key)

@@ -9,6 +9,7 @@ import pytest
 from botocore import exceptions as boto
 
 from s3fs_meta.errors import (
+    PermanentStoreError,
     PreconditionError,
     StoreAccessError,
     StoreError,
@@ -115,7 +116,6 @@ PAGE = Reply(200, b"<html><body>Please log in</body></html>", {"Content-Type": "
     [
         PAGE,
         PAGE._replace(body=b" <!DOCTYPE html><html/>"),
-        PAGE._replace(status=403),
         PAGE._replace(status=404),
         PAGE._replace(status=302, headers={"Location": "http://login.example/?from=bucket"}),
         Reply(404),
@@ -169,6 +169,20 @@ async def test_error_without_a_code_names_its_status(
 
     with pytest.raises(StoreError, match=text):
         await store.get(KEY, PACK_BYTES_MAX)
+
+
+@pytest.mark.parametrize("body", [PAGE.body, b"<!DOCTYPE html><html><p>No<br></html>", b""])
+@pytest.mark.parametrize("status", [401, 403, 405, 413])
+async def test_refusal_of_another_server_is_permanent_with_and_without_a_web_page(
+    double: S3Double, store: S3Store, status: int, body: bytes
+) -> None:
+    double.answer_always(Reply(status, body, {"Content-Type": "text/html"}))
+
+    expected = f"HTTP {status} without an error code of S3.*, and for a proxy"
+    with pytest.raises(PermanentStoreError, match=expected):
+        await RetryingStore(store, AT_ONCE).put(KEY, b"content")
+
+    assert len(double.seen) == 1
 
 
 @pytest.mark.parametrize("status", [520, 521, 523, 527, 530])

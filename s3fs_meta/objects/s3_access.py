@@ -34,7 +34,12 @@ from botocore.credentials import (
     ProcessProvider,
 )
 from botocore.endpoint import Endpoint
-from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    InvalidConfigError,
+)
 from botocore.handlers import add_expect_header
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParser, ResponseParserError, ResponseParserFactory
@@ -173,7 +178,10 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     _bound_sources(resolver.providers, place.process_timeout_s)
     inner.register_component("credential_provider", _CredentialProvider(resolver))
     credentials = session.get_credentials()
-    style: Any = (inner.get_scoped_config().get("s3") or {}).get("addressing_style")
+    settings = inner.get_scoped_config().get("s3") or {}
+    if not isinstance(settings, dict):  # botocore would raise AttributeError
+        raise InvalidConfigError(error_msg=f"the setting s3 of the profile is {settings!r}")
+    style: Any = settings.get("addressing_style")
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place, style))
     # The header "Expect: 100-continue" would add a round trip to each PUT.
     # With a server that ignores the header, each PUT would wait 1 s.

@@ -162,6 +162,8 @@ _CREDENTIAL_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (boto.TokenRetrievalError, _LOGIN),
 )
 _ACCESS_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (boto.InvalidConfigError, "correct the AWS configuration file"),
+    (boto.InvalidS3AddressingStyleError, "correct the AWS configuration file"),
     (boto.InvalidRegionError, "pass a valid --region"),
     (boto.NoRegionError, "pass --region"),
     (boto.EndpointResolutionError, "check --region and --endpoint-url"),

@@ -547,6 +547,17 @@ async def test_store_uses_the_server_and_the_addressing_style_of_a_profile(
     assert double.seen[0].headers["host"].startswith(f"{BUCKET}.") is (path == f"/{KEY}")
 
 
+@pytest.mark.parametrize("settings", ["s3 = path", "s3 =\n  addressing_style = odd"])
+async def test_invalid_settings_of_a_profile_are_reported(
+    double: S3Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    (tmp_path / "config").write_text(f"[profile x]\n{settings}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
+    with pytest.raises(StoreAccessError, match="correct the AWS configuration file"):
+        await S3Store(BUCKET, place=S3Place(double.url, profile="x")).put(KEY, b"")
+
+
 # --- connections of processes ---------------------------------------------------------------------
 
 

@@ -474,7 +474,8 @@ class S3Store:
             **self._named(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
         )
         # S3 sends the status 200 before it makes the object; only the ETag shows that it exists.
-        _ = answer["ETag"]
+        if not answer.get("ETag"):
+            raise TransientStoreError(key, "the response to CompleteMultipartUpload has no ETag")
 
     def _give_up_upload(self, key: ObjectKey, upload_id: str, client: "S3Client") -> None:
         try:

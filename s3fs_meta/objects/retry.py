@@ -138,8 +138,8 @@ class RetryingStore(StoreWrapper):
             inner: a store that makes one attempt per request.
             policy: limits of retries, and pauses.
             jitter: random numbers for the pauses.
-            notify: called once with a message if the store is slow or fails before its first
-                response.
+            notify: called with a message if the store is slow before its first response, and with
+                another if a request fails before it; at most once for each.
             charge: called before each retry to send or receive an object or a range, with the
                 bytes that the failed attempt transferred.
         """

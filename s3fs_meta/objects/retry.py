@@ -23,6 +23,7 @@ from s3fs_meta.errors import (
     ObjectMissingError,
     ObjectTooLargeError,
     PreconditionError,
+    StoreError,
     StoreUnavailableError,
     TransientStoreError,
 )
@@ -244,7 +245,11 @@ class RetryingStore(StoreWrapper):
                 raise
             except PreconditionError as exc:
                 refused = exc
-            etag = await self._etag_if_ours(key, data) if unknown else None
+            try:
+                etag = await self._etag_if_ours(key, data) if unknown else None
+            except StoreError as exc:  # the write has transferred more than this read
+                exc.note_transfer(refused.sent_bytes, exc.received_bytes)
+                raise
             if etag is None:
                 raise refused
             return etag

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import StoreUnavailableError, TransientStoreError
+from s3fs_meta.errors import StoreAccessError, StoreUnavailableError, TransientStoreError
 from s3fs_meta.limits import KIB, MIB, RATE_BURST_S, RATE_CHECK_S
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
@@ -284,6 +284,21 @@ async def test_failed_upload_counts_only_sent_bytes(double: S3Double) -> None:
     assert first == (MIB, 0)
     assert set(others) == {(0, 0)}
     assert caught.value.sent_bytes == 0
+
+
+async def test_refused_upload_counts_although_the_read_after_it_fails(double: S3Double) -> None:
+    """A create that is refused after a lost response reads the object; the read sends few bytes."""
+    charges = Charges()
+    store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
+    refused, stored = error(412, "PreconditionFailed"), Reply(200, bytes(MIB), {"ETag": '"1"'})
+    double.answer(Drop(), refused, error(500, "InternalError"), refused, stored)
+    await store.create(KEY, bytes(MIB))
+    double.answer(Drop(), refused, error(403, "AccessDenied"))
+    with pytest.raises(StoreAccessError) as caught:
+        await store.create(KEY, bytes(MIB))
+
+    assert charges.sent_and_received == [(MIB, 0)] * 3
+    assert (caught.value.sent_bytes or 0) >= MIB
 
 
 async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(

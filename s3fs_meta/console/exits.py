@@ -55,7 +55,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.REQUEST: "the filesystem refused the operation: no space, read-only, not permitted",
     ExitStatus.CONTROL: "the mount sent no valid response, or programs do not see its change yet",
     ExitStatus.IN_USE: "unmounted, but processes on this host still use the filesystem",
-    ExitStatus.INTERRUPTED: "interrupted from the keyboard",
+    ExitStatus.INTERRUPTED: "interrupted by a signal",
 }
 
 HOMES: Final = (errors, bucket_errors, mount_errors)  # all modules with error classes

@@ -24,7 +24,7 @@ _REPEATED_S: Final = 1.0
 
 
 class InterruptedCommandError(Exception):
-    """The user interrupted a command; the message describes the state that remains."""
+    """A signal interrupted a command; the message describes the state that remains."""
 
 
 class Remains:
@@ -40,13 +40,13 @@ class Remains:
 
 @contextlib.contextmanager
 def explained(text: str) -> Iterator[Remains]:
-    """Run a context; if the user interrupts it, report the state that remains.
+    """Run a context; if a signal interrupts it, report the state that remains.
 
     Args:
         text: the first description, which the command may change.
 
     Raises:
-        InterruptedCommandError: the user pressed Ctrl-C.
+        InterruptedCommandError: a signal interrupted the context.
     """
     remains = Remains(text)
     try:

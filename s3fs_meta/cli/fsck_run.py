@@ -391,7 +391,7 @@ async def _check_alone(
     volume = await _open(plan, store, secret, report, front)
     if volume.mended:
         _note_closed(report, *volume.mended)
-    release = False
+    release = is_checked = False
     try:
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
@@ -419,6 +419,7 @@ async def _check_alone(
             front.progress,
             blocking=interruption.interruptible,
         )
+        is_checked = True
         if repairs:
             release = await _upload(plan, volume, report, front)
             if future is not None and _span_was_begun(volume):
@@ -429,6 +430,8 @@ async def _check_alone(
             trio.move_on_after(CLEANUP_S_MAX, shield=True),
             contextlib.suppress(S3fsError, OSError),
         ):
+            if not is_checked:
+                volume.db.rollback()  # a second signal may have prevented the rollback of repairs
             await _close(volume, release=repairs and _needs_no_lease(volume, report))
         raise
     with trio.move_on_after(CLOSE_S_MAX, shield=True):

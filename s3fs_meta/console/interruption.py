@@ -115,16 +115,28 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a signal raise KeyboardInterrupt in a with-block that blocks the event loop.
+    """Let the first signal raise KeyboardInterrupt in a with-block that blocks the event loop.
 
-    A cancellation would have no effect before the end of the block.
+    A cancellation would have no effect before the end of the block. ``cancelled_by_signals`` counts
+    this signal, and handles later ones, so that a repeated signal does not stop the cleanup.
     """
     before = {number: signal.getsignal(number) for number in _ENDING}
     handled = {number: one for number, one in before.items() if callable(one)}
+
+    def restore() -> None:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        restore()
+        outer = before[signal.Signals(number)]
+        if isinstance(outer, _Canceller):
+            outer(number, frame)
+        raise KeyboardInterrupt
+
     for number in handled:
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in handled.items():
-            signal.signal(number, handler)
+        restore()

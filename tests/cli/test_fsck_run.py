@@ -5,8 +5,11 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import trio
@@ -503,6 +506,37 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
 
     assert program.status(place.url)["holder"]["released"]
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
+
+
+class _SecondInterruption:
+    """A trace function that interrupts fsck just before it rolls its repairs back."""
+
+    is_unwinding = False
+
+    def __call__(self, frame: FrameType, event: str, _value: object) -> Any:
+        if frame.f_code.co_name != "_judge_and_repair":
+            return None
+        if self.is_unwinding and event == "line":
+            raise KeyboardInterrupt
+        self.is_unwinding = event == "exception"
+        return self
+
+
+def test_second_interruption_of_fsck_does_not_commit_a_part_of_the_repairs(
+    program: Program, place: Place
+) -> None:
+    """The second signal arrives before the rollback: fsck must not commit when it ends."""
+    check(place, program.cachedir, Mode.SAFE)
+    with changing(state_of(place, program.cachedir).database) as database:
+        database.execute("UPDATE inodes SET nlink = 7; UPDATE counters SET next_ino = 1")
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.settrace, sys.gettrace())
+        sys.settrace(second := _SecondInterruption())
+        _interrupt(program, place, "repairing I54")  # after the repair of I6 in the counters
+
+    assert second.is_unwinding
+    with changing(state_of(place, program.cachedir).database) as database:
+        assert database.execute("SELECT next_ino FROM counters").fetchall() == [(1,)]
 
 
 @pytest.mark.parametrize("is_dirty", [False, True])

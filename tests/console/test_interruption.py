@@ -1,5 +1,6 @@
 """The end of a command by a signal, and the text about the effects that remain."""
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -125,6 +126,55 @@ def test_signal_interrupts_a_block_without_schedule_points(number: signal.Signal
         trio.run(command)
 
     assert not is_ended
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_repeated_signal_does_not_interrupt_the_cleanup_of_a_blocking_block(
+    number: signal.Signals,
+) -> None:
+    """timeout(1) and terminals send a signal twice; the second must not prevent a rollback."""
+    steps: list[str] = []
+
+    async def command() -> None:
+        async with interruption.cancelled_by_signals():
+            try:
+                with interruption.interruptible():
+                    try:
+                        signal.raise_signal(number)
+                    finally:
+                        signal.raise_signal(number)
+                        steps.append("rollback")
+            finally:
+                with trio.CancelScope(shield=True):
+                    signal.raise_signal(number)
+                    await trio.lowlevel.checkpoint()
+                    steps.append("release of the lease")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(command)
+
+    assert steps == ["rollback", "release of the lease"]
+
+
+def test_signal_in_a_blocking_block_counts_as_the_first_signal() -> None:
+    """The signal also cancels the outer block; so a later signal is the second one, and ends it."""
+    deadline_s = math.inf
+
+    async def command() -> None:
+        nonlocal deadline_s
+        async with interruption.cancelled_by_signals():
+            try:
+                with interruption.interruptible():
+                    signal.raise_signal(signal.SIGTERM)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+                deadline_s = trio.current_effective_deadline()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(command)
+
+    assert deadline_s == -math.inf
 
 
 def test_repeated_signal_ends_a_cleanup_that_takes_too_long() -> None:

@@ -14,8 +14,9 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import output, passphrase_source
 from s3fs_meta.counted import counted
-from s3fs_meta.mount.existing import mount_table
-from s3fs_meta.mount.existing.targets import Target, is_mount_of
+from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.existing.mount_table import Mounted
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
@@ -90,8 +91,17 @@ def _mountpoint(lease: Lease, url: str) -> str | None:
     """
     if lease.released or lease.host != socket.gethostname():
         return None
-    found = (one.mountpoint for one in mount_table.read() if is_mount_of(one, url))
-    return next(found, None)
+    mounts = (one for one in mount_table.read() if targets.is_mount_of(one, url))
+    return next((one.mountpoint for one in mounts if _is_of_holder(one, lease)), None)
+
+
+def _is_of_holder(mounted: Mounted, lease: Lease) -> bool:
+    """Return whether the holder serves a mount; without the daemon's note, whether it may write."""
+    pid = targets.daemon_pid(mounted)
+    if pid is not None:
+        return pid == lease.pid
+    flags = mount_table.flags_here(mounted)
+    return flags is not None and "ro" not in flags.filesystem
 
 
 def _holder(lease: Lease, here: str | None, *, ours: bool) -> dict[str, Any]:
@@ -122,10 +132,10 @@ def _next(
     found: Overview, here: str | None, *, ours: bool, access: options.BucketOptions, url: str
 ) -> list[str]:
     """Return the arguments of the command that the user should run next."""
-    if here is not None:
-        return ["status", here]
     if found.faults:
         return ["fsck", "-n", *access.words, url]
+    if here is not None:
+        return ["status", here]
     assert found.lease is not None, "a lost lease is reported as a fault"
     takeover = [] if found.lease.released or ours else ["--takeover"]
     return ["mount", *takeover, *access.words, url, "MOUNTPOINT"]

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from s3fs_meta.cli import status_bucket
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.model import Txg
+from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place, lose_host
 from tests.programs import Program
 
@@ -86,6 +88,51 @@ def test_status_with_another_cachedir_names_the_mountpoint_instead_of_a_takeover
     assert f"which has it mounted on {mounted.mountpoint}" in shown
     assert f"s3fs-meta status {mounted.mountpoint}" in shown
     assert "--takeover" not in shown
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory for a read-only mount, which is unmounted after the test."""
+    mountpoint = tmp_path / "reading"
+    mountpoint.mkdir()
+    yield mountpoint
+    if mount_table.find(str(mountpoint)) is not None:
+        subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=True)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("options", ["ro", "ro,follow", "ro,at=txg=1"])
+def test_status_does_not_show_a_reading_mount_as_the_holder_of_the_lease(
+    program: Program, mounted: Place, reading: Path, tmp_path: Path, options: str
+) -> None:
+    """The holder's state is lost; a mount that only reads on the same host is not the holder."""
+    program.ok("flush", mounted.mountpoint)
+    lose_host(program, mounted)
+    program.ok("mount", "-o", options, mounted.url, reading)
+    words = ("status", "--cachedir", str(tmp_path / "other"), "--json", mounted.url)
+
+    found = json.loads(program.ok(*words, here=False))
+
+    program.ok("umount", reading)
+    assert found["holder"]["mountpoint"] is None
+    assert "mount --takeover" in found["next"]
+
+
+@pytest.mark.mount
+def test_status_advises_fsck_for_a_damaged_bucket_that_is_mounted(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    for name in "abc":
+        (mounted.mountpoint / name).write_bytes(b"x")
+        program.ok("flush", mounted.mountpoint)
+    (mounted.bucket / key_of(Txg(3))).unlink()
+    words = ("status", "--cachedir", str(tmp_path / "other"), "--json", mounted.url)
+
+    found = json.loads(program.run(*words, here=False).stdout)
+
+    assert found["holder"]["mountpoint"] == str(mounted.mountpoint)
+    assert found["faults"] == ["changelog 3 is missing"]
+    assert found["next"].startswith("s3fs-meta fsck -n ")
 
 
 @pytest.mark.mount

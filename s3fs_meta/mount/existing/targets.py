@@ -217,6 +217,12 @@ def is_served(mounted: Mounted) -> bool:
     return any(_is_of(note, mounted) for note in _living_notes())
 
 
+def daemon_pid(mounted: Mounted) -> int | None:
+    """Return the PID of the daemon, even a killed one, of a mount; None if no note describes it."""
+    found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
+    return None if found is None else int(found["path"].name)
+
+
 def all_mounted() -> list[Target]:
     """Return all s3fs-meta filesystems that are mounted or have a running daemon."""
     found = [

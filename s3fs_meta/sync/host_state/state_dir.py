@@ -30,13 +30,14 @@ SQLite's locks.
 """
 
 import contextlib
+import functools
 import glob
 import itertools
 import logging
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -290,16 +291,28 @@ class StateDir:
 
 
 def _remove_blocks(root: Path) -> None:
-    """Remove the block files and the intent log, and *root* if it is empty then."""
+    """Remove the block files and the intent log, and *root* if it is empty then.
+
+    A step that fails does not prevent the others, because the caller has already published or
+    restored the state that replaces these files. The next mount quarantines a file that stays.
+    """
     files = NumberedDir(root)
-    files.gather()  # files of an older layout
-    logs = [root / intent_log.NAME]
-    for path in itertools.chain(logs, (files.path(f"{number:x}") for number in files.numbers(0))):
-        with contextlib.suppress(OSError):  # the next mount quarantines a file that stays
+    steps: Sequence[Callable[[], object]] = (
+        files.gather,  # files of an older layout
+        functools.partial(_unlink_blocks, files),
+        files.prune_all,
+        root.rmdir,
+    )
+    for step in steps:
+        with contextlib.suppress(OSError):
+            step()
+
+
+def _unlink_blocks(files: NumberedDir) -> None:
+    paths = (files.path(f"{number:x}") for number in files.numbers(0))
+    for path in itertools.chain([files.root / intent_log.NAME], paths):
+        with contextlib.suppress(OSError):
             path.unlink()
-    files.prune_all()
-    with contextlib.suppress(OSError):
-        root.rmdir()
 
 
 def read_holder(path: Path) -> list[str]:

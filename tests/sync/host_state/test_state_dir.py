@@ -151,6 +151,22 @@ def test_deletion_of_local_state_preserves_files_of_other_programs(tmp_path: Pat
     assert kept == [state.blocks / "15xxx" / "notes.txt", state.blocks / "thesis"]
 
 
+def test_deletion_of_local_state_continues_after_an_error_in_the_blocks(tmp_path: Path) -> None:
+    """A block file of an older layout cannot be moved, because a file has its new directory."""
+    state = StateDir(tmp_path / "s")
+    state.database.write_bytes(b"db")
+    (state.blocks / "15xxx").mkdir(parents=True)
+    (state.blocks / "ab").mkdir()
+    for name in ("15xxx/15ab2", "ab/1ab", "xxx", "intent-log"):
+        (state.blocks / name).write_bytes(b"x")
+
+    state.drop_contents()
+
+    assert not state.database.exists()
+    kept = sorted(path for path in state.blocks.rglob("*") if path.is_file())
+    assert kept == [state.blocks / "ab" / "1ab", state.blocks / "xxx"]
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """Return the path of a state directory that looks as if a mount had used it."""

@@ -47,8 +47,12 @@ def proxy(bucket: S3Server) -> Iterator[S3Double]:
 
 def _interrupt(
     proxy: S3Double, number: signal.Signals, at: int
-) -> "queue.Queue[subprocess.Popen[str]]":
-    """Send a signal to a process, which is read from the queue, at one of its requests."""
+) -> tuple["queue.Queue[subprocess.Popen[str]]", list[Seen]]:
+    """Send a signal to a process, which is read from the queue, at one of its requests.
+
+    Returns:
+        the queue, and the requests since the lease was acquired, which grow with each request.
+    """
     processes: queue.Queue[subprocess.Popen[str]] = queue.Queue()
     since: list[Seen] = []
 
@@ -60,7 +64,7 @@ def _interrupt(
         return Forward()
 
     proxy.answer_always(forward)
-    return processes
+    return processes, since
 
 
 @pytest.mark.parametrize(
@@ -78,12 +82,13 @@ def test_interrupted_command_releases_the_lease(
     at: int,
 ) -> None:
     """The lease is released no matter when a signal arrives, unless changes are not uploaded."""
-    processes = _interrupt(proxy, number, at)
+    processes, since = _interrupt(proxy, number, at)
     options = ("--endpoint-url", proxy.url, "--cachedir", program.cachedir)
     command = program.begin(*words, url, *options, stdout=subprocess.DEVNULL)
     processes.put(command)
     _out, errors = command.communicate(timeout=PROCESS_S_MAX)
 
+    assert len(since) > at, "the command sent too few requests"
     assert "interrupted" in errors or command.returncode == 0, errors
     assert command.returncode in {0, 32, 130}
     assert program.status(url)["holder"]["released"], errors

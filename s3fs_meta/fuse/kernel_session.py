@@ -165,9 +165,8 @@ async def _close(mounted: _Mounted) -> None:
     if outcome is notifications.Stop.BLOCKED:
         _log.error(
             "the kernel still blocks a notification, so the daemon cannot exit: as root, mount"
-            " fusectl (mount -t fusectl none /sys/fs/fuse/connections), and write 1 to"
-            " /sys/fs/fuse/connections/%s/abort",
-            mounted.device,
+            " fusectl (mount -t fusectl none /sys/fs/fuse/connections), and write 1 to %s",
+            connection(mounted.device or 0) / "abort",
         )
     if outcome is not notifications.Stop.QUIET and mounted.is_here():
         # libfuse does not unmount a filesystem whose connection was aborted.
@@ -184,7 +183,7 @@ def _abort(mounted: _Mounted) -> None:
     Source: Linux, Documentation/filesystems/fuse.rst, "Aborting a filesystem connection".
     """
     try:
-        fd = os.open(f"/sys/fs/fuse/connections/{mounted.device}/abort", os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(connection(mounted.device or 0) / "abort", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         if mounted.is_here():
             _libc.umount2(os.fsencode(mounted.place), _MNT_FORCE)
@@ -305,9 +304,19 @@ def tune_mount(place: str) -> None:
     )
     major, minor = os.major(device), os.minor(device)
     _write_tunable(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KERNEL_READAHEAD_KIB)
-    connection = Path(f"/sys/fs/fuse/connections/{device}")
-    _write_tunable(connection / "max_background", KERNEL_BACKGROUND_MAX)
-    _write_tunable(connection / "congestion_threshold", KERNEL_BACKGROUND_MAX * 3 // 4)
+    directory = connection(device)
+    _write_tunable(directory / "max_background", KERNEL_BACKGROUND_MAX)
+    _write_tunable(directory / "congestion_threshold", KERNEL_BACKGROUND_MAX * 3 // 4)
+
+
+def connection(device: int) -> Path:
+    """Return the directory of a mount in fusectl, whose name is the kernel's device number.
+
+    The kernel and makedev(3) encode a device number in different ways. A mount has the major number
+    0, so the kernel's number equals the minor number.
+    Source: Linux, fs/fuse/control.c, fuse_ctl_add_conn; include/linux/kdev_t.h.
+    """
+    return Path(f"/sys/fs/fuse/connections/{os.minor(device)}")
 
 
 def device_number(place: str) -> int | None:

@@ -45,6 +45,13 @@ def test_request_to_end_a_session_that_does_not_run_has_no_effect() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("minor", [0, 42, 255, 256, 300, 0xFFFFF])
+def test_directory_in_fusectl_has_the_minor_number_of_the_mount(minor: int) -> None:
+    """From 256 on, the minor number differs from the number that stat(2) returns."""
+    directory = Path("/sys/fs/fuse/connections")
+    assert kernel_session.connection(os.makedev(0, minor)) == directory / str(minor)
+
+
 def walk_names(root: Path) -> None:
     """Create, move, link and remove names."""
     (root / "d").mkdir()

@@ -17,7 +17,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _RUNNING_S_MAX: Final = 1.0  # time for a notification that the kernel does not block
 
@@ -128,7 +129,7 @@ async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
     """Send no notification in a ``with`` block; the request loop must have ended.
 
     If a notification stays blocked, abort the connection: without a request loop, no request will
-    be answered any more. The wait takes at most ``_RUNNING_S_MAX`` plus ``CLEANUP_S_MAX``.
+    be answered any more. This takes at most ``_RUNNING_S_MAX`` plus twice ``CLEANUP_S_MAX``.
 
     Args:
         abort: aborts the connection to the kernel. It is called in a thread.
@@ -145,7 +146,8 @@ async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
                     "the kernel blocks a notification, because a request for the same directory is"
                     " unanswered: aborting the connection"
                 )
-                await trio.to_thread.run_sync(abort)
+                with trio.move_on_after(CLEANUP_S_MAX):
+                    await _in_own_thread(abort)
                 outcome = Stop.ABORTED if await _wait(CLEANUP_S_MAX) else Stop.BLOCKED
         yield outcome
     finally:
@@ -153,4 +155,13 @@ async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
 
 
 async def _wait(limit_s: float) -> bool:
-    return await trio.to_thread.run_sync(_notifications.wait, limit_s)
+    return await _in_own_thread(_notifications.wait, limit_s)
+
+
+async def _in_own_thread(function: Callable[..., _T], *arguments: float) -> _T:
+    """Run a function in a thread that needs no token of trio's limiter.
+
+    Abandoned threads may hold all of these tokens until the connection ends.
+    """
+    own = trio.CapacityLimiter(1)
+    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=own)

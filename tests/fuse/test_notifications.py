@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,20 @@ def is_a_thread_blocked() -> bool:
     return blocked > 0
 
 
+@contextlib.contextmanager
+def no_free_thread() -> Iterator[None]:
+    """Hold all tokens of trio's default limiter, like threads that the kernel blocks."""
+    limiter = trio.to_thread.current_default_thread_limiter()
+    borrowers = [object() for _ in range(int(limiter.available_tokens))]
+    for borrower in borrowers:
+        limiter.acquire_on_behalf_of_nowait(borrower)
+    try:
+        yield
+    finally:
+        for borrower in borrowers:
+            limiter.release_on_behalf_of(borrower)
+
+
 @pytest.mark.mount
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can read kernel stacks")
 async def test_blocked_notification_ends_before_the_session_is_freed(
@@ -59,6 +74,8 @@ async def test_blocked_notification_ends_before_the_session_is_freed(
             await until(lambda: unanswered.waits)
             kernel_cache.changed(Invalidations([(ROOT_INO, b"name")], []))
             await until(is_a_thread_blocked)
-            nursery.cancel_scope.cancel()
+            with no_free_thread(), trio.CancelScope(shield=True):
+                nursery.cancel_scope.cancel()
+                await until(lambda: not is_a_thread_blocked())
         assert not is_a_thread_blocked()
         assert kernel_session.device_number(str(mountpoint)) is None

@@ -60,6 +60,7 @@ class Changes:
         self._status = status
         self._names: list[tuple[Ino, bytes]] = []
         self._inodes: list[Ino] = []
+        self.opened = 0  # number of calls of ``open``, each before the first change of an operation
         self.notices = notices
         db.listeners.when_lost(LossStep.REPORT, self._lost)
 
@@ -122,6 +123,7 @@ class Changes:
         if not self._db.in_group:
             self._names.clear()
             self._inodes.clear()
+        self.opened += 1
         self._db.begin(times_only=times_only)
         self._inodes.append(ino)
 

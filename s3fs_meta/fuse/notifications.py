@@ -14,19 +14,26 @@ import contextlib
 import enum
 import errno
 import logging
+import os
 import queue
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, TypeVar
 
 import trio
 
+from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+# A notification: length and code, then inode, offset and length of the range; from linux/fuse.h.
+_INVAL_INODE_RANGE: Final = struct.Struct("=Ii8xQqq")
+_INVAL_INODE: Final = 2  # FUSE_NOTIFY_INVAL_INODE
 
 _RUNNING_S_MAX: Final = 1.0  # time for a notification that the kernel does not block
 
@@ -108,6 +115,21 @@ def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
             pyfuse3.invalidate_inode(ino, attr_only=attr_only)
     except OSError as exc:
         _log.debug("the kernel did not invalidate its cache of inode %d: %s", ino, exc.strerror)
+
+
+def invalidate_range(ino: Ino, offset: int, length: int) -> None:
+    """Invalidate the kernel's attributes of an inode, and its pages of a range.
+
+    Call this in a thread. The kernel first writes back dirty pages of the range, and so may block.
+    pyfuse3 can only invalidate all pages of an inode. A failure is not an error: usually, the kernel
+    has not cached the inode.
+    """
+    message = _INVAL_INODE_RANGE.pack(_INVAL_INODE_RANGE.size, _INVAL_INODE, ino, offset, length)
+    try:
+        with _notifications.counted():
+            os.write(request_loop.descriptor(), message)
+    except OSError as exc:
+        _log.debug("the kernel did not invalidate its pages of inode %d: %s", ino, exc.strerror)
 
 
 def invalidate_name(parent: Ino, name: bytes) -> None:

@@ -27,9 +27,9 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.error_boundary import broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.frequent_requests import WRITE_OUT, FrequentRequests
-from s3fs_meta.fuse.notifications import invalidate_inode
+from s3fs_meta.fuse.notifications import invalidate_inode, invalidate_range
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import DESCRIPTORS_EXAMINED_MAX, PAST_INO_MIN
+from s3fs_meta.limits import CLEANUP_S_MAX, DESCRIPTORS_EXAMINED_MAX, PAST_INO_MIN
 from s3fs_meta.model import Ino
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,9 @@ _INO_AND_SIZE: Final = 0x300  # STATX_INO and STATX_SIZE, from linux/stat.h
 # Fields of struct statx: inode, size and device number.
 _STATX: Final = struct.Struct("=32xQQ88xII112x")
 
+# Number of threads that the kernel may block while it drops pages. Failed copies are rare.
+_DROP_THREADS_MAX: Final = 4
+
 Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
@@ -93,17 +96,6 @@ def _answer(unique: int, code: int, content: bytes = b"") -> None:
     fuse_intercept.answer(unique, code, content)
 
 
-async def _drop_pages(target: Ino) -> None:
-    """Make the kernel drop its pages of the target of a failed copy.
-
-    The kernel drops them only after a success, but a copy onto a full disk may have changed a part.
-    A thread sends the notification, because the kernel may first write back pages that programs
-    have mapped. Source: Linux, fs/fuse/file.c, __fuse_copy_file_range.
-    """
-    send = functools.partial(invalidate_inode, target, attr_only=False)
-    await trio.to_thread.run_sync(send, abandon_on_cancel=True)
-
-
 class RawOperations(FrequentRequests):
     """The handlers of one mount that the C extension calls."""
 
@@ -119,6 +111,7 @@ class RawOperations(FrequentRequests):
         self._nursery = nursery
         self._device = device
         self._waiting = WaitingRoom(is_shared=self._fs.waiting_room.is_shared)
+        self._drop_threads = trio.CapacityLimiter(_DROP_THREADS_MAX)
 
     def start(self, function: Work, unique: int, uid: int, arguments: tuple[Any, ...]) -> None:
         """Start the task of a handler, or reply with an error if too many tasks are waiting."""
@@ -199,6 +192,7 @@ class RawOperations(FrequentRequests):
         self.operations.requests["copy_file_range"] += 1
         arguments = (ino, uid, *COPY_FILE_RANGE.unpack_from(content))
         begun, code, answer = self.operations.status.progress, 0, b""
+        before = self._fs.changes.opened
         try:
             copied = self._try_copy(*arguments)
             if copied is None:
@@ -209,17 +203,38 @@ class RawOperations(FrequentRequests):
             code = failed(self.operations.status, "copy_file_range", (ino,), exc, begun)
         except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
             code = broken(self.operations.status, "copy_file_range", (ino,), exc)
-        if code:
-            target: Ino = arguments[3]
-            self._nursery.start_soon(self._answer_failed_copy, unique, code, target)
+        if code and self._fs.changes.opened != before:
+            target_range = arguments[3:]
+            self._nursery.start_soon(self._answer_failed_copy, unique, code, *target_range)
             return
         _answer(unique, code, answer)
 
-    async def _answer_failed_copy(self, unique: int, code: int, target: Ino) -> None:
+    async def _answer_failed_copy(
+        self, unique: int, code: int, target: Ino, at: int, length: int
+    ) -> None:
         try:
-            await _drop_pages(target)
+            await self._drop_pages(target, at, length)
         finally:
             _answer(unique, code)
+
+    async def _drop_pages(self, target: Ino, at: int, length: int) -> None:
+        """Make the kernel drop its pages of the target range of a failed copy, and wait for that.
+
+        The kernel drops them only after a success, but a copy onto a full disk may have changed a
+        part. The kernel has written back dirty pages of the range before the request, but programs
+        that have mapped the range may have changed it since then. Writing it back may take long.
+        Source: Linux, fs/fuse/file.c, __fuse_copy_file_range.
+        """
+        send = functools.partial(invalidate_range, target, at, length)
+        with trio.move_on_after(CLEANUP_S_MAX) as scope:
+            await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._drop_threads)
+        if scope.cancelled_caught:
+            _log.warning(
+                "the kernel did not drop its pages of inode %d within %g s after a failed copy, so"
+                " programs may read older content",
+                target,
+                CLEANUP_S_MAX,
+            )
 
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
@@ -238,15 +253,14 @@ class RawOperations(FrequentRequests):
         length: int,
     ) -> bytes:
         begin = None if uid == 0 else self._clear_privileges
-        failure: S3fsError
+        before = self._fs.changes.opened
         try:
             copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
-        except S3fsError as exc:
-            failure = exc
-        else:
-            return WRITE_OUT.pack(copied)
-        await _drop_pages(target)
-        raise failure
+        except Exception:
+            if self._fs.changes.opened != before:
+                await self._drop_pages(target, at, length)
+            raise
+        return WRITE_OUT.pack(copied)
 
     # --- inode flags, birth time, privileges ---------------------------------------------------
 

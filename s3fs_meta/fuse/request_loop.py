@@ -17,6 +17,7 @@ Tasks: pyfuse3's workers, all in one thread, so no other code runs between two a
 """
 
 import contextlib
+import errno
 import select
 import time
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._parked = ParkingLot()
-        self._fd = -1
+        self.fd = -1  # the descriptor of /dev/fuse, once a worker has waited for a request
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
         # True once the loop ends. A worker checks this before it waits, because no later event wakes it.
@@ -84,8 +85,8 @@ class Gate:
         if self._is_direct:
             self._is_direct = False
             return
-        if fd != self._fd:
-            self._fd = fd
+        if fd != self.fd:
+            self.fd = fd
             self._fds = [fd] if fd <= _SELECT_FD_MAX else []
         self._worker_waits = True
         try:
@@ -114,12 +115,12 @@ class DirectTrio:
     """A replacement for the module ``trio`` in pyfuse3, with a different lock and wait."""
 
     def __init__(self) -> None:
-        self._gate = Gate()
-        self.lowlevel = _Lowlevel(self._gate)
+        self.gate = Gate()
+        self.lowlevel = _Lowlevel(self.gate)
 
     def Lock(self) -> Gate:  # noqa: N802 - the name in trio
         """Return the gate; workers pass it one at a time."""
-        return self._gate
+        return self.gate
 
     def __getattr__(self, name: str) -> Any:
         return getattr(trio, name)
@@ -148,3 +149,15 @@ def direct() -> Iterator[None]:
 def is_running() -> bool:
     """Return whether pyfuse3's main loop runs inside the context of ``direct``."""
     return isinstance(vars(pyfuse3)["trio"], DirectTrio)
+
+
+def descriptor() -> int:
+    """Return the descriptor of /dev/fuse. Any thread may call this.
+
+    Raises:
+        OSError: ENOTCONN, because pyfuse3's main loop does not run.
+    """
+    current = vars(pyfuse3)["trio"]
+    if not isinstance(current, DirectTrio) or current.gate.fd < 0:
+        raise OSError(errno.ENOTCONN, "no session is served")
+    return current.gate.fd

@@ -1,8 +1,8 @@
 """Fixtures: a filesystem with its FUSE handlers, and a real mount of it."""
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -136,6 +136,20 @@ async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
         await nursery.start(until_ready, made.operations, mountpoint)
         yield Mounted(mountpoint, made)
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def no_free_thread() -> Iterator[None]:
+    """Hold all tokens of trio's default limiter, like threads that the kernel blocks."""
+    limiter = trio.to_thread.current_default_thread_limiter()
+    borrowers = [object() for _ in range(int(limiter.available_tokens))]
+    for borrower in borrowers:
+        limiter.acquire_on_behalf_of_nowait(borrower)
+    try:
+        yield
+    finally:
+        for borrower in borrowers:
+            limiter.release_on_behalf_of(borrower)
 
 
 FILE = Attributes(

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from s3fs_meta.fuse import kernel_cache, kernel_session
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import ROOT_INO
-from tests.fuse.conftest import opened, until_ready
+from tests.fuse.conftest import no_free_thread, opened, until_ready
 from tests.polling import WAIT_S_MAX, until
 
 
@@ -42,20 +41,6 @@ def is_a_thread_blocked() -> bool:
                 "fuse_reverse_inval_entry" in Path(f"/proc/self/task/{thread}/stack").read_text()
             )
     return blocked > 0
-
-
-@contextlib.contextmanager
-def no_free_thread() -> Iterator[None]:
-    """Hold all tokens of trio's default limiter, like threads that the kernel blocks."""
-    limiter = trio.to_thread.current_default_thread_limiter()
-    borrowers = [object() for _ in range(int(limiter.available_tokens))]
-    for borrower in borrowers:
-        limiter.acquire_on_behalf_of_nowait(borrower)
-    try:
-        yield
-    finally:
-        for borrower in borrowers:
-            limiter.release_on_behalf_of(borrower)
 
 
 @pytest.mark.mount

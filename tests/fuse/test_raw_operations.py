@@ -19,7 +19,14 @@ from s3fs_meta.fuse import raw_operations
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Ino
 from tests.faults import raising
-from tests.fuse.conftest import BLOCK_BYTES, Handlers, Mounted, opened, until_ready
+from tests.fuse.conftest import (
+    BLOCK_BYTES,
+    Handlers,
+    Mounted,
+    no_free_thread,
+    opened,
+    until_ready,
+)
 
 pytestmark = pytest.mark.mount
 
@@ -188,31 +195,79 @@ def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
         return after_copy, os.pread(fd, BLOCK_BYTES, 0)
 
 
-def fail_to_copy(root: Path, length: int) -> bytes:
-    """Copy a range of which no byte can be read; return the unchanged content of the target."""
-    with open(root / "f", "rb") as source, open(root / "g", "r+b", buffering=0) as target:
-        with pytest.raises(OSError, match="Input/output error"):
-            os.copy_file_range(source.fileno(), target.fileno(), length, 0, 10)
-        return target.read()
+def fail_to_copy(root: Path, length: int) -> None:
+    """Fail to copy a range from the start of a file to the tenth byte of another file."""
+    with (
+        open(root / "f", "rb") as source,
+        open(root / "g", "r+b") as target,
+        pytest.raises(OSError, match="Input/output error"),
+    ):
+        os.copy_file_range(source.fileno(), target.fileno(), length, 0, 10)
 
 
-@pytest.mark.parametrize("length", [100, BLOCK_BYTES], ids=["at once", "in a task"])
-async def test_kernel_drops_the_pages_of_the_target_of_a_failed_copy(
+def read_at(path: Path, offset: int) -> bytes:
+    """Return ten bytes of a file; use the kernel's pages if it has any."""
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), 10, offset)
+
+
+def write_and_sync(path: Path, content: bytes) -> None:
+    """Write a file with fsync(2)."""
+    with open(path, "wb", buffering=0) as file:
+        file.write(content)
+        os.fsync(file.fileno())
+
+
+async def fill_source_and_target(mounted: Mounted) -> bytes:
+    """Create two files; return the content of the second file, of which the kernel has all pages."""
+    content = os.urandom(3 * BLOCK_BYTES)
+    await mounted.run((mounted.path / "f").write_bytes, os.urandom(BLOCK_BYTES))
+    await mounted.run(write_and_sync, mounted.path / "g", content)
+    assert await mounted.run((mounted.path / "g").read_bytes) == content
+    return content
+
+
+LENGTHS = pytest.mark.parametrize("length", [100, BLOCK_BYTES], ids=["at once", "in a task"])
+
+
+@LENGTHS
+async def test_kernel_drops_its_pages_of_the_range_that_a_failed_copy_may_have_changed(
     mounted: Mounted, length: int
 ) -> None:
     """A copy onto a full disk may fail after it has changed a part of its first block."""
-    content, handlers = os.urandom(2 * BLOCK_BYTES), mounted.handlers
-    await mounted.run((mounted.path / "f").write_bytes, os.urandom(BLOCK_BYTES))
-    await mounted.run((mounted.path / "g").write_bytes, content)
+    content, handlers = await fill_source_and_target(mounted), mounted.handlers
+    target = handlers.fs.lookup(ROOT_INO, b"g")
+    assert target is not None
+    located = block_map.locate(handlers.session.db, target.ino, BlockIndex(0))
+    assert located is not None
+    handlers.session.files.remove(located.block)
+
+    with no_free_thread():
+        own, path = trio.CapacityLimiter(1), mounted.path
+        await trio.to_thread.run_sync(fail_to_copy, path, length, limiter=own)
+
+    reads = handlers.operations.requests["read"]
+    assert await mounted.run(read_at, path / "g", len(content) - 10) == content[-10:]
+    assert handlers.operations.requests["read"] == reads, "pages outside the range were dropped"
+    with pytest.raises(OSError, match="Input/output error"):
+        await mounted.run(read_at, path / "g", 0)
+
+
+@LENGTHS
+async def test_failed_copy_that_changed_nothing_leaves_the_pages_of_the_kernel(
+    mounted: Mounted, length: int
+) -> None:
+    """Dropping pages may wait for write-back, for example while the bucket cannot be reached."""
+    content, handlers = await fill_source_and_target(mounted), mounted.handlers
     source = handlers.fs.lookup(ROOT_INO, b"f")
     assert source is not None
     await lose_block(handlers, source.ino, 0)
-    await mounted.run((mounted.path / "g").read_bytes)
-    before = handlers.operations.requests["read"]
+    reads = handlers.operations.requests["read"]
 
-    assert await mounted.run(fail_to_copy, mounted.path, length) == content
+    await mounted.run(fail_to_copy, mounted.path, length)
 
-    assert handlers.operations.requests["read"] > before
+    assert await mounted.run((mounted.path / "g").read_bytes) == content
+    assert handlers.operations.requests["read"] == reads
 
 
 async def test_failed_changes_of_a_range_leave_no_outdated_pages_in_the_kernel(

@@ -26,6 +26,7 @@ def _free_nothing(_size_bytes: int) -> None:
 
 
 async def _free_no_slice(_size_bytes: int) -> bool:
+    await trio.lowlevel.checkpoint()
     return False
 
 

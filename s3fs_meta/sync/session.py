@@ -98,6 +98,7 @@ class Session:
         self.volume = volume
         self.options = options
         self._hook = hook
+        self._is_recovered = False
         self.db = volume.db
         self.status = MountStatus(
             read_only=volume.options.read_only,
@@ -232,6 +233,7 @@ class Session:
         if self.follower is not None:
             self.db.mark_changed(False)
             self.db.follow()
+        self._is_recovered = True
 
     def start(self) -> None:
         """Start serving requests, including changes unless the filesystem is mounted read-only."""
@@ -483,6 +485,9 @@ class Session:
         was_starting = self.status.state is MountState.STARTING
         if self.status.state is not MountState.STOPPING:
             self.status.enter(MountState.STOPPING, "unmounting")
+        if not self._is_recovered:
+            await self._close_unrecovered()
+            return
         try:
             await self._lead_at_end()
             await self._sync_at_end()
@@ -504,6 +509,19 @@ class Session:
         except (FencedError, LostLeaseError) as exc:
             # The lease is lost or held by another host, so this host cannot release it.
             _log.warning("cannot release the lease, which was already lost: %s", exc)
+
+    async def _close_unrecovered(self) -> None:
+        """Close after a failed recovery, as a crash would, so that the next mount recovers again.
+
+        No block file is synced: block files may contain bytes that a power cut has lost.
+        """
+        try:
+            self.db.rollback()
+            if can_give_back(self.volume.keeper, self.db, self.volume.keyring):
+                await release_after_error(self.volume.keeper)
+        finally:
+            self.db.close()
+            let_go(self.volume)
 
     async def _release_if_shipped(self) -> None:
         """Release the lease if it is held and the bucket has all changes, after a disk error."""

@@ -1,13 +1,14 @@
 """A session: its background tasks, their failures, and the unmount."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 import trio
 import trio.testing
 
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.errors import DatabaseError, HeldError, PermanentStoreError
+from s3fs_meta.errors import DatabaseError, HeldError, LostBlockError, PermanentStoreError
 from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -18,6 +19,7 @@ from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.descriptors import no_more_files
 from tests.faults import raising
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 
@@ -319,3 +321,25 @@ async def test_session_end_reports_the_first_error_if_the_database_also_fails(
 
         assert not session.volume.state_dir.is_locked_by_other
         assert session.db.is_closed
+
+
+async def test_failed_recovery_after_a_power_loss_is_repeated_by_the_next_mount(
+    power: Power, reboot: Callable[[], None]
+) -> None:
+    """Bytes that the power loss may have lost must not count as content after a failed mount."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+    reboot()
+    opened = await open_filesystem(
+        power.store, StateDir(power.home / "a"), power.secret, power.clock, OpenOptions()
+    )
+    session = Session(opened, SessionOptions(), power.clock)
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        session.recover()
+    await session.close()
+
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.power_lost
+        with pytest.raises(LostBlockError):
+            await read_file(session, ino)

@@ -341,15 +341,17 @@ class _Opening:
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
     """Record that a process uses the state; return whether the last run crashed or lost power.
 
+    A recovery that did not finish counts as a crash, even if the state is marked as clean.
+
     Args:
         own: the last txg that this host wrote, according to the database before opening. Since
             then, *db* may have been restored, or may have adopted the last attempted txg.
     """
     memory = machine.memory_of(db.path.parent)
     before = local_state.get(db, "boot_id")
-    crashed = before is not None and local_state.get(db, "clean") != "1"
-    has_forgotten = machine.has_forgotten(before, memory)
-    power_lost = crashed and (has_forgotten or local_state.get(db, "power_lost") == "1")
+    is_unrecovered = local_state.get(db, "power_lost") == "1"
+    crashed = before is not None and (is_unrecovered or local_state.get(db, "clean") != "1")
+    power_lost = crashed and (is_unrecovered or machine.has_forgotten(before, memory))
     with end_marks.synced(db):
         db.begin_local()
         if power_lost:  # the row remains until ``Session.recover`` has repaired all rows

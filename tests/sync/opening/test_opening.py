@@ -292,6 +292,22 @@ async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
     assert lost == [True, True, True, False]
 
 
+async def test_power_loss_without_a_recovery_counts_even_if_the_state_is_marked_as_clean(
+    power: Power,
+) -> None:
+    """An older version marked the state as clean after a recovery that had failed."""
+    async with power.session("a", tasks=False) as session:
+        session.db.begin_local()
+        local_state.put(session.db, "power_lost", "1")
+        local_state.put(session.db, "clean", "1")
+        session.db.commit()
+
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.crashed
+        assert session.volume.power_lost
+        assert local_state.get(session.db, "power_lost") is None
+
+
 async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_verified(
     power: Power, reboot: Callable[[], None]
 ) -> None:

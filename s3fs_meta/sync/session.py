@@ -347,9 +347,13 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """After a power cut, compare every cached block with its hash, then record that as done."""
+        """After a power cut, compare every cached block with its hash, then record that as done.
+
+        While a block could not be verified, each later mount verifies all blocks again: a torn block
+        is moving to another pack, or the file of a possible last copy is unreadable.
+        """
         await self.cache.suspects.verify_all()
-        if self.cache.suspects:  # torn copies of blocks that are moving to another pack
+        if self.cache.suspects:
             return
         self.db.begin_local()
         local_state.delete(self.db, "suspect")

@@ -249,6 +249,23 @@ async def test_unreadable_last_copy_stays_until_a_download_replaces_it(bench: Ca
     assert bench.cache.read_local(bench.located(0), 0, 7) == b"damaged"
 
 
+async def test_block_without_a_file_is_no_last_copy(bench: CacheBench) -> None:
+    """No content can come back from a missing file, so the block must not use cache space."""
+    block = await bench.upload_content(b"damaged")
+    _damage(bench, block)
+    (bench.files.root / "xxx" / f"{block:x}").unlink()
+    bench.files.let_go([block])
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 7)
+    bench.store.fail("get_range", ObjectMissingError("pack"), times=2)
+
+    with pytest.raises(ObjectMissingError):
+        await bench.cache.fetch(bench.located(0))
+
+    assert bench.cache.index.total_bytes == 0
+    assert not bench.cache.suspects
+
+
 async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:
     """Even dropcache with ``pinned`` keeps blocks at damaged locations and reports the reason."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")

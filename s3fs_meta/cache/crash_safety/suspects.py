@@ -61,7 +61,7 @@ class Suspects:
         self.blocks.discard(block)
 
     async def verify(self, located: Located) -> bool:
-        """Verify a suspect cached block by its hash; remove it from the cache if it is torn.
+        """Verify a suspect cached block by its hash; remove it if it is torn or its file is missing.
 
         A torn block that is sealed stays suspect until a download has replaced its file, because
         the uploader needs its row. So does a block with an unreadable file, which the disk may
@@ -96,12 +96,12 @@ class Suspects:
     def _is_intact(self, located: Located) -> bool | None:
         """Return whether the file of a cached block matches the block's hash. Runs in a thread.
 
-        Return None if the file is missing, short or unreadable.
+        Return None if the file is short or unreadable.
         """
         try:
             data = self._files.read(located.block, 0, located.plain_bytes)
-        except LostBlockError:
-            return None
+        except LostBlockError as exc:
+            return False if isinstance(exc.__cause__, FileNotFoundError) else None
         return self._keyring.block_hash(data) == located.hash
 
     async def verify_all(self) -> None:

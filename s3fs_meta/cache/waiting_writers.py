@@ -5,8 +5,7 @@ Does not know: how room is made, how packs are sent; the uploader calls ``sendin
 Keeps: while a pack is being sent, writers wait, because a slow network is not an error. Otherwise a
 writer waits at most for the write timeout. A pack counts as being sent
 
-- while it waits for the upload limit, also after failures, up to three complete transfers: the
-  limit delays a pack only for bytes that were sent;
+- while it waits for the upload limit before one of its first three attempts;
 - then for its time at the minimum speed, unless the last request to the bucket failed. Only an S3
   store reports each piece that it sends;
 - while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
@@ -23,6 +22,7 @@ from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
 # If each transfer of a pack fails at its end, writers wait for at most this many transfers.
 _TRANSFERS_MAX: Final = 3
+_LIMITED_ATTEMPTS_MAX: Final = 3  # number of attempts before which writers wait for the limit
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
 
@@ -33,11 +33,13 @@ class SentPack:
         self._size_bytes = size_bytes
         self._sent_bytes = 0
         self._is_limited = True  # a pack waits for the upload limit before each attempt
+        self._attempts = 0
         self.until_s = float("inf")  # time by which the pack would be sent at the minimum speed
 
     def begin(self) -> None:
         """End the wait for the upload limit; the first call starts the time for sending the pack."""
         self._is_limited = False
+        self._attempts += 1
         until_s = trio.current_time() + self._size_bytes / STORE_BODY_BYTES_PER_S_MIN
         self.until_s = min(self.until_s, until_s)
 
@@ -47,8 +49,11 @@ class SentPack:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether the pack waits for the limit; after three complete transfers, False."""
-        return self._is_limited and self._sent_bytes < _TRANSFERS_MAX * self._size_bytes
+        """Return whether the pack waits for the limit; after three attempts, False.
+
+        Otherwise a store that takes some bytes and never replies would keep writers waiting.
+        """
+        return self._is_limited and self._attempts < _LIMITED_ATTEMPTS_MAX
 
     def note_sent(self, size_bytes: int) -> None:
         """Record that a piece was sent. The thread of a request calls it."""

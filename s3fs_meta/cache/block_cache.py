@@ -256,10 +256,9 @@ class BlockCache:
 
         Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
         """
-        taken_bytes = read_coalescing.stored_bytes(run)
-        await self.throttles.download.take(taken_bytes)
+        taken_bytes = await self.throttles.download.take(read_coalescing.stored_bytes(run))
         run = [each for each in run if each.block not in self.index]
-        self.throttles.download.give_back(taken_bytes - read_coalescing.stored_bytes(run))
+        self.throttles.download.give_back(max(0, taken_bytes - read_coalescing.stored_bytes(run)))
         if not run:
             return
         assert run[0].pack is not None, "only uploaded blocks are in a pack"

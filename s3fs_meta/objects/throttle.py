@@ -94,15 +94,17 @@ class Throttle:
         finally:
             self._lifts -= 1
 
-    async def take(self, size_bytes: int, rank: Rank = Rank.BACKGROUND) -> None:
-        """Wait until the rate allows a transfer of *size_bytes*.
+    async def take(self, size_bytes: int, rank: Rank = Rank.BACKGROUND) -> int:
+        """Wait until the rate allows a transfer of *size_bytes*; return the bytes taken.
+
+        No bytes are taken while no limit applies.
 
         Waiting transfers of one rank continue in the order of their calls. Yields to other tasks only
         if a limit applies.
         """
         if self._accrued() is None:
             self._returned_bytes = 0
-            return
+            return 0
         waiting = _Waiting(rank, next(self._numbers), size_bytes)
         self._waiting.add(waiting)
         try:
@@ -114,15 +116,16 @@ class Throttle:
                         returned_bytes = min(self._returned_bytes, size_bytes)
                         self._returned_bytes -= returned_bytes
                         self._balance -= size_bytes - returned_bytes
-                        return
+                        return size_bytes
                 with trio.move_on_after(min(lacking / rate, RATE_CHECK_S)):
                     await self._changed.wait()
+            return 0
         finally:
             self._waiting.remove(waiting)
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Let later transfers use bytes that were taken but not transferred.
+        """Let later transfers use bytes that ``take`` returned but that were not transferred.
 
         The bytes are kept without a time limit, because the rate has already allowed them. Never
         yields to other tasks.

@@ -312,6 +312,27 @@ async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     assert await _took_s(throttle, 10 * KIB) == pytest.approx(10, abs=1.1)
 
 
+async def test_take_returns_the_bytes_that_can_be_given_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Without a limit nothing is taken, also if the limit is lifted during the wait."""
+    throttle = _throttle("1K")
+    assert await throttle.take(10 * KIB) == 10 * KIB
+    taken = []
+
+    async def take() -> None:
+        taken.append(await throttle.take(10 * KIB))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        await trio.testing.wait_all_tasks_blocked()
+        with throttle.lifted():
+            assert await throttle.take(10 * KIB) == 0
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert taken == [0]
+
+
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Restore the process's time zone at the end of the test."""

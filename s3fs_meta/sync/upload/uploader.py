@@ -497,7 +497,7 @@ class Uploader:
         """
         delay_s, throttle = 1.0, self._cache.throttles.upload
         while True:  # an unmount ends this loop; the store limits the time of each attempt
-            await throttle.take(len(pack.data))
+            taken_bytes = await throttle.take(len(pack.data))
             sent.begin()
             await self._confirm_hold()
             begun_s = trio.current_time()
@@ -507,7 +507,7 @@ class Uploader:
             except StoreError as exc:
                 self.last_error = str(exc)
                 if exc.sent_bytes is not None:  # the next attempt takes the bytes again
-                    throttle.give_back(max(0, len(pack.data) - exc.sent_bytes))
+                    throttle.give_back(max(0, taken_bytes - exc.sent_bytes))
                 _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)
             else:
                 self.last_error = ""

@@ -395,11 +395,18 @@ class BlockFiles:
             self.sync_everything()
             return
         with self.syncing(), contextlib.ExitStack() as opened:
-            # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
-            # The mtime of a block file need not be durable.
-            sync_files(list(self._open_files(blocks, opened)))
-            self._directory.sync_parents(_name(block) for block in blocks if block not in named)
-            if self._written.need_syncfs():
+            is_short = False
+            try:
+                # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
+                # The mtime of a block file need not be durable.
+                sync_files(list(self._open_files(blocks, opened)))
+                self._directory.sync_parents(_name(block) for block in blocks if block not in named)
+            except OSError as exc:
+                # No sync reports these errors, only open(2). syncfs(2) opens no file.
+                if exc.errno not in {errno.EMFILE, errno.ENFILE}:
+                    raise
+                is_short = True
+            if self._written.need_syncfs() or is_short:
                 self._syncfs()
 
     def _open_files(self, blocks: Iterable[BlockId], opened: contextlib.ExitStack) -> Iterator[int]:

@@ -321,3 +321,12 @@ def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
     assert BlockFiles(aside, tmp_path / "tmp").read(ONE, 0, 7) == b"content"
     with pytest.raises(FileExistsError):
         files.link_to([TWO], aside)
+
+
+def test_sync_without_free_descriptors_does_not_count_as_a_failed_disk(files: BlockFiles) -> None:
+    """A lack of open files does not make the mount read-only; syncfs(2) syncs the files."""
+    files.create(ONE, 0, b"abc")
+    with no_more_files():
+        files.sync([ONE])
+
+    files.sync([ONE])

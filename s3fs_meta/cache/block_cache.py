@@ -9,7 +9,6 @@ group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
 """
 
-import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -306,11 +305,13 @@ class BlockCache:
             row = blocks.find(self._db, of)
             if row is None or of in self.index:
                 continue
-            with contextlib.suppress(LostBlockError, NoSpaceLeftError):
+            try:
                 self.disk.spend(row.plain_bytes)
                 await trio.to_thread.run_sync(self._files.copy_clean, block, of, row.plain_bytes)
-                self._arrived(of_row(row))
-                self.pinned.pin(of, row.plain_bytes)
+            except S3fsError:  # also ShortageError
+                continue
+            self._arrived(of_row(row))
+            self.pinned.pin(of, row.plain_bytes)
 
     # --- write blocks --------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ async def check_filesystem(
         clock: supplies the times for new rows.
         progress: receives the progress of listings and downloads.
         blocking: the context of each call that blocks the event loop for long; an exception in it
-            undoes all repairs.
+            before the repairs are committed undoes all repairs.
 
     Raises:
         StoreError: the bucket cannot be read; nothing was changed.

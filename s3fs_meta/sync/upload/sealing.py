@@ -37,9 +37,9 @@ class Sealer:
         """Create a sealer; no block is in a batch yet.
 
         Args:
-            bounds: the age at which blocks are sealed, the size of a batch. lost: blocks whose only
-            copy is lost; ``seal_all`` removes lost blocks that no file uses. remove: removes a
-            block that no file uses.
+            bounds: the age at which blocks are sealed, the size of a batch.
+            lost: blocks whose only copy is lost; ``seal_all`` removes lost blocks that no file uses.
+            remove: removes a block that no file uses.
         """
         self._db = db
         self._cache = cache

@@ -583,15 +583,14 @@ def _needs_no_lease(volume: Volume, report: Report) -> bool:
 
 async def _close(volume: Volume, *, release: bool) -> None:
     """Close the filesystem; leave the mark of an unclean shutdown to the next mount."""
+    if volume.keeper.is_held and not release:
+        note_kept_lease()
     if not volume.crashed:
         await close_filesystem(volume, release=release)
         return
     try:
-        if volume.keeper.is_held:
-            if release:
-                await volume.keeper.release()
-            else:
-                note_kept_lease()
+        if volume.keeper.is_held and release:
+            await volume.keeper.release()
         await trio.to_thread.run_sync(volume.db.sync_wal)
     finally:
         volume.db.close()

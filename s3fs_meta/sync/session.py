@@ -54,6 +54,7 @@ from s3fs_meta.sync.opening.opening import (
     can_give_back,
     close_filesystem,
     let_go,
+    note_kept_lease,
     release_after_error,
 )
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -508,6 +509,8 @@ class Session:
                 self.volume.db.close()
                 let_go(self.volume)
             raise
+        if self.volume.keeper.is_held and not is_shipped:
+            note_kept_lease()
         try:
             await close_filesystem(self.volume, release=is_shipped)
         except (FencedError, LostLeaseError) as exc:
@@ -523,6 +526,8 @@ class Session:
             self.db.rollback()
             if can_give_back(self.volume.keeper, self.db, self.volume.keyring):
                 await release_after_error(self.volume.keeper)
+            elif self.volume.keeper.is_held:
+                note_kept_lease()
         finally:
             self.db.close()
             let_go(self.volume)

@@ -343,3 +343,18 @@ async def test_failed_recovery_after_a_power_loss_is_repeated_by_the_next_mount(
         assert session.volume.power_lost
         with pytest.raises(LostBlockError):
             await read_file(session, ino)
+
+
+async def test_kept_lease_is_reported_only_at_the_end_of_a_session(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mount that changes the page size closes the filesystem and opens it again."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.durability.commit()
+        await close_filesystem(session.volume, release=False)
+    assert "keeps the lease" not in caplog.text
+
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    assert "keeps the lease" in caplog.text

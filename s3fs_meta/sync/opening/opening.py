@@ -429,8 +429,6 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         OSError, DatabaseError: the disk failed; the next mount treats the end as a crash, or
             writes the local state to the disk again.
     """
-    if volume.keeper.is_held and not release:
-        note_kept_lease()
     release = release and volume.keeper.is_held
     try:
         volume.db.commit()  # SQLite changes its level of syncs only outside a commit group

@@ -23,7 +23,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
 
-Take = Callable[[int], Awaitable[None]]
+Take = Callable[[int], Awaitable[object]]
 """A function that waits until the rate limit allows the upload of a number of bytes."""
 
 

@@ -182,7 +182,7 @@ class BlockCache:
         """Download an uploaded block, and the neighbours of a small block, into the cache.
 
         Afterwards the caller must check that the block is cached: if another task was fetching the
-        block as a neighbour, that fetch may have failed. With *for_read*, a full disk is no error:
+        block as a neighbour, that fetch may have failed. With *for_read*, a full disk is accepted:
         the block is then ``is_readable``, but not cached.
 
         Raises:

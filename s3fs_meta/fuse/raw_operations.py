@@ -256,11 +256,13 @@ class RawOperations(FrequentRequests):
         before = self._fs.changes.opened
         try:
             copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
-        except Exception:
-            if self._fs.changes.opened != before:
-                await self._drop_pages(target, at, length)
-            raise
-        return WRITE_OUT.pack(copied)
+        except Exception as exc:  # noqa: BLE001 - raised again below
+            failure = exc
+        else:
+            return WRITE_OUT.pack(copied)
+        if self._fs.changes.opened != before:
+            await self._drop_pages(target, at, length)
+        raise failure
 
     # --- inode flags, birth time, privileges ---------------------------------------------------
 

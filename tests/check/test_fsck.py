@@ -60,7 +60,8 @@ async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
     """fsck -p repairs nothing if damaged rows remain, because an image would publish them."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
-    (healthy.tmp / "leftover").write_bytes(b"")
+    leftover = healthy.tmp / "image-7.db"
+    leftover.write_bytes(b"")
     healthy.db.changed = False
     before = healthy.dump()
 
@@ -71,7 +72,7 @@ async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
     assert found.keys() == {"I26", "I45", "I55", "I63", "I65"}
     assert (report.exit_status, report.is_undone, report.changes_rows) == (4, True, False)
     assert (healthy.dump() == before, healthy.db.changed) == (True, False)
-    assert (healthy.tmp / "leftover").exists()
+    assert leftover.exists()
     await healthy.assert_all_repaired()
 
 

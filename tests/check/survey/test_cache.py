@@ -38,7 +38,7 @@ def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Heal
         root / "\udcff",
         root / "0a",
         root / f"{1 << 70:x}",
-        healthy.tmp / "fetch-9",
+        healthy.tmp / "fetch-9-1",
     ]
     misplaced = root / "zz" / f"{healthy.block_of(healthy.dirty, 1):x}"
     misplaced.parent.mkdir()

@@ -1,5 +1,6 @@
 """A process that cannot open any more files."""
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +8,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """Make every open(2) in the ``with`` block fail with EMFILE; open files stay usable."""
+    """Make every open(2) in the ``with`` block fail with EMFILE; open files stay usable.
+
+    The limit is the lowest free descriptor instead of 0, because poll(2) in the thread of a server
+    fails if its descriptors are more than the limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
     try:
         yield
     finally:

@@ -71,9 +71,9 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     mounted.handlers.fs.waiting_room.is_shared = True
     fetch = BlockCache.fetch
 
-    async def later(cache: BlockCache, located: Located) -> None:
+    async def later(cache: BlockCache, located: Located, *, for_read: bool = False) -> None:
         await gate.wait()
-        await fetch(cache, located)
+        await fetch(cache, located, for_read=for_read)
 
     await mounted.run(_make, mounted.path)
     await session.flush()

@@ -82,9 +82,9 @@ async def test_mount_heals_a_hole_and_other_hosts_can_read_its_content(power: Po
         await unmount(session)
     async with power.session("b", tasks=False) as session:
         for index, content in ((0, CONTENT.ljust(MIB, b"1")), (2, CONTENT)):
-            located = location_of(session, ino, index)
-            await session.cache.fetch(located)
-            assert session.cache.read_local(located, 0, len(content)) == content
+            await session.cache.fetch(location_of(session, ino, index))
+            cached = location_of(session, ino, index)
+            assert session.cache.read_local(cached, 0, len(content)) == content
         assert block_map.locate(session.db, ino, BlockIndex(1)) is None
 
 

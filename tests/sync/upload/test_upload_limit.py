@@ -115,6 +115,32 @@ async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_again(power: P
         await until(lambda: session.uploader.uploaded_packs == 1)
 
 
+async def test_writer_waits_while_the_limit_delays_the_attempt_after_a_failure(
+    power: Power,
+) -> None:
+    """The wait for a strict limit is longer than write_timeout, but the network works again."""
+    faulty, timeout_s = FaultyStore(power.store), 0.1
+    options = SessionOptions(sync_interval_s=3600, write_timeout_s=timeout_s)
+    async with power.session(store=faulty, session_options=options, bounds=IMPATIENT) as session:
+        upload = session.throttles.upload
+        faulty.fail("create", StoreUnavailableError("pack", 8, 60.0, "connection refused"))
+        write_file(session, os.urandom(KIB))  # at the minimum speed, its pack takes 0.03 s
+        await until(lambda: "connection refused" in session.uploader.last_error)
+        upload.set(STRICT)
+        upload.charge(MIB)
+        await until(lambda: upload.waiting_bytes > 0)
+
+        async def has_room() -> bool:
+            await trio.lowlevel.checkpoint()
+            return session.uploader.uploaded_packs == 1
+
+        with trio.move_on_after(10 * timeout_s) as scope:
+            await session.cache.writers.wait(has_room)
+        assert scope.cancelled_caught, "the writer has given up"
+        upload.set(rate_limit("upload_limit", "off"))
+        assert await session.cache.writers.wait(has_room)
+
+
 async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) -> None:
     """A changelog does not wait, even if uploads of content have used up the limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import trio
 import trio.testing
 
@@ -132,34 +133,19 @@ async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
             nursery.cancel_scope.cancel()
 
 
-async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(autojump_clock: Clock) -> None:
-    """A strict limit of 1 KiB/s delays a pack for more than four hours."""
-    writers, stored = new_writers(), list[int]()
-
-    async def upload() -> None:
-        with writers.sending(PACK_BYTES) as pack:
-            await trio.sleep(PACK_BYTES / KIB)
-            pack.begin()
-            stored.append(1)
-        writers.note_upload()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upload)
-        await trio.testing.wait_all_tasks_blocked()
-        assert await waited_s(writers, lambda: bool(stored)) == (True, PACK_BYTES / KIB)
-
-
-async def test_writer_waits_while_a_pack_waits_for_the_upload_limit_after_a_failure(
-    autojump_clock: Clock,
+@pytest.mark.parametrize("is_failed", [False, True], ids=["first attempt", "after a failure"])
+async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(
+    autojump_clock: Clock, is_failed: bool
 ) -> None:
-    """A strict limit delays the next attempt for more than four hours."""
-    writers, stored = new_writers(is_away=lambda: True), list[int]()
+    """A strict limit of 1 KiB/s delays a pack for more than four hours."""
+    writers, stored = new_writers(is_away=lambda: is_failed), list[int]()
 
     async def upload() -> None:
         with writers.sending(PACK_BYTES) as pack:
-            pack.begin()
-            pack.note_sent(PACK_BYTES)
-            pack.await_limit()
+            if is_failed:
+                pack.begin()
+                pack.note_sent(PACK_BYTES)
+                pack.await_limit()
             await trio.sleep(PACK_BYTES / KIB)
             pack.begin()
             stored.append(1)

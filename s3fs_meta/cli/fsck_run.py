@@ -310,6 +310,12 @@ def _pragmas(state: Path) -> Pragmas:
     return Pragmas()
 
 
+async def _check(examined: Examined, plan: CheckPlan, report: Report, front: Front) -> None:
+    """Check the filesystem; a signal can interrupt the parts that block the event loop."""
+    during, clock = interruption.interruptible, SystemClock()
+    await check_filesystem(examined, plan.wanted, report, clock, front.progress, blocking=during)
+
+
 async def check_beside(
     plan: CheckPlan,
     store: ObjectStore,
@@ -331,14 +337,7 @@ async def check_beside(
             )
         facts = superblock_facts(keys.superblock)
         examined = Examined(db, store, keys.keyring, mounted=True, facts=facts)
-        await check_filesystem(
-            examined,
-            plan.wanted,
-            report,
-            SystemClock(),
-            front.progress,
-            blocking=interruption.interruptible,
-        )
+        await _check(examined, plan, report, front)
     finally:
         db.close()
 
@@ -411,14 +410,7 @@ async def _check_alone(
             deep = plan.wanted.deep
             lines = await objects_from_option.mend_packs(source, filesystem, volume.db, deep=deep)
             _note_closed(report, *lines)
-        await check_filesystem(
-            examined,
-            plan.wanted,
-            report,
-            SystemClock(),
-            front.progress,
-            blocking=interruption.interruptible,
-        )
+        await _check(examined, plan, report, front)
         is_checked = True
         if repairs:
             release = await _upload(plan, volume, report, front)

@@ -225,9 +225,8 @@ RECLAIM_IDLE_S: Final = 86_400.0
 RECLAIM_KEYS_MAX: Final = 10_000  # maximum number of objects that one pass deletes
 RECLAIM_PASSES_MAX: Final = 100_000  # maximum number of passes of one command: a billion objects
 RECLAIM_PLANS_MAX: Final = 3  # maximum searches per pass; one is enough unless the bucket was reset
-RECLAIM_PACK_ROWS: Final = (
-    100_000  # maximum pack keys in memory in a search for packs without a row
-)
+# Maximum number of pack keys in memory in a search for packs without a row.
+RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues

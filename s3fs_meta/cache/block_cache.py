@@ -308,7 +308,7 @@ class BlockCache:
             try:
                 self.disk.spend(row.plain_bytes)
                 await trio.to_thread.run_sync(self._files.copy_clean, block, of, row.plain_bytes)
-            except S3fsError:  # also ShortageError
+            except S3fsError:  # no space, or the file cannot be read now
                 continue
             self._arrived(of_row(row))
             self.pinned.pin(of, row.plain_bytes)

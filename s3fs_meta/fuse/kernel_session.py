@@ -51,9 +51,8 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 SUBTYPE: Final = "s3fs-meta"
 # Characters that fsname contains unchanged; a comma would end the option.
 _PRINTABLE: Final = "/:@+~=%._-"
-_SIGNAL_PASSES: Final = (
-    3  # passes of trio's loop until a task receives a signal and cancels another
-)
+# Number of passes of trio's loop until a task receives a signal and cancels another task.
+_SIGNAL_PASSES: Final = 3
 
 
 @dataclass(frozen=True)

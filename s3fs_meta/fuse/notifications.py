@@ -53,6 +53,8 @@ class _Notifications:
         self._changed = threading.Condition()  # guards the next two variables
         self._running = 0
         self._is_stopped = False
+        # Only a lost commit group adds names, at most two for each of its GROUP_OPERATIONS_MAX
+        # operations. The mount then accepts no further changes.
         self._names: queue.SimpleQueue[tuple[Ino, bytes]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 

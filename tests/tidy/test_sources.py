@@ -19,9 +19,8 @@ FUNCTION_LINES_MAX = 70
 TEST_FUNCTION_LINES_MAX = 40
 GLOSSARY_LINES_MIN, GLOSSARY_LINES_MAX = 10, 25
 FOLDER_MODULES_MIN, FOLDER_MODULES_MAX = 3, 15
-ONE_MODULE_PER_COMMAND: Final = (
-    "s3fs_meta/cli"  # the only folder that may have more than FOLDER_MODULES_MAX modules
-)
+# The only folder that may have more than FOLDER_MODULES_MAX modules.
+ONE_MODULE_PER_COMMAND: Final = "s3fs_meta/cli"
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 # The result of these functions refers to their argument, which must be an immutable copy.
 # With a memoryview, CPython 3.10, 3.11 or 3.12.1 may crash in a garbage collection (issue 77894).

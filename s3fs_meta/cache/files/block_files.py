@@ -104,9 +104,8 @@ class BlockFiles:
             return None
         fd = self._open.get(block)
         if fd is None:
-            with contextlib.suppress(
-                LostBlockError, ShortageError
-            ):  # the next read raises it again
+            # The next read raises the error again.
+            with contextlib.suppress(LostBlockError, ShortageError):
                 fd = self._opened(block)
         return fd
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
-from s3fs_meta.errors import FormatError, NoSpaceLeftError
+from s3fs_meta.errors import FormatError, NoSpaceLeftError, StoreUnavailableError
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ObjectKey
 from tests.cache.conftest import CacheBench
@@ -65,6 +66,24 @@ async def test_readers_on_a_full_disk_share_one_download(full: CacheBench) -> No
             nursery.start_soon(lambda: full.cache.fetch(located, for_read=True))
 
     assert [call.method for call in full.store.calls] == ["get_range"]
+    assert full.cache.is_readable(located)
+
+
+async def test_reader_on_a_full_disk_gets_an_error_after_the_read_timeout(
+    full: CacheBench, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A later read downloads the block, because the failed download has ended."""
+    await evicted(full)
+    located = full.located(0)
+    gate = full.store.hold("get_range")
+    began_s = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="read_timeout"):
+        await full.cache.fetch(located, for_read=True)
+    assert trio.current_time() - began_s == 60
+    gate.open()
+
+    await full.cache.fetch(located, for_read=True)
+
     assert full.cache.is_readable(located)
 
 

@@ -5,6 +5,7 @@ from s3fs_meta.limits import GIB, MIB
 from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from tests.cache.conftest import INO, CacheBench
+from tests.descriptors import no_more_files
 
 
 def test_pinned_blocks_leave_cache_space_for_other_content() -> None:
@@ -60,3 +61,23 @@ async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) 
     bench.cache.evictor.evict_bytes(1 << 60)
 
     assert bench.cache.index.get(block) is None
+
+
+async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
+    bench: CacheBench,
+) -> None:
+    """A lack of open files does not stop the batch; the block is downloaded later."""
+    for index in (0, 1):
+        bench.write(index, b"content")
+        await bench.upload(index)
+    replaced, kept = bench.located(0), bench.located(1)
+    await bench.cache.evictor.drop([kept.block])
+    bench.cache.pinned.set_roots([INO])
+    bench.cache.pinned.note_duplicate(replaced.block, INO, kept.block)
+    bench.files.let_go([replaced.block])
+
+    with no_more_files():
+        await bench.cache.keep_duplicates()
+
+    assert kept.block not in bench.cache.index
+    assert bench.cache.read_local(replaced, 0, 7) == b"content"

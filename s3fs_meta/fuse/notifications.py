@@ -46,7 +46,7 @@ class Stop(enum.Enum):
     BLOCKED = "a notification is still blocked, so the session must not be freed"
 
 
-class _Notifications:
+class Notifications:
     """The running notifications, and a thread for those that no task waits for."""
 
     def __init__(self) -> None:
@@ -87,23 +87,44 @@ class _Notifications:
         while True:
             invalidate_name(*self._names.get())
 
-    def stop(self) -> None:
-        """Refuse further notifications."""
+    async def stop(
+        self,
+        abort: Callable[[], None],
+        *,
+        running_s: float = _RUNNING_S_MAX,
+        blocked_s: float = CLEANUP_S_MAX,
+    ) -> Stop:
+        """Refuse further notifications, and return how the running notifications stopped.
+
+        Args:
+            abort: aborts the connection to the kernel. It is called in a thread.
+            running_s: time until a running notification counts as blocked.
+            blocked_s: time limit for *abort*, and for a blocked notification after it.
+        """
         with self._changed:
             self._is_stopped = True
+        if self._wait(0.0) or await _in_own_thread(self._wait, running_s):
+            return Stop.QUIET
+        _log.warning(
+            "the kernel blocks a notification, because a request for the same directory is"
+            " unanswered: aborting the connection"
+        )
+        with trio.move_on_after(blocked_s):
+            await _in_own_thread(abort)
+        return Stop.ABORTED if await _in_own_thread(self._wait, blocked_s) else Stop.BLOCKED
 
     def resume(self) -> None:
         """Allow notifications again, for the next session."""
         with self._changed:
             self._is_stopped = False
 
-    def wait(self, limit_s: float) -> bool:
+    def _wait(self, limit_s: float) -> bool:
         """Return whether all running notifications end within *limit_s*. The call blocks."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, limit_s)
 
 
-_notifications: Final = _Notifications()
+_notifications: Final = Notifications()
 
 
 def invalidate_inode(ino: Ino, *, attr_only: bool) -> None:
@@ -161,25 +182,12 @@ async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
     Yields:
         How the notifications stopped.
     """
-    _notifications.stop()
     try:
         with trio.CancelScope(shield=True):
-            outcome = Stop.QUIET
-            if not (_notifications.wait(0.0) or await _wait(_RUNNING_S_MAX)):
-                _log.warning(
-                    "the kernel blocks a notification, because a request for the same directory is"
-                    " unanswered: aborting the connection"
-                )
-                with trio.move_on_after(CLEANUP_S_MAX):
-                    await _in_own_thread(abort)
-                outcome = Stop.ABORTED if await _wait(CLEANUP_S_MAX) else Stop.BLOCKED
+            outcome = await _notifications.stop(abort)
         yield outcome
     finally:
         _notifications.resume()
-
-
-async def _wait(limit_s: float) -> bool:
-    return await _in_own_thread(_notifications.wait, limit_s)
 
 
 async def _in_own_thread(function: Callable[..., _T], *arguments: float) -> _T:

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing_extensions import override
 from s3fs_meta.fs.write_gate import Invalidations
 from s3fs_meta.fuse import kernel_cache, kernel_session
 from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.notifications import Notifications, Stop
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import no_free_thread, opened, until_ready
@@ -30,6 +33,52 @@ class Unanswered(Operations):
         """Wait until the session is cancelled."""
         self.waits = True
         await trio.sleep_forever()
+
+
+@contextlib.contextmanager
+def blocked_thread(notifications: Notifications, until_set: threading.Event) -> Iterator[None]:
+    """Let a thread send a notification that the kernel blocks until the event is set."""
+    begun = threading.Event()
+
+    def send() -> None:
+        with notifications.counted():
+            begun.set()
+            until_set.wait(WAIT_S_MAX)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert begun.wait(WAIT_S_MAX)
+    try:
+        yield
+    finally:
+        until_set.set()
+        thread.join(WAIT_S_MAX)
+
+
+async def test_notification_that_the_abort_unblocks_is_waited_for() -> None:
+    notifications, aborted = Notifications(), threading.Event()
+    with blocked_thread(notifications, aborted):
+        assert await notifications.stop(aborted.set, running_s=0.01) is Stop.ABORTED
+
+
+async def test_notification_that_stays_blocked_is_reported() -> None:
+    """The session must then not be freed, because the notification still uses it."""
+    notifications = Notifications()
+    with blocked_thread(notifications, threading.Event()):
+        outcome = await notifications.stop(lambda: None, running_s=0.01, blocked_s=0.01)
+    assert outcome is Stop.BLOCKED
+
+
+async def test_notification_is_refused_until_the_next_session() -> None:
+    notifications = Notifications()
+    assert await notifications.stop(lambda: None) is Stop.QUIET
+    with pytest.raises(OSError, match="the session is being closed"), notifications.counted():
+        raise AssertionError("not reached")
+
+    notifications.resume()
+
+    with notifications.counted():
+        pass
 
 
 def is_a_thread_blocked() -> bool:

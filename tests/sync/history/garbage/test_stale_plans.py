@@ -115,6 +115,39 @@ async def test_packs_condemned_before_a_reset_of_the_bucket_are_usable_again(pow
             )
 
 
+async def test_pack_with_a_sent_delete_stays_condemned_after_a_reset_of_the_bucket(
+    power: Power,
+) -> None:
+    """The store may have deleted the object although no reply arrived."""
+    await power.retain(0)
+    faulty, condemned = FaultyStore(power.store), list[PackId]()
+
+    def hook(step: str) -> None:
+        if step == "packs condemned" and not condemned:
+            condemned.extend(pack for pack, _key in packs.condemned(session.db))
+            faulty.fail("delete", StoreUnavailableError("pack", 1, 0.0, "away"))
+
+    async with power.session("a", tasks=False, hook=hook, store=faulty) as session:
+        ino = write_file(session, b"past" * 5000)
+        await session.flush()
+        remove_file(session, ino)
+        await make_images(session, 2)
+        older = dict(power.store.objects)
+        await make_images(session, 3)
+        with pytest.raises(StoreUnavailableError):
+            await session.reclaimer.reclaim_all()
+        power.store.objects.clear()
+        power.store.objects.update(older)
+        write_file(session, b"after the reset")
+        await session.flush()
+        await session.reclaimer.reclaim_all()
+
+        assert len(condemned) == 1
+        row = packs.find(session.db, condemned[0])
+        assert row is not None
+        assert row.state is PackState.CONDEMNED
+
+
 async def _restored(power: Power, session: Session) -> Database:
     target = power.home / "restored.db"
     opened = session.volume

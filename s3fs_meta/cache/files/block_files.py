@@ -23,7 +23,7 @@ from s3fs_meta import sync_failures
 from s3fs_meta.cache.files.file_syncs import start_write_back, sync_files
 from s3fs_meta.cache.files.files_ahead import FilesAhead
 from s3fs_meta.cache.files.lost_pages import first_lost_byte
-from s3fs_meta.cache.files.open_blocks import OpenBlocks, WrittenBlocks
+from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS, OpenBlocks, WrittenBlocks
 from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, ShortageError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
@@ -35,7 +35,7 @@ from s3fs_meta.state_paths import is_unfinished, unfinished
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 # Errors that say nothing about the file: the process has too many open files, or the machine has.
-_SHORTAGE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_SHORTAGE_ERRNOS: Final = NO_DESCRIPTOR_ERRNOS | {errno.ENOMEM}
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -401,8 +401,8 @@ class BlockFiles:
                 sync_files(list(self._open_files(blocks, opened)))
                 self._directory.sync_parents(_name(block) for block in blocks if block not in named)
             except OSError as exc:
-                # No sync reports these errors, only open(2). syncfs(2) opens no file.
-                if exc.errno not in {errno.EMFILE, errno.ENFILE}:
+                # syncfs(2) opens no file.
+                if exc.errno not in NO_DESCRIPTOR_ERRNOS:
                     raise
                 is_short = True
             if self._written.need_syncfs() or is_short:

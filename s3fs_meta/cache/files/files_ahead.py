@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
 from s3fs_meta.model import BlockId
@@ -79,16 +80,24 @@ class FilesAhead:
             return
         first = max(self._fds, default=numbers.next_block() + FILES_AHEAD_MARGIN - 1) + 1
         made: dict[int, int] = {}
-        wanted = range(first, first + FILES_AHEAD)
+        wanted, are_named = range(first, first + FILES_AHEAD), False
         try:
             # A cancellation at this point would lose the descriptors of created files.
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._make, wanted, made)
+                are_named = await trio.to_thread.run_sync(self._make, wanted, made)
         finally:
             self._fds.update(made)
+        if not are_named:
+            self._drop_passed(numbers)
+            self._discard([number for number in made if number in self._fds])
 
-    def _make(self, numbers: Iterable[int], made: dict[int, int]) -> None:
-        """Make files and their names durable; add their descriptors to *made*. Runs in a thread."""
+    def _make(self, numbers: Iterable[int], made: dict[int, int]) -> bool:
+        """Make files and their names durable; add their descriptors to *made*. Runs in a thread.
+
+        Returns:
+            False if no directory could be opened to sync the names, for lack of descriptors. The
+            caller then removes the files, so that other work finds free descriptors.
+        """
         try:
             for number in numbers:
                 # Keep an existing file, which is left over from a commit group that a crash undid.
@@ -96,7 +105,13 @@ class FilesAhead:
                     made[number] = self._directory.open(f"{number:x}", _NEW)
         except OSError as exc:
             _log.info("cannot create block files in advance; each block creates its own: %s", exc)
-        self._directory.sync_parents(f"{number:x}" for number in made)
+        try:
+            self._directory.sync_parents(f"{number:x}" for number in made)
+        except OSError as exc:
+            if exc.errno not in NO_DESCRIPTOR_ERRNOS:
+                raise
+            return False
+        return True
 
     def _drop_passed(self, numbers: Numbers) -> None:
         """Close the files for block numbers that were assigned; remove the unused files."""

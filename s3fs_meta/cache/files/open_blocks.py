@@ -5,14 +5,19 @@ Does not know: paths, the content of the files, rows.
 """
 
 import contextlib
+import errno
 import os
 import resource
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from s3fs_meta.limits import OPEN_BLOCKS_MAX
 from s3fs_meta.model import BlockId
+
+# Errors of open(2): the process or the machine has too many open files. No sync reports them.
+NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class OpenBlocks:

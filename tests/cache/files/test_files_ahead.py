@@ -1,5 +1,6 @@
 """Block files that are created in advance, before blocks need them."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,33 @@ async def test_blocks_can_be_created_if_creation_of_files_in_advance_fails(
             assert not blocks.create()
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(0.001)
+        blocks.create()
+        await blocks.until_made()
+    assert set(blocks.files.numbers()) == blocks.cached
+
+
+async def test_creation_of_files_in_advance_keeps_no_descriptor_if_none_is_free(
+    blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory cannot be opened for a sync, but this does not count as a failed disk."""
+    real = os.open
+    made: list[str] = []
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if len(made) == 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if flags & os.O_EXCL:
+            made.append(path)
+        return real(path, flags, mode)
+
+    async with running(blocks.run):
+        monkeypatch.setattr(os, "open", refuse)
+        blocks.create()
+        await until(lambda: len(made) == 3)
+        await until(lambda: set(blocks.files.numbers()) == blocks.cached)
+        monkeypatch.undo()
+        assert not len(blocks.files.ahead)
+
         blocks.create()
         await blocks.until_made()
     assert set(blocks.files.numbers()) == blocks.cached

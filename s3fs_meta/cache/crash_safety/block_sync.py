@@ -12,6 +12,7 @@ Design: docs/design/durability.md, "From write to fsync" and "The intent log".
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -22,6 +23,7 @@ from s3fs_meta.cache.crash_safety.recovery import KnownCopies
 from s3fs_meta.cache.crash_safety.unlogged import UnloggedRanges
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.files.early_write_back import EarlyWriteBack
+from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.disk_full import NO_ROOM_ERRNOS
@@ -32,6 +34,9 @@ from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
+
+# Errors after which there is no log until a later fsync requests it again. The disk has not failed.
+_NO_LOG_ERRNOS: Final = NO_ROOM_ERRNOS | NO_DESCRIPTOR_ERRNOS
 
 
 class BlockSync:
@@ -195,8 +200,8 @@ class BlockSync:
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
         """Create the log of this epoch, so that later calls of ``log_writes`` can use it.
 
-        If the disk has no room for the log, or the database has no epoch, no log is created. Then
-        each fsync syncs the block files.
+        If the disk has no room for the log, no file can be opened, or the database has no epoch, no
+        log is created. Then each fsync syncs the block files.
 
         Raises:
             OSError: the disk failed.
@@ -209,7 +214,7 @@ class BlockSync:
         try:
             await trio.to_thread.run_sync(self._prepare, log)
         except OSError as exc:
-            if exc.errno not in NO_ROOM_ERRNOS:
+            if exc.errno not in _NO_LOG_ERRNOS:
                 raise
             why = exc.strerror
             _log.info("cannot create the intent log, so each fsync syncs block files: %s", why)
@@ -220,7 +225,7 @@ class BlockSync:
         try:
             log.prepare()
         except OSError as exc:
-            if exc.errno in NO_ROOM_ERRNOS:
+            if exc.errno in _NO_LOG_ERRNOS:
                 raise
             with self._files.syncing():
                 raise

@@ -319,3 +319,17 @@ async def test_mount_runs_without_an_intent_log_if_the_disk_is_full(
 async def test_no_intent_log_is_created_for_local_state_without_an_epoch(bench: CacheBench) -> None:
     await bench.cache.block_sync.prepare_log()
     assert not (bench.files.root / NAME).exists()
+
+
+async def test_lack_of_descriptors_only_postpones_the_intent_log(bench: CacheBench) -> None:
+    """A lack of open files does not count as a failed disk, so later syncs succeed."""
+    bench.db.begin_local()
+    local_state.put(bench.db, "epoch", "3")
+    with no_more_files():
+        await bench.cache.block_sync.prepare_log()
+    bench.write(0, b"content")
+    assert not await bench.log_writes()
+
+    await bench.prepare_log(64 * KIB)
+    bench.write(1, b"content")
+    assert await bench.log_writes()

@@ -215,10 +215,22 @@ class Durability:
             await self.sync()
             await self._cache.settle(uploaded, doomed)
             if self._db.wal_bytes > WAL_BYTES_MAX:
-                try:
-                    await trio.to_thread.run_sync(self._db.checkpoint)
-                finally:
-                    self._notice_log()
+                await self._shorten_log()
+
+    async def _shorten_log(self) -> None:
+        """Copy the write-ahead log into the database; if this fails, the log only grows.
+
+        Raises:
+            DatabaseError: a sync of the log failed, so all later syncs fail, too.
+        """
+        try:
+            await trio.to_thread.run_sync(self._db.checkpoint)
+        except DatabaseError as exc:
+            if self._db.wal is None or self._db.wal.failure:
+                raise
+            _log.warning("the checkpoint failed; the next background sync retries it: %s", exc)
+        finally:
+            self._notice_log()
 
     async def sync(self, *, data_only: bool = False, may_log: bool = False) -> None:
         """Make every operation before this call durable: first the content of files, then rows.

@@ -12,12 +12,14 @@ import pytest
 import trio
 
 from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import MIB, WAL_BYTES_MAX
 from s3fs_meta.meta.db import wal
-from s3fs_meta.meta.tables import cached_blocks
+from s3fs_meta.meta.tables import cached_blocks, local_state
 from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync import durability
 from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.descriptors import no_more_files
 from tests.faults import raising
 from tests.polling import until
 from tests.sync.conftest import Power, write_file
@@ -41,6 +43,22 @@ async def test_failed_checkpoint_turns_the_mount_read_only(
             assert session.status.state is MountState.DEGRADED
             with pytest.raises(DatabaseError, match="checkpoint failed"):
                 await session.durability.sync_file(ino)
+
+
+async def test_checkpoint_without_descriptors_leaves_the_mount_writable(power: Power) -> None:
+    """A checkpoint opens the database again. If it cannot, the log only grows."""
+    async with power.session("a", tasks=False) as session:
+        await session.durability.sync_all()
+        session.db.begin_local()
+        large = {f"large {number}": "x" * MIB for number in range(WAL_BYTES_MAX // MIB + 1)}
+        local_state.put_all(session.db, large)
+        with no_more_files():
+            await session.durability.sync_all()
+
+        assert session.status.state is MountState.SERVING
+        assert session.db.wal_uncopied_bytes > WAL_BYTES_MAX
+        await session.durability.sync_all()
+        assert session.db.wal_uncopied_bytes == 0
 
 
 async def test_failed_restart_of_the_wal_turns_the_mount_read_only(

@@ -67,8 +67,9 @@ class Sealer:
                 return []
             await self._seal(ripe)
             chosen = self._waiting()
+        batch = [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
         self._in_flight.update(chosen)
-        return [Sealed(*row) for row in cached_blocks.sealed_rows(self._db, chosen)]
+        return batch
 
     def release(self, batch: Iterable[Sealed]) -> None:
         """Allow other batches to take the blocks of a batch. Never yields to other tasks."""

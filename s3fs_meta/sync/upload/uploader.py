@@ -183,7 +183,7 @@ class Uploader:
         If the only copy of a block is lost, the cut records the block as lost.
 
         Raises:
-            S3fsError, OSError: a batch failed; its blocks stay sealed.
+            S3fsError, OSError: a batch failed or could not be chosen; its blocks stay sealed.
         """
         self._failures.clear()
         failure: S3fsError | OSError | None = None
@@ -195,7 +195,11 @@ class Uploader:
                     failure = self._failures.pop()
                     break
                 landed = self._landed
-                batch = await self.sealer.next_batch(0.0)
+                try:
+                    batch = await self.sealer.next_batch(0.0)
+                except (S3fsError, OSError) as exc:
+                    failure = exc  # the nursery would raise an exception group
+                    break
                 if batch:
                     await self.acquire(batch)
                     nursery.start_soon(self.ship_and_release, batch)

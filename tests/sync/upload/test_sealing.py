@@ -2,14 +2,18 @@
 
 import itertools
 
+import apsw
 import pytest
 import trio
 from trio.testing import MockClock
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import LOOP_SLICE_ROWS, SEAL_AGE_S, SEAL_LINGER_S
-from s3fs_meta.model import BlockState
+from s3fs_meta.model import BlockId, BlockState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
+from s3fs_meta.sync.upload.cut import Cut
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, remove_file, write_file
 from tests.tasks import running
 
@@ -77,3 +81,21 @@ async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> 
         assert not [key for key in power.store.objects if key.startswith("pack/")]
         assert session.uploader.pending == 0
         assert session.db.one("SELECT count(*) FROM blocks") == (0,)
+
+
+async def test_flush_uploads_blocks_whose_rows_could_not_be_read_earlier(power: Power) -> None:
+    """The first upload raises the error of the database, and its blocks stay available."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        sealer = session.uploader.sealer
+        sealer.release(await sealer.next_batch(0.0))
+        session.db.commit()
+        cut = Cut(set(session.cache.index.sealed), BlockId(session.db.counters.next_block))
+        session.db.connection.authorizer = lambda *_: apsw.SQLITE_DENY
+        with pytest.raises(DatabaseError):
+            await session.uploader.drain(cut)
+        session.db.connection.authorizer = None
+
+        with trio.fail_after(WAIT_S_MAX):
+            await session.flush()
+        assert session.uploader.pending == 0

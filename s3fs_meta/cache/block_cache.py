@@ -186,7 +186,7 @@ class BlockCache:
         the block is then ``is_readable``, but not cached.
 
         Raises:
-            NoSpaceLeftError: the disk has only its reserve left, and *for_read* is false.
+            NoSpaceLeftError: the disk has no room for the block, and *for_read* is false.
             StoreError: the store was unavailable until the read timeout.
             CorruptionError: the block in the store is corrupt.
 
@@ -200,14 +200,12 @@ class BlockCache:
         object_key = packs.object_key(self._db, located.pack)
         try:
             self.disk.spend(located.plain_bytes)
-        except NoSpaceLeftError:
+            await self.evictor.evict(located.plain_bytes)
+            await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
+        except NoSpaceLeftError:  # free space does not show quotas and a lack of inodes
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)
-            return
-        self.fetcher.uncached.clear()
-        await self.evictor.evict(located.plain_bytes)
-        await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
         """Return the neighbours to fetch with a small block, as many as fit into the cache.

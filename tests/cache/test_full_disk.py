@@ -1,5 +1,7 @@
 """Reading blocks that are not cached while the disk has only its reserve left."""
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ObjectKey
 from tests.cache.conftest import CacheBench
 from tests.damage import flipped
+from tests.faults import raising
 
 CONTENT = b"abc" * 100
 
@@ -44,6 +47,22 @@ async def test_reader_on_a_full_disk_gets_a_block_without_a_cache_file(full: Cac
     assert not full.cache.is_local(located)
     assert cached_blocks.get(full.db, located.block) is None
     assert full.files.size(located.block) is None
+
+
+async def test_readers_get_blocks_whose_cache_files_a_quota_refuses(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The free space of the disk shows neither quotas nor a lack of inodes."""
+    contents = await bench.store_evicted(2, 300)
+    wanted = [bench.located(0), bench.located(1)]
+    monkeypatch.setattr(os, "write", raising(OSError(errno.EDQUOT, "Disk quota exceeded")))
+
+    for located in wanted:
+        await bench.cache.fetch(located, for_read=True)
+
+    assert [bench.cache.read_local(located, 0, 300) for located in wanted] == contents
+    with pytest.raises(NoSpaceLeftError):
+        await bench.cache.fetch(wanted[0])
 
 
 async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:

@@ -9,7 +9,8 @@ One request may fetch a block and its neighbours; their readers wait for it. If 
 corrupt, its reader sees no error, and fetches the block alone.
 A *run* is a read-ahead of adjacent blocks. The limit on fetches does not apply to runs, because
 their caller limits their number.
-If the disk is full, a reader fetches a block into memory only (``fetch_uncached``).
+If the disk is full, a reader fetches a block into memory only (``fetch_uncached``). This memory is
+freed when the disk has room for the file of a block again.
 A fetch first waits for the download limit; then the timeout of its readers begins. For a run, the
 caller (``block_cache``) waits before the run begins, so that no reader waits for the limit.
 """
@@ -306,6 +307,7 @@ class Fetcher:
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
             self._arrived(located)
+            self.uncached.clear()  # the disk has room again
             scope.deadline = math.inf
             for piece in slices(neighbours):
                 unpacked = await trio.to_thread.run_sync(

@@ -133,10 +133,8 @@ class Operations(pyfuse3.Operations):
         return entry
 
     def may_be_special(self, parent: Ino, name: bytes) -> bool:
-        """Return whether a name without a row may be the barrier or a past point in time."""
-        if parent == ROOT_INO:
-            return name in (self.barrier.name, self.past.name)
-        return parent >= PAST_INO_MIN
+        """Return whether a name without a row is the barrier or the directory of points in time."""
+        return parent == ROOT_INO and name in (self.barrier.name, self.past.name)
 
     # --- requests for names --------------------------------------------------------------------
 
@@ -146,6 +144,8 @@ class Operations(pyfuse3.Operations):
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
         """Reply with the inode of a name, or with its absence; the kernel caches both replies."""
+        if parent >= PAST_INO_MIN:
+            return self.past.lookup(parent, name)
         found = self._fs.lookup(parent, name)
         if found is None:
             if parent == ROOT_INO:
@@ -153,8 +153,6 @@ class Operations(pyfuse3.Operations):
                     return self.barrier.entry
                 if name == self.past.name:
                     return self.past.top()
-            elif parent >= PAST_INO_MIN:
-                return self.past.lookup(parent, name)
             return self.converter.no_entry
         entry = self._entry(found)
         self._count(found.ino)

@@ -227,3 +227,22 @@ def test_file_handle_of_a_snapshot_file_is_refused_by_the_next_mount(
     assert (past / "txg=3" / "f").read_bytes() == b"second"
     with refused(errno.ESTALE):
         handle.open(mounted.mountpoint)
+
+
+def test_file_handle_of_a_snapshot_file_opens_the_file_if_the_kernel_has_not_cached_it(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """For such a handle, the kernel sends a lookup of ".", and for a directory also of ".."."""
+    folder = mounted.mountpoint / "d"
+    folder.mkdir()
+    (folder / "f").write_bytes(b"first")
+    txg = json.loads(program.ok("flush", mounted.mountpoint, "--json"))["txg"]
+    past = mounted.mountpoint / ".snapshots" / f"txg={txg}"
+    file, directory = _Handle.of(past / "d" / "f"), _Handle.of(past / "d")
+
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+    past.stat()  # the first point in time of a mount always gets the same inode numbers
+
+    assert file.read(mounted.mountpoint) == b"first"
+    assert directory.path(mounted.mountpoint) == str(past / "d")

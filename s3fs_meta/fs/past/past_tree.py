@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from s3fs_meta.errors import (
+    NameTooLongError,
     NeedsDirectoryError,
     NoAttributeError,
     NoInodeError,
@@ -26,6 +27,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
 from s3fs_meta.fs.xattrs import CAPABILITY, visible_to
 from s3fs_meta.limits import (
+    NAME_BYTES_MAX,
     PAST_CACHED_BYTES_MAX,
     PAST_DOWNLOADS_MAX,
     PAST_INO_BITS,
@@ -94,8 +96,11 @@ class PastTree:
 
         Raises:
             NoInodeError: the directory is unknown.
+            NameTooLongError: the name is longer than NAME_BYTES_MAX.
             StoreError, PastUnavailableError: the point in time cannot be read.
         """
+        if len(name) > NAME_BYTES_MAX:
+            raise NameTooLongError(len(name))
         if parent == PAST_TOP_INO:
             return await self._point(name)
         txg, ino = self._place(parent)

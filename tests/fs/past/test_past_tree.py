@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from s3fs_meta.errors import NoInodeError, PastUnavailableError
+from s3fs_meta.errors import NameTooLongError, NoInodeError, PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.limits import (
@@ -85,6 +85,18 @@ async def test_inode_number_of_a_past_file_stays_the_same_until_unmount(
                 await tree.getattr(Ino(wrong))
         with pytest.raises(NoInodeError):
             await tree.getattr(Ino(roots[0].ino + 500))
+
+
+async def test_name_of_more_than_255_bytes_is_refused_in_the_past(
+    plain: Power, tmp_path: Path
+) -> None:
+    async with plain.session(tasks=False) as session:
+        txg = await named(session, b"f", b"x")
+        tree = tree_of(session, tmp_path)
+        root = await found(tree, PAST_TOP_INO, b"txg=%d" % txg)
+        for parent in (PAST_TOP_INO, root.ino):
+            with pytest.raises(NameTooLongError):
+                await tree.lookup(parent, b"n" * 256)
 
 
 async def test_inode_number_too_large_for_a_past_tree_is_refused(

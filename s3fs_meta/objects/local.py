@@ -92,6 +92,8 @@ _TRANSIENT: Final = frozenset(
 )
 # Errors of a path that does not exist, or that is too long to be a key.
 _UNREACHABLE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+# Errors of a change on a read-only disk, or without write permission.
+_NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _ADVICE: Final = {
     errno.EACCES: "check the owner and the permissions of the directory",
     errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
@@ -141,7 +143,7 @@ class LocalStore:
         self._lock_fd: int | None = None
         self._lock_fd_guard = threading.Lock()
         if not probe_only and has_lock:
-            self._translated(UNFINISHED, partial(self._take_lock, os.O_RDONLY))
+            self._translated(UNFINISHED, partial(self._take_lock, 0))
 
     @property
     def url(self) -> str:
@@ -411,12 +413,12 @@ class LocalStore:
             if self._lock_fd is None:
                 with contextlib.suppress(FileExistsError):
                     self._unfinished.mkdir(DIRECTORY_MODE)
-                self._take_lock(os.O_RDWR | os.O_CREAT)
+                self._take_lock(os.O_CREAT)
 
     def _take_lock(self, flags: int) -> None:
-        fd = os.open(self._unfinished / LOCK, flags | os.O_CLOEXEC, FILE_MODE)
+        fd = _open_lock(self._unfinished / LOCK, flags)
         try:
-            if can_lock(fd):  # the lock is free: no other store is open
+            if _is_free(fd):
                 with _suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)
@@ -470,8 +472,31 @@ def _suppress_read_only() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        if exc.errno not in _NOT_WRITABLE:
             raise
+
+
+def _open_lock(path: Path, flags: int) -> int:
+    """Open a lock file, for writing if possible: on NFS, only then can its lock be exclusive.
+
+    Source: flock(2), "NFS details".
+    """
+    try:
+        return os.open(path, os.O_RDWR | flags | os.O_CLOEXEC, FILE_MODE)
+    except OSError as exc:
+        if flags & os.O_CREAT or exc.errno not in _NOT_WRITABLE:
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _is_free(fd: int) -> bool:
+    """Make a lock exclusive, if no other store is open; return whether this succeeded."""
+    try:
+        return can_lock(fd)
+    except OSError as exc:
+        if exc.errno != errno.EBADF:
+            raise
+        return False  # the disk is a read-only NFS mount, so no leftovers can be removed
 
 
 def _check_key(key: str) -> None:

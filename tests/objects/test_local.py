@@ -370,6 +370,47 @@ async def test_store_opened_for_reading_does_not_change_its_directory(root: Path
     assert tree(root) == before
 
 
+# --- locks on a network disk ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def nfs_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the exclusive lock of a file that is open only for reading, as NFS does (flock(2))."""
+    flock = fcntl.flock
+
+    def refusing(fd: int, operation: int) -> None:
+        is_read_only = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        if operation & fcntl.LOCK_EX and is_read_only:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+
+
+@pytest.mark.usefixtures("nfs_locks")
+async def test_opening_a_store_on_nfs_removes_leftovers_of_a_crash(root: Path) -> None:
+    await leave_as_after_a_crash(root)
+
+    store = LocalStore(root)
+
+    assert tree(root) == ["pack", "pack/3f", "pack/3f/7-9a", "tmp"]
+    await store.close()
+
+
+@pytest.mark.mount
+@pytest.mark.usefixtures("nfs_locks")
+async def test_store_on_a_read_only_nfs_mount_can_be_read(small_disk: Path) -> None:
+    await leave_as_after_a_crash(small_disk)
+    before = tree(small_disk)
+    await _remount_read_only(small_disk)
+
+    store = LocalStore(small_disk)
+
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
+    assert tree(small_disk) == before
+    await store.close()
+
+
 # --- concurrent processes ------------------------------------------------------------------------
 
 _COUNT = """

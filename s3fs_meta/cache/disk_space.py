@@ -63,6 +63,21 @@ class DiskSpace:
         if self._granted_bytes < 0:
             self._measure(size_bytes)
 
+    def can_spend(self, size_bytes: int = OPERATION_DISK_BYTES) -> bool:
+        """Subtract the bytes of an optional write from the budget, but evict no block for it.
+
+        Returns:
+            False if the write would use the reserve; then the caller must not write.
+        """
+        if self._granted_bytes >= size_bytes:
+            self._granted_bytes -= size_bytes
+            return True
+        spare = self.unheld_bytes()
+        if spare < size_bytes:
+            return False
+        self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
+        return True
+
     @contextlib.contextmanager
     def holding(self, path: Path, size_bytes: int) -> Iterator[None]:
         """Reserve space for a file that a thread writes while operations continue.

@@ -190,7 +190,10 @@ class AttributeStore:
             xattrs.set(self._db, ino, acl.ACCESS, acl.encode(entries))
 
     def accessed(self, attributes: Attributes) -> None:
-        """Set the atime of an inode that was read, if the mount option for atime requires it."""
+        """Set the atime of an inode that was read, if the mount option for atime requires it.
+
+        While the disk is full, no atime is stored.
+        """
         status = self._status
         if self._policy is AccessTime.NEVER or not status.writable or status.kernel_read_only:
             return
@@ -198,7 +201,8 @@ class AttributeStore:
         if attributes is self._not_due and monotonic_s < self._not_due_until_s:
             return
         now_ns = self._now_ns()
-        if attributes.flags & _KEEPS_TIMES or not access_time_due(self._policy, attributes, now_ns):
+        is_due = access_time_due(self._policy, attributes, now_ns)
+        if attributes.flags & _KEEPS_TIMES or not (is_due and self._changes.may_note_access()):
             self._not_due, self._not_due_until_s = attributes, monotonic_s + _NOT_DUE_S
             return
         self._db.begin(times_only=True)

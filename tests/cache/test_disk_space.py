@@ -61,6 +61,19 @@ def test_clean_blocks_are_evicted_before_any_write_is_refused(tmp_path: Path) ->
     assert disk.spare >= 1000
 
 
+def test_optional_write_evicts_no_block_and_is_refused_on_a_full_disk(tmp_path: Path) -> None:
+    evicted: list[int] = []
+    disk = MeasuredDisk(tmp_path, 100, evicted.append)
+
+    assert disk.can_spend(100)
+    assert not disk.can_spend(101)
+    disk.spare = 1 << 40
+    assert all(disk.can_spend(DISK_CHECK_BYTES // 200) for _ in range(100))
+
+    assert disk.looks == 3
+    assert evicted == []
+
+
 def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path) -> None:
     """Eviction removes files on the event loop, so it must not remove many at once."""
     asked: list[int] = []

@@ -135,6 +135,28 @@ def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
     assert_kept(tight, program, expected)
 
 
+def test_mount_stays_writable_if_many_files_are_read_on_a_full_disk(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """The access times of 6,000 symbolic links do not fit into the remaining space of the log."""
+    mnt = tight.mountpoint
+    links = [mnt / f"d{number % 40}" / f"l{number}" for number in range(6000)]
+    for number in range(40):
+        (mnt / f"d{number}").mkdir()
+    for link in links:
+        link.symlink_to("target")
+    program.ok("umount", mnt)  # empties the kernel's cache, too
+    program.ok("mount", tight.url, mnt)
+    leave(small_disk, 0)
+
+    assert {link.readlink() for link in links} == {Path("target")}
+
+    (small_disk / "foreign").unlink()
+    (mnt / "new").write_bytes(b"content")
+    program.ok("flush", mnt)
+    assert program.status(mnt)["state"] == "serving"
+
+
 def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: QuickProgram) -> None:
     """More data than the local disk can hold may be written, because clean blocks are evicted."""
     expected = {}

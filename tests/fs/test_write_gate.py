@@ -6,8 +6,9 @@ from s3fs_meta.errors import NoSpaceLeftError, ReadOnlyStateError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
-from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX, MIB
+from s3fs_meta.model import ROOT_INO, AccessTime
+from s3fs_meta.options.settings import FilesystemOptions
 from tests.fs.conftest import ROOT, Volume, make_directory, make_file
 
 
@@ -44,6 +45,28 @@ async def test_files_can_be_removed_on_a_full_disk(
     fill(volume, monkeypatch, -DISK_RESERVE_BYTES)
     with pytest.raises(NoSpaceLeftError):
         fs.namespace.unlink(ROOT_INO, b"g")
+
+
+async def test_reads_on_a_full_disk_store_no_access_times(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of many access times would use up the reserve, so that SQLite loses a group."""
+    async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
+        file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
+        await fs.write(file, 0, b"content")
+        volume.commit()
+        before = [fs.getattr(ino) for ino in (file, directory)]
+        volume.clock.later()
+
+        fill(volume, monkeypatch, 0)
+        assert await fs.read(file, 0, 7) == b"content"
+        fs.open_directory(directory)
+        assert not fs.db.in_group
+        assert [fs.getattr(ino) for ino in (file, directory)] == before
+
+        fill(volume, monkeypatch, MIB)
+        await fs.read(file, 0, 7)
+        assert fs.getattr(file).atime_ns == volume.clock.time_ns
 
 
 async def test_every_change_of_a_fenced_filesystem_is_refused(

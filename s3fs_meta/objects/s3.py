@@ -11,6 +11,7 @@ these bytes are immutable.
 
 import io
 import logging
+import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -95,6 +96,8 @@ _CLASSES: Final = {
 _LISTED_BYTES_MAX: Final = (1 << 63) - 1
 _DOCUMENTS: Final = ("text/", "application/xml")  # types of web pages and of errors
 _IF_FREE: Final = {"IfNoneMatch": "*"}
+# The length of an object in a Content-Range header; int() refuses longer and other numbers.
+_LENGTH: Final = re.compile("[0-9]{1,19}")
 
 
 class _Page(NamedTuple):
@@ -522,7 +525,7 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
         TransientStoreError: the response has a different range.
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
-    if total.isdigit() and int(total) < stop:
+    if _LENGTH.fullmatch(total) and int(total) < stop:
         raise FormatError(key, f"the object has only {total} bytes; the read ends at {stop}")
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"

@@ -108,6 +108,8 @@ async def test_truncated_response_is_retried(proxy: S3Double, real_store: S3Stor
         ("bytes 0-9/100", b"01234"),  # fewer bytes than in the header Content-Range
         ("bytes 5-14/100", b"0123456789"),  # a byte range other than the requested range
         ("", b"0123456789"),  # the complete object, as from a server that ignores ranges
+        ("bytes 0-4/\xb2", b"01234"),  # a length that is a digit of Unicode, but no number
+        (f"bytes 0-4/{'9' * 5000}", b"01234"),  # a length that Python does not convert
     ],
 )
 async def test_response_with_a_wrong_byte_range_is_a_transient_error(

@@ -147,11 +147,11 @@ class AttributeStore:
         if has_times_only:
             if before.nlink or self._are_shown_later(before, wanted):
                 self._changes.begin(ino, times_only=True)
-                inodes.replace(self._db, after)
+                return inodes.replace(self._db, after)
             return after
         require_unprotected(before)
         self._changes.begin(ino)
-        inodes.replace(self._db, after)
+        after = inodes.replace(self._db, after)
         if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
             self._chmod_acl(ino, after.mode)
         return after

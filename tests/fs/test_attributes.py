@@ -13,6 +13,7 @@ from s3fs_meta.fs.attributes import (
     without_privileges,
 )
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.limits import TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import ROOT_INO, AccessTime, Attributes, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.options.settings import FilesystemOptions
@@ -103,6 +104,18 @@ async def test_getattr_returns_the_result_of_setattr(fs: Filesystem, volume: Vol
     assert (after.mode, after.uid, after.gid, after.atime_ns) == (0o104711, 3, 4, 5)
     with pytest.raises(NoInodeError):
         await fs.setattr(Ino(999), wanted, ROOT)
+
+
+@pytest.mark.parametrize("mode", [None, 0o600])
+async def test_reply_to_setattr_has_the_nearest_times_that_can_be_stored(
+    fs: Filesystem, mode: int | None
+) -> None:
+    """The kernel caches the times in the reply for an hour."""
+    ino = make_file(fs, b"f")
+    wanted = SetAttributes(mode=mode, atime_ns=TIME_NS_MAX + 1, mtime_ns=TIME_NS_MIN - 1)
+    after = await fs.setattr(ino, wanted, ROOT)
+    assert (after.atime_ns, after.mtime_ns) == (TIME_NS_MAX, TIME_NS_MIN)
+    assert fs.getattr(ino) == after
 
 
 async def test_kernel_can_set_times_without_other_attributes(fs: Filesystem) -> None:

@@ -144,8 +144,11 @@ def create(  # noqa: PLR0913 - the columns of a new row
     return made
 
 
-def replace(db: Database, attributes: Attributes) -> None:
+def replace(db: Database, attributes: Attributes) -> Attributes:
     """Write all columns of one inode. Requires an open transaction.
+
+    Returns:
+        The attributes as stored: times outside the range are clamped.
 
     Raises:
         NoInodeError: the inode does not exist; nothing was changed.
@@ -159,6 +162,7 @@ def replace(db: Database, attributes: Attributes) -> None:
     db.inodes.change(attributes)
     if attributes.mode & _TYPE == _REGULAR:
         db.counters.file_bytes += attributes.size_bytes - before.size_bytes
+    return attributes
 
 
 def set_size_and_mtime(

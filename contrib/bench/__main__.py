@@ -147,11 +147,18 @@ def _now() -> str:
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
 
 
-def _revision() -> str:
-    """Return the git revision of the measured project."""
-    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+def revision(project: Path) -> str:
+    """Return the git revision of *project*, with -dirty if a file except the results differs."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=project, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    results = str(KEPT.relative_to(PROJECT))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{results}")
+    return (git("describe", "--always", "--exclude=*") or "unknown") + "-dirty" * bool(changed)
 
 
 def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Figures:
@@ -162,7 +169,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         "command": _command(name, sizes, arguments.scratch),
         "method": inspect.getdoc(module) or "",
         "date": _now(),
-        "revision": _revision(),
+        "revision": revision(PROJECT),
         "load": {"before": processors.other_load()},
     }
     if entry["load"]["before"] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):

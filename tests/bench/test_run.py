@@ -10,6 +10,7 @@ import pytest
 
 from contrib.bench import __main__ as bench
 from contrib.bench import awake, memory, plans
+from contrib.bench.subjects import PROJECT
 
 VARIABLE = "S3FS_META_PASSPHRASE"
 
@@ -105,3 +106,21 @@ def test_missing_scratch_directory_is_a_usage_error(
         bench.parse(_arguments(tmp_path / "missing"))
 
     assert "missing is not a directory" in capsys.readouterr().err
+
+
+def test_recorded_revision_ignores_changed_results(tmp_path: Path) -> None:
+    """A run writes its results after each benchmark, which does not change the measured code."""
+    results = tmp_path / bench.KEPT.relative_to(PROJECT)
+    results.parent.mkdir(parents=True)
+    code = tmp_path / "code.py"
+    for path in (results, code):
+        path.write_text("old")
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "files")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    committed = bench.revision(tmp_path)
+
+    results.write_text("new")
+    assert bench.revision(tmp_path) == committed
+    code.write_text("new")
+    assert bench.revision(tmp_path) == f"{committed}-dirty"

@@ -71,7 +71,7 @@ class ChangedInode(NamedTuple):
 
     ino: Ino
     content: int  # bits of parts that created, removed or resized the inode or changed its blocks
-    other: int  # bit mask of parts that changed attributes, xattrs, links or a symlink target
+    other: int  # bits of parts that changed attributes, xattrs, hard links or a symlink target
 
 
 class RemovedName(NamedTuple):
@@ -197,7 +197,7 @@ class RemovedNames:
         return map(self.__getitem__, range(bisect_left(self, wanted), len(self)))
 
     def of_name(self, parent: Ino, name: bytes) -> Iterator[RemovedName]:
-        """Yield the rows of *name* in a directory; b"" selects its rows without a name."""
+        """Yield the rows of *name* in a directory; b"" selects rows whose name is unknown."""
         return takewhile(lambda row: row[:2] == (parent, name), self.beginning_at(parent, name))
 
 

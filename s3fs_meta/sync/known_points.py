@@ -86,9 +86,9 @@ def _name(value: Any) -> str:
 
 
 def with_link(known: Known, link: Link) -> Known:
-    """Return the known points after adding a link and removing points that are no longer valid.
+    """Return the known points after adding a txg and removing points that are no longer valid.
 
-    Points after the link are from another history; points before its floor are not retained.
+    Points after the txg are from another history; points before its floor are not retained.
     """
     older = [one for one in known.points if link.floor <= one.txg < link.txg]
     return known._replace(points=_thinned([*older, Point(link.txg, link.created_ns)]))
@@ -140,7 +140,7 @@ class KnownPoints:
         Args:
             state: the state directory of the filesystem.
             uuid: the UUID of the filesystem.
-            link: returns the last link in the bucket.
+            link: returns the last chain position in the bucket.
             kept: returns the names of the kept points, earliest txg first; None: unknown.
         """
         self._state = state

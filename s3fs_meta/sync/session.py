@@ -202,7 +202,7 @@ class Session:
 
     @property
     def link(self) -> Link:
-        """Return the link of the txg that a follower shows or a writer shipped last."""
+        """Return the chain position of the txg that a follower shows or a writer shipped last."""
         return self.volume.position.link
 
     @property
@@ -304,7 +304,7 @@ class Session:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
-        """Make a follower the writer; return the last link. Raises errors of ``take_over``.
+        """Make a follower the writer; return its chain position. Raises errors of ``take_over``.
 
         Raises:
             UsageError: this mount is not, or no longer, a follower.

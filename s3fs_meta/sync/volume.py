@@ -112,5 +112,5 @@ class Volume:
 
     @property
     def link(self) -> Link:
-        """Return the link that the database had when the filesystem was opened."""
+        """Return the chain position that the database had when the filesystem was opened."""
         return self.position.first

@@ -195,7 +195,7 @@ class PointKeeper:
         return kept_codec.new_key(txg, name, self._volume.keyring, random_bytes)
 
     async def _link(self, wanted: PointInTime | None) -> Link:
-        """Return the link of the txg to keep; the caller must have paused garbage collection."""
+        """Return the chain position to keep; the caller must have paused garbage collection."""
         volume = self._volume
         present = volume.position.link
         if wanted is None:

@@ -42,7 +42,7 @@ from s3fs_meta.sync.volume import Position, Volume
 
 
 class RolledBack(NamedTuple):
-    """The result of a rollback: the links before and after it, and notices."""
+    """The result of a rollback: the chain positions before and after it, and notices."""
 
     before: Link  # position before the rollback; rolling back to it restores the old state
     now: Link
@@ -60,7 +60,7 @@ async def roll_back(
 
     Args:
         volume: a volume opened for writing that no other task uses.
-        past: the link of the past txg.
+        past: the chain position of the past txg.
         clock: the clock for the time of the new txg.
         progress: called with the progress of each step.
         hook: called with the name of each finished step.

@@ -1,6 +1,6 @@
-"""The chain of changelogs in the bucket: listing, fetching and verifying its links.
+"""The chain of changelogs in the bucket: listing, fetching and verifying changelogs.
 
-Owns: the definition of a link, the row with the link of the local database, reading the chain.
+Owns: the class of chain positions, the row with the local database's position, reading the chain.
 Does not know: how a changelog is applied to rows, which host may append.
 Keeps: a changelog is part of the chain only if it records the hash of the previous link.
 Design: docs/design/durability.md, "The chain".
@@ -68,7 +68,7 @@ class FetchedChangelog(NamedTuple):
 
 
 def encode_link(link: Link) -> str:
-    """Encode a link as JSON text for the local state."""
+    """Encode a chain position as JSON text for the local state."""
     return dump(link._asdict()).decode("ascii")
 
 
@@ -137,7 +137,7 @@ def own_txg(db: Database) -> Txg | None:
 
 
 def wanted_floor(db: Database, link: Link) -> Txg:
-    """Return the retention floor for the changelog after a link."""
+    """Return the retention floor for the changelog after a chain position."""
     return max(link.floor, Txg(local_state.number(db, _FLOOR) or 0))
 
 
@@ -204,11 +204,11 @@ async def sizes_after(store: ObjectStore, txg: Txg, last: Txg) -> list[int]:
 async def fetch_next(
     store: ObjectStore, keyring: Keyring, uuid: str, before: Link
 ) -> FetchedChangelog:
-    """Return the changelog that directly follows a link.
+    """Return the changelog that directly follows a chain position.
 
     Raises:
         ObjectMissingError: this changelog does not exist.
-        FormatError: the changelog is damaged, or does not contain the hash of the link.
+        FormatError: the changelog is damaged, or does not contain the hash of its predecessor.
     """
     fetched = await fetch(store, keyring, uuid, before.next_txg)
     if fetched.changelog.previous != before.hash:
@@ -318,7 +318,7 @@ async def _is_followed(
 async def link_of_image(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest, key: ObjectKey
 ) -> Link:
-    """Return the link of an image: its position in the chain.
+    """Return the chain position of an image.
 
     If the changelog of the image's txg is damaged or missing, the hash comes from the manifest or
     from the next changelog.
@@ -342,7 +342,7 @@ async def link_of_image(
 async def _link_of_image_alone(
     store: ObjectStore, keyring: Keyring, uuid: str, manifest: Manifest
 ) -> Link:
-    """Return the link of an image whose changelog cannot be read.
+    """Return the chain position of an image whose changelog cannot be read.
 
     A manifest contains the hash of its own changelog. But if that changelog is of kind IMAGE, the
     manifest contains the hash of the previous changelog. Then only the next changelog contains the
@@ -417,7 +417,7 @@ async def append(store: ObjectStore, txg: Txg, data: bytes) -> bool:
 
 
 def link_of(txg: Txg, data: bytes, keyring: Keyring) -> Link:
-    """Return the link of an encoded changelog. Blocks for a few milliseconds."""
+    """Return the chain position of an encoded changelog. Blocks for a few milliseconds."""
     return _link(changelog_codec.decode(key_of(txg), data, keyring), data)
 
 

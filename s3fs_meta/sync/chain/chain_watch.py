@@ -41,7 +41,7 @@ class ChainWatch:
         self._tail = _Tail(link, start, data[start:])
 
     async def require(self, link: Link) -> None:
-        """Raise OlderBucketError if the changelog of a link is missing from the bucket.
+        """Raise OlderBucketError if the changelog at a chain position is missing from the bucket.
 
         Raises:
             OlderBucketError: two requests in a row found the changelog missing or replaced.

@@ -166,7 +166,7 @@ def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the longest level object that starts right after a link and ends by *upto*."""
+    """Return the longest level object right after a chain position that ends by *upto*."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None
@@ -182,11 +182,11 @@ def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectK
 async def fetch(
     store: ObjectStore, keyring: Keyring, uuid: str, key: ObjectKey, before: Link
 ) -> Level:
-    """Return the level object *key*, which must start right after the link *before*.
+    """Return the level object *key*, which must start right after the chain position *before*.
 
     Raises:
         ObjectMissingError: the level object does not exist.
-        FormatError: the level object is damaged, or does not contain the hash of the link.
+        FormatError: the level object is damaged, or does not contain the hash of its predecessor.
     """
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
     level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
@@ -200,7 +200,7 @@ async def fetch(
 
 
 async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Level) -> None:
-    """Raise FormatError if the last link of a level object is not in the chain.
+    """Raise FormatError if the last changelog of a level object is not in the chain.
 
     The check reads the changelog of the level object's last txg. If that changelog is unreadable,
     the check reads the next changelog. If both are unreadable, the level object is accepted.
@@ -228,7 +228,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the link of a txg from a level object that ends there, or None if none is usable.
+    """Return the chain position of a txg from a level object that ends at it, if one is usable.
 
     Raises:
         NewerFormatError: a newer version of the program wrote a level object that ends at the txg.
@@ -249,7 +249,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def link_of(level: Level) -> Link:
-    """Return the link of a level object's last txg."""
+    """Return the chain position of a level object's last txg."""
     return Link(level.last, level.hash, level.created_ns, level.floor)
 
 

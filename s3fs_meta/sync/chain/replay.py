@@ -1,7 +1,7 @@
 """Replay: applying changelogs and level objects to a database, in the order of the chain.
 
-Owns: the order *fetch, verify, apply, record the link* for one txg after another; the errors for a
-changelog that is missing or damaged, or does not fit the database.
+Owns: the order *fetch, verify, apply, record the position* for one txg after another; the errors
+for a changelog that is missing or damaged, or does not fit the database.
 Does not know: rows (``meta.replica``), why the database needs later txgs.
 Tasks: one task per database; no other task uses the database during a replay.
 """
@@ -87,10 +87,10 @@ class Replayer:
         *,
         by_levels: bool = True,
     ) -> Link:
-        """Apply the changelogs after a link; return the link of the last applied changelog.
+        """Apply the changelogs after a chain position; return the position that was reached.
 
         Args:
-            link: the link of the state in the database.
+            link: the chain position of the state in the database.
             upto: the last txg to apply; None: apply all txgs in the bucket.
             by_levels: apply level objects instead of the changelogs that were merged into them.
 
@@ -113,7 +113,7 @@ class Replayer:
         return link
 
     async def _step(self, link: Link, end: Txg) -> Link:
-        """Apply the changelog that directly follows a link; return that changelog's link."""
+        """Apply the changelog that directly follows a chain position; return its position."""
         try:
             fetched = await fetch_next(self._store, self._keyring, self._uuid, link)
             await self.apply(fetched)
@@ -177,7 +177,7 @@ class Replayer:
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, way: "_Way", link: Link) -> Level | None:
-        """Return the largest valid level object that starts right after a link, or None."""
+        """Return the largest valid level object right after a chain position, or None."""
         while (key := levels.longest(way.ends, link, way.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)

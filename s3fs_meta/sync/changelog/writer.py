@@ -149,7 +149,7 @@ class Shipper:
             anyway: ship even if only block locations, packs or the retention floor changed.
 
         Returns:
-            The last link of the chain, or None if nothing changed.
+            The last position in the chain, or None if nothing changed.
 
         Raises:
             FencedError: a newer epoch owns the filesystem; the mount is read-only now.

@@ -97,7 +97,7 @@ class Follower:
 
     @property
     def link(self) -> Link:
-        """Return the link of the txg that the mount shows."""
+        """Return the chain position of the txg that the mount shows."""
         return self._position.link
 
     # --- schedule polls ------------------------------------------------------------------------

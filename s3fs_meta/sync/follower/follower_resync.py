@@ -39,12 +39,12 @@ async def restore_beside(
     cache: BlockCache,
     clock: Clock,
 ) -> tuple[Path, Link]:
-    """Restore the newest txg of the bucket into a new database; return its path and its link.
+    """Restore the bucket's newest txg into a new database; return its path and chain position.
 
     Args:
         volume: the volume of a follower.
         applier: the follower's second connection; it has the local state of this host.
-        shown: the link of the txg that the mount shows.
+        shown: the chain position of the txg that the mount shows.
         image: the image to start from; None: the newest image.
         cache: the cache of the mount, which is not changed.
         clock: the clock for the time in the name of a quarantine directory.

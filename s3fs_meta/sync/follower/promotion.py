@@ -26,7 +26,7 @@ from s3fs_meta.sync.volume import Volume
 async def take_over(
     volume: Volume, follower: Follower, hook: Hook, *, force: bool, unsafe: bool
 ) -> Link:
-    """Make this host the writer; return the link of its fence record.
+    """Make this host the writer; return the chain position of its fence record.
 
     Args:
         volume: the volume of a follower.

@@ -55,12 +55,12 @@ class PointsInTime:
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def find(self, wanted: PointInTime, now_ns: int) -> Link:
-        """Return the last link of the chain that is not later than a point in time.
+        """Return the last chain position that is not later than a point in time.
 
         Raises:
             SettingsError: the point in time is unavailable; the message says which points are
                 available.
-            BrokenChainError: the link cannot be determined, because a changelog is unreadable.
+            BrokenChainError: the position cannot be determined, because a changelog is unreadable.
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end
@@ -95,7 +95,7 @@ class PointsInTime:
         raise _too_early(wanted.text, oldest)
 
     async def span_starts(self, oldest: Link, newest: Link) -> list[Link]:
-        """Return the links after *oldest* that start a time span, newest first."""
+        """Return the chain positions after *oldest* that start a time span, newest first."""
         found: list[Link] = []
         for txg in sorted(await self._images(), reverse=True):
             if oldest.txg < txg <= newest.txg and await self.readable(txg) is not None:
@@ -154,7 +154,7 @@ class PointsInTime:
         return BrokenChainError(changelog_codec.key_of(first), what, last, end)
 
     async def oldest(self, newest: Link | None = None) -> Link:
-        """Return the link of the oldest retained txg, the first that can be restored.
+        """Return the chain position of the oldest retained txg, the first that can be restored.
 
         Before the first garbage collection, this is the first image after which no changelog is
         missing.
@@ -195,7 +195,7 @@ class PointsInTime:
         return newest
 
     async def link(self, txg: Txg) -> Link:
-        """Return the link of a txg, from its changelog, an image or a level object.
+        """Return the chain position of a txg, from its changelog, an image or a level object.
 
         Raises:
             ObjectMissingError: the bucket does not have the txg, or it was deleted.
@@ -223,7 +223,7 @@ class PointsInTime:
         return other
 
     async def readable(self, txg: Txg) -> Link | None:
-        """Return the link of a txg, or None if its changelog is missing or damaged."""
+        """Return the chain position of a txg, or None if its changelog is missing or damaged."""
         if txg in self._unreadable:
             return None
         try:
@@ -241,7 +241,7 @@ class PointsInTime:
         return self._unreadable[txg]
 
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
-        """Return the link of a txg that is not later than *newest*.
+        """Return the chain position of a txg that is not later than *newest*.
 
         Only the changelog of this txg is read, so damage to other txgs has no effect.
         """
@@ -254,7 +254,7 @@ class PointsInTime:
         raise await self._unreadable_at(txg)
 
     async def _kept(self, name: str) -> Link:
-        """Return the link of a kept point, which may be below the retention floor.
+        """Return the chain position of a kept point, which may be below the retention floor.
 
         Raises:
             SettingsError: no kept point has the name.
@@ -292,11 +292,11 @@ class PointsInTime:
         return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last link not later than a time, at or after *oldest* and before *newest*.
+        """Return the last chain position not later than a time, from *oldest* to before *newest*.
 
         Raises:
-            BrokenChainError: the link after the result is unreadable. Its time is unknown, so it
-                may be the right result.
+            BrokenChainError: the changelog after the result is unreadable. Its time is unknown, so
+                it may be the right result.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
         while first < stop:  # the loop ends, because each pass shrinks the range
@@ -329,12 +329,12 @@ class PointsInTime:
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image, or None if its txg or an earlier txg has a changelog."""
+        """Return the chain position of an image that is older than all changelogs, or None."""
         link = await self._link_of_image(key)
         return link if link is not None and link.hash == NO_HASH else None
 
     async def _link_of_image(self, key: ObjectKey) -> Link | None:
-        """Return the link of an image, or None if it cannot be read or is not in the chain."""
+        """Return an image's chain position, or None if it is unreadable or not in the chain."""
         try:
             manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
             return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
@@ -345,12 +345,12 @@ class PointsInTime:
 
 
 def described(link: Link) -> str:
-    """Return the txg and the time of a link as text for messages."""
+    """Return the txg and the time of a chain position as text for messages."""
     return f"txg {link.txg} of {format_time(link.created_ns)}"
 
 
 def mark_of(link: Link) -> str:
-    """Return the text that a user can pass as ``at_least`` to require a link."""
+    """Return the text that a user can pass as ``at_least`` to require a chain position."""
     return f"{link.txg}:{link.hash[:MARK_HASH_DIGITS]}"
 
 
@@ -364,8 +364,8 @@ async def require_at_least(
     """Raise an error if the bucket is older than a required txg, or has another history.
 
     Args:
-        served: the link that the mount shows; None if the filesystem is not open yet, so that the
-            listing of the bucket is checked.
+        served: the chain position that the mount shows; None if the filesystem is not open yet, so
+            that the listing of the bucket is checked.
 
     Returns:
         One line for the user if the hashes cannot be compared; None if the bucket contains the
@@ -396,7 +396,7 @@ async def require_at_least(
 
 
 async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Link) -> str | None:
-    """Compare a required txg with the link that the mount shows, not with a newer listing."""
+    """Compare a required txg with the txg that the mount shows, not with a newer listing."""
     if served.txg < mark.txg:
         why = f"the last txg that can be shown is {served.txg}"
         raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)

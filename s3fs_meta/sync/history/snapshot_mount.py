@@ -72,7 +72,7 @@ class Bucket:
         return self.superblock.uuid
 
     async def find(self, wanted: PointInTime) -> Link:
-        """Return the link of a point in time. Raises the same errors as ``PointsInTime.find``.
+        """Return the chain position of a point in time. Raises the errors of ``PointsInTime.find``.
 
         A relative time is counted back from the store's clock if this host's clock disagrees with
         it.
@@ -112,12 +112,12 @@ class Bucket:
         target: Path,
         how: RestoreOptions = RESTORED_HERE,
     ) -> list[str]:
-        """Restore the database of a link to the file *target*; return notices for the user.
+        """Restore the database of a txg to the file *target*; return notices for the user.
 
         The database is not synced, because it is not used after a crash.
 
         Args:
-            link: the link of the txg to restore.
+            link: the chain position of the txg to restore.
             target: a path at which no file exists.
             how: the options of the restore.
 

@@ -125,7 +125,7 @@ class Restorer:
 
         Args:
             earlier: a database that no process changes during the call; it is copied.
-            link: the link of the state in that database.
+            link: the chain position of the state in that database.
             target: a path at which no file exists.
             upto: the txg to restore.
 
@@ -374,7 +374,7 @@ class Restorer:
 
 
 def _settle(db: Database, link: Link, uuid: str) -> None:
-    """Record the link of a restored database, and the totals of all its blocks."""
+    """Record the chain position of a restored database, and the totals of all its blocks."""
     db.begin_local()
     replica.settle_at_txg(db)
     chain.record(db, link)

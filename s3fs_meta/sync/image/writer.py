@@ -256,7 +256,7 @@ class Imager:
         """Upload the pieces that are not in *old*; return the head and the encoded manifest.
 
         Args:
-            link: the txg of the image, and the hash of a changelog for the manifest.
+            link: the txg of the image, and the changelog hash that the manifest records.
         """
         finish = functools.partial(image_copy.finish, txg=link.txg)
         await trio.to_thread.run_sync(

@@ -2,9 +2,10 @@
 
 Owns: the proof that no other host has written. Does not know: how the loss is detected
 (``lease.keeper``).
-Keeps: the lease is stored only if this host wrote the last link of the chain. Another writer would
-first append a fence record, which makes this host's next append fail. The write is conditional, so
-it never overwrites another host's lease. Nothing is stored after destroy removed the superblock.
+Keeps: the lease is stored only if this host wrote the last changelog of the chain. Another writer
+would first append a fence record, which makes this host's next append fail. The write is
+conditional, so it never overwrites another host's lease. Nothing is stored after destroy removed
+the superblock.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """
@@ -50,7 +51,7 @@ async def put_back(
         keyring: the keys of the filesystem.
         keeper: the keeper of the lost lease.
         watch: checks that the bucket has the last changelog of this writer.
-        link: the link of the last changelog of this writer.
+        link: the chain position of the last changelog of this writer.
         attempt: a txg and changelog of this writer that may come right after *link*.
         lost: the error that reported the loss.
 

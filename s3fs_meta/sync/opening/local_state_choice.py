@@ -296,10 +296,10 @@ class Chooser:
         return db
 
     async def _newer(self, db: Database, link: Link) -> list[Txg] | None:
-        """Return the txgs after a link, or None if they may belong to another history.
+        """Return the bucket's txgs after *link*, or None if they may belong to another history.
 
         Raises:
-            OlderBucketError: the changelog of the link is missing, or another changelog replaced
+            OlderBucketError: the changelog of *link* is missing, or another changelog replaced
                 it.
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
@@ -371,7 +371,7 @@ class Chooser:
         return []
 
     def _older(self, link: Link, why: str) -> OlderBucketError:
-        """Return the error for a bucket in which the last link of this host is missing."""
+        """Return the error for a bucket in which this host's last changelog is missing."""
         if not self._mends:
             return OlderBucketError(self._store.url, link.txg, why)
         way_out = (
@@ -381,7 +381,7 @@ class Chooser:
         return OlderBucketError(self._store.url, link.txg, why, way_out)
 
     async def _why_lost(self, db: Database, link: Link) -> str:
-        """Return why the changelog of a link cannot be read, or "" if it can be read.
+        """Return why the changelog at a chain position cannot be read, or "" if it can be read.
 
         Raises:
             OlderBucketError: the changelog can be read, but differs from the changelog that this
@@ -423,7 +423,7 @@ class Chooser:
         return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
 
     async def _names(self, link: Link) -> bool:
-        """Return whether the next changelog records the hash of a link."""
+        """Return whether the next changelog records the hash of *link* as its predecessor."""
         try:
             await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
         except NewerFormatError:
@@ -447,7 +447,7 @@ class Chooser:
         """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
 
         The txg number of this record is above all used numbers, so the record usually does not
-        directly follow the link in the rows.
+        directly follow the chain position in the rows.
         """
         attempt = pending.outbox(db)
         if attempt is None or abandoned_txgs.wanted(db) is None:
@@ -469,7 +469,7 @@ class Chooser:
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]
     ) -> tuple[Link, list[Txg]]:
-        """Adopt this host's last attempt as its link if the bucket has the attempted changelog.
+        """Adopt this host's last attempt as its position if the bucket has the attempted changelog.
 
         A damaged object with the attempt's key is treated as this host's object if no other host
         can have written it.
@@ -574,7 +574,8 @@ def _why_kept(left: ReplacedState, restored: Path) -> str:
 def _is_of_replaced_history(db: Database, newest: Database) -> bool:
     """Return whether a local database is older than the last repair that replaced the history.
 
-    The repair may have lost names or abandoned txgs. A database without a link counts as older.
+    The repair may have lost names or abandoned txgs. A database without a chain position counts as
+    older.
     """
     link = chain.recorded(db)
     rebuilt, _next_pack = properties.renumbered_packs(newest)

@@ -133,7 +133,7 @@ async def test_run_of_txgs_that_ends_with_abandoned_txgs_gets_no_index_object(po
 
 
 async def append_fence(session: Session, named: Link) -> None:
-    """Append a fence record that abandons the txgs after a link."""
+    """Append a fence record that abandons the txgs after a chain position."""
     opened, txg = session.volume, session.link.next_txg
     made = Changelog(
         kind=Kind.FENCE,

@@ -253,7 +253,7 @@ class _Joined:
         return self._done
 
 
-# First and last link of a run, and the hash of the changelog before the run.
+# First and last chain position of a run, and the hash of the changelog before the run.
 _Ends = tuple[Link, Link, str]
 
 

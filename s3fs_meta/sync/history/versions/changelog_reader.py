@@ -124,7 +124,7 @@ class ChangelogReader:
         return Scanned(fetched.link, results)
 
     async def _find_abandoned(self, fence: FetchedChangelog) -> None:
-        """Record the abandoned txgs between a fence record and the link to which it refers.
+        """Record the abandoned txgs between a fence record and the changelog to which it refers.
 
         The search ends where the bucket has no readable changelog.
         """

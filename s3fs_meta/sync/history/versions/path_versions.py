@@ -143,7 +143,7 @@ class PathVersions:
             search: finds txgs in the history index.
             changelogs: reads the changes of these txgs.
             first: the first retained txg.
-            end: the link of the last txg.
+            end: the chain position of the last txg.
             unshipped: the changeset of later changes that are not uploaded.
             top: the directory to which paths are relative.
             bindings_max: the maximum number of inodes of one path to consider.
@@ -448,7 +448,7 @@ class PathVersions:
             return row.parent == parent and found
 
         def match(index: HistoryIndex) -> int:
-            # A row without a name has the cookie of the name instead.
+            # A row that lacks the name has the cookie of the name instead.
             rows = [*index.names.of_name(parent, b""), *index.names.of_name(parent, name)]
             return reduce(or_, [row.mask for row in rows if is_wanted(row)], 0)
 
@@ -538,7 +538,7 @@ def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Ver
     """Return the version that a txg made, and the attributes before it (None: no inode existed).
 
     Args:
-        link: the link of the txg.
+        link: the chain position of the txg.
         ino: the inode.
         change: the changes of the inode in the txg.
         after: the known attributes after the txg.

@@ -82,7 +82,7 @@ async def backwards(
     """Yield the changelogs from one link back to a txg, latest first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
-    may refer to a link earlier than its direct predecessor; the txgs in between were abandoned.
+    may refer to a changelog before its direct predecessor; the txgs in between were abandoned.
 
     Raises:
         FormatError: a changelog's hash differs from the hash recorded in the next changelog, or a

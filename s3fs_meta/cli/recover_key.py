@@ -26,11 +26,11 @@ HELP = CommandHelp(
     description=(
         "Sets a new passphrase if the passphrase is lost. The recovery key stays valid; case, "
         "spaces and dashes in it do not matter.",
-        "With --renew the command replaces a recovery key that others may have seen. It needs "
-        "the passphrase, or the old key with --recovery-key-file, and prints a new key. The "
-        "passphrase stays valid. The master key does not change, and a copy of an older "
-        "superblock still opens with the old key. So after a leak, copy the files into a new "
-        "filesystem.",
+        "With --renew the command replaces the recovery key and prints the new key. It needs the "
+        "passphrase, or the old key with --recovery-key-file. The passphrase stays valid.",
+        "--renew is not enough after a leak. The master key does not change, so the old recovery "
+        "key and an older copy of the superblock are still enough to decrypt all data. If another "
+        "person may know the old key, create a new filesystem and copy the files into it.",
     ),
     examples=(
         Example("s3fs-meta recover-key s3://bucket/home", "ask for the key and a new passphrase"),

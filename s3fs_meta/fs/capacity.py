@@ -43,7 +43,7 @@ class Capacity:
         self.count()
         if added_bytes > self.free_bytes:
             raise NoSpaceLeftError(
-                f"the change would exceed the capacity of {counters.capacity_bytes} bytes"
+                f"the filesystem would exceed its capacity of {counters.capacity_bytes} bytes"
             )
 
     def require_free(self, wanted_bytes: int) -> None:
@@ -59,7 +59,9 @@ class Capacity:
             )
 
     def require_kept(self) -> None:
-        """Raise NoSpaceLeftError if a change whose size was not known before exceeded the capacity.
+        """Raise NoSpaceLeftError if the filesystem exceeds its capacity after a change.
+
+        The caller could not know the size of the change before.
 
         Raises:
             NoSpaceLeftError: more bytes are in use than the capacity allows.
@@ -70,7 +72,7 @@ class Capacity:
         self.count()
         if counters.block_bytes + (counters.xattr_bytes or 0) > counters.capacity_bytes:
             raise NoSpaceLeftError(
-                f"the change exceeded the capacity of {counters.capacity_bytes} bytes"
+                f"the filesystem would exceed its capacity of {counters.capacity_bytes} bytes"
             )
 
     def count(self) -> None:

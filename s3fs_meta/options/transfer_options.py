@@ -24,7 +24,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum size of the cached file blocks.",
         "The cache uses disk space. When it is full of blocks that are not uploaded yet, writers "
         "wait.",
-        "A larger cache can contain more blocks that are not uploaded yet.",
+        "If the local disk is lost, blocks that are not uploaded yet are lost. A larger cache can "
+        "contain more of them.",
     ),
     Option(
         "upload_limit",
@@ -38,8 +39,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "`umount`, `reclaim`, `fsync=remote` and writers that wait for space in the cache lift the "
         "limit, but not a strict limit such as `1M;strict`. Changelogs and the lease are never "
         "delayed.",
-        "Changes reach the bucket later. A pack of up to 16 MiB waits until the rate allows the "
-        "complete pack, which is then sent at full speed.",
+        "With a limit, changes reach the bucket later. A pack of up to 16 MiB waits until the rate "
+        "allows the complete pack, which is then sent at full speed.",
         "If this machine is lost, changes that wait for their upload are lost.",
     ),
     Option(

@@ -3,7 +3,7 @@
 Owns: the check of whether the local state is complete, and opening it without the bucket.
 Does not know: FUSE, why the bucket cannot be reached.
 Keeps: only state that this host has verified is used. The superblock is the copy that an earlier
-mount verified. The rows have the state of a link that this host has applied. Later writes of
+mount verified. The rows have the state of a txg that this host has applied. Later writes of
 another host are not visible, and the mount is read-only.
 Design: docs/decisions/0013-offline-mounts.md.
 """
@@ -137,7 +137,7 @@ async def open_offline(
 
 
 async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) -> Link:
-    """Return the link of the local state, which must be complete and use the keys *keyring*.
+    """Return the local state's chain position; the state must be complete and use *keyring*.
 
     The state of a follower is complete after each txg, except for totals, which are recounted.
 
@@ -198,8 +198,8 @@ async def _open_remembered(
     superblock = superblock_codec.decode(superblock_codec.KEY, data)
     if secret.given and not superblock.encrypted:
         raise PassphraseError(
-            f"a passphrase is given {secret.given}, but the filesystem of the local state is not"
-            " encrypted; leave the passphrase out to use a filesystem without encryption"
+            "this host's copy of the superblock is not encrypted, although a passphrase is given"
+            f" {secret.given}; leave the passphrase out to use a filesystem without encryption"
         )
     return superblock, await secret.open(superblock)
 

@@ -79,7 +79,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from garbage collection, so that later collections are fast."""
+    """Exempt the collected tests from Python's garbage collector, so that its runs are fast."""
     gc.enable()
     gc.freeze()
 

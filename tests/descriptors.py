@@ -11,7 +11,7 @@ def no_more_files() -> Iterator[None]:
     """Make every open(2) in the ``with`` block fail with EMFILE; open files stay usable.
 
     The limit is the lowest free descriptor instead of 0, because poll(2) in the thread of a server
-    fails if its descriptors are more than the limit.
+    fails if it gets more descriptors than the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open(os.devnull, os.O_RDONLY)

@@ -508,7 +508,7 @@ class BlockCache:
             self.writers.note_upload()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
-        """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
+        """Mark uploaded blocks as clean and remove unreferenced ones, after a sync of their rows.
 
         Yields to other tasks between slices.
         """

@@ -20,9 +20,9 @@ import trio
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
-# If each transfer of a pack fails at its end, writers wait for at most this many transfers.
+# Writers wait for at most this many transfers of a pack that each fail just before their end.
 _TRANSFERS_MAX: Final = 3
-_LIMITED_ATTEMPTS_MAX: Final = 3  # number of attempts before which writers wait for the limit
+_LIMITED_ATTEMPTS_MAX: Final = 3  # writers wait for the upload limit before this many attempts
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
 
@@ -49,7 +49,7 @@ class SentPack:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether the pack waits for the limit; after three attempts, False.
+        """Return whether the pack waits for the upload limit; after three attempts, False.
 
         Otherwise a store that takes some bytes and never replies would keep writers waiting.
         """

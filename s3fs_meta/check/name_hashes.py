@@ -17,7 +17,7 @@ from s3fs_meta.errors import S3fsError
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 
-IS_BYTES: Final = "typeof(name) = 'blob'"  # invariant I22 reports names of other types
+IS_BYTES: Final = "typeof(name) = 'blob'"  # a name of another SQL type violates invariant I22
 _NAMES: Final = f"SELECT cookie >> {COOKIE_COLLISION_BITS}, name FROM dentries WHERE {IS_BYTES}"
 
 

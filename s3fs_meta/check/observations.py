@@ -39,7 +39,7 @@ CREATE TEMP TABLE IF NOT EXISTS seen_image_faults (
 CREATE TEMP TABLE IF NOT EXISTS seen_chain_faults (
     object_key TEXT PRIMARY KEY NOT NULL, past INTEGER NOT NULL, why TEXT NOT NULL) WITHOUT ROWID;
 -- Index objects of the history that are damaged or contradict their changelogs.
--- The column doomed is 1 if the object is deleted at the end of the run.
+-- The column doomed is 1 if fsck deletes the object at the end of this run.
 CREATE TEMP TABLE IF NOT EXISTS seen_index_faults (
     object_key TEXT PRIMARY KEY NOT NULL, why TEXT NOT NULL, doomed INTEGER NOT NULL)
     WITHOUT ROWID;

@@ -395,7 +395,7 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            # The report lists faults of the superblock as findings, so they are not also notes.
+            # The report already lists superblock faults as findings, so it omits their notices.
             if notice not in volume.superblock_faults:
                 report.remember(notice)
         state_dir = volume.state_dir

@@ -1,7 +1,7 @@
-"""Python's garbage collections: none while the modules of a command are loaded.
+"""Python's garbage collector, which is disabled while the modules of a command are loaded.
 
-Owns: when collections begin, and how often they run. Does not know: commands.
-Python would make 139 collections while it loads the modules for a mount. They would take up to a
+Owns: when the garbage collector begins, and how often it runs. Does not know: commands.
+The collector would run 139 times while Python loads the modules for a mount. It would take up to a
 fifth of the command's CPU time, and find nearly no garbage.
 Measurements: docs/design/performance.md, "Memory". Source: the documentation of the module gc.
 """
@@ -9,18 +9,18 @@ Measurements: docs/design/performance.md, "Memory". Source: the documentation of
 import gc
 from typing import Final
 
-# Python examines young objects when this many more were allocated than freed.
-# With the default of 700, a busy daemon spends 2 % of its CPU time in garbage collections.
+# Python's garbage collector runs when this many more objects were allocated than freed since its
+# last run. With the default of 700, a busy daemon spends 2 % of its CPU time in the collector.
 _YOUNG_OBJECTS_MAX: Final = 5_000
 
 
 def postpone() -> None:
-    """Disable garbage collections until ``begin``."""
+    """Disable Python's garbage collector until ``begin``."""
     gc.disable()
 
 
 def begin() -> None:
-    """Enable garbage collections, which skip all existing objects: the loaded modules.
+    """Enable Python's garbage collector; it skips the objects of the modules loaded so far.
 
     Does nothing in a process that did not call ``postpone``, such as a test process.
     """

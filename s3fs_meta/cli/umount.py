@@ -249,7 +249,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
         if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
             front.notice(exc.message)
     except SilentDaemonError as exc:
-        # The daemon cannot unmount either; after a kill, the next mount continues its work.
+        # The daemon cannot unmount either; if it is killed, the next mount continues its work.
         where = place.mountpoint or place.url
         why = f"{where} stays mounted: {exc.message}; if it hangs, kill it, and mount again"
         raise ControlError(exc.kind, why) from exc

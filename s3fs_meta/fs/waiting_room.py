@@ -1,6 +1,7 @@
 """A limit on the requests that wait for the store or for cache space, in total and per user.
 
-Owns: the limit, and the share of each user. Does not know: why a request waits.
+Owns: the maximum number of waiting requests, and the share of each user.
+Does not know: why a request waits.
 Keeps: a worker is always free for metadata requests. The requests of one user leave room for
 requests of other users. No write-back is refused because readers wait; the kernel would lose its
 data.
@@ -26,7 +27,7 @@ caller: Final[ContextVar[int]] = ContextVar("caller", default=UNKNOWN)
 
 
 class WaitingRoom:
-    """Counts the waiting requests of one mount, and refuses requests above a limit."""
+    """Counts the waiting requests of one mount, and refuses further requests above a maximum."""
 
     def __init__(self, *, is_shared: bool = False, most: int = WAITING_HANDLERS_MAX) -> None:
         """Create an empty waiting room.

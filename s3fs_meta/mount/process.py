@@ -42,7 +42,7 @@ def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
 
 
 def exempt_objects() -> None:
-    """Collect garbage now, and exempt the remaining objects from later collections.
+    """Run Python's garbage collector now, and exempt the remaining objects from later runs.
 
     A full collection examines every object with the interpreter lock held. Libraries and the
     descriptions of S3 create more than a hundred thousand objects, which are never freed. Examining
@@ -85,7 +85,7 @@ class Signals:
         self._received: signal.Signals | None = None
 
     def end_of_start(self) -> None:
-        """Ignore signals from now on, instead of cancelling the start."""
+        """Ignore signals from now on, instead of cancelling the mount that is starting."""
         self._is_started = True
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Signals:
             _install(handlers)
 
     async def run(self, signals: AsyncIterator[int]) -> None:
-        """Handle signals until cancelled, or until a signal has cancelled the start."""
+        """Handle signals until cancelled, or until a signal has cancelled the mount."""
         async for number in signals:
             name = signal.Signals(number).name
             if self._is_started:
@@ -135,7 +135,7 @@ async def handled_signals() -> AsyncIterator[Signals]:
     """Handle the signals of a mount that starts, serves and ends in the with-block.
 
     Raises:
-        KeyboardInterrupt: SIGINT cancelled the start. Any other signal kills the process then.
+        KeyboardInterrupt: SIGINT cancelled the mount. After another signal, the process ends.
     """
     handling = Signals()
     with trio.open_signal_receiver(*handling.numbers) as signals:

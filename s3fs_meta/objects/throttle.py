@@ -80,7 +80,7 @@ class Throttle:
         return sum(one.size_bytes for one in self._waiting)
 
     def set(self, limit: RateLimit) -> None:
-        """Replace the limit, also for transfers that already wait. Never yields to other tasks."""
+        """Replace the rate limit, also for waiting transfers. Never yields to other tasks."""
         self.limit = limit
         self._wake()
 

@@ -207,7 +207,7 @@ class Durability:
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable.
 
-        Afterwards uploaded blocks become clean, and doomed blocks are removed.
+        Afterwards uploaded blocks become clean, and unreferenced blocks are removed.
         """
         async with self._sync_lock:
             self._cache.index.sealed_again.clear()

@@ -1,4 +1,4 @@
-"""The garbage collections of commands."""
+"""Runs of Python's garbage collector in commands."""
 
 import gc
 import subprocess
@@ -22,7 +22,7 @@ start.program() if sys.argv[1] == "umount" else mount_helper.main()
 def test_garbage_collections_begin_after_the_modules_are_loaded(
     program: Program, words: tuple[str, str]
 ) -> None:
-    """Without options, Python makes more than seventy collections while it loads the modules."""
+    """By default, Python's garbage collector runs more than seventy times during the imports."""
     done = subprocess.run(
         [sys.executable, "-c", _COUNTED, *words],
         capture_output=True,

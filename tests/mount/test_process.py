@@ -49,7 +49,7 @@ def test_limit_of_open_files_does_not_exceed_the_hard_limit(bounds: tuple[int, i
 
 
 def test_garbage_collector_ignores_python_objects_created_at_startup() -> None:
-    """Garbage collections skip the objects that exist at the start, and still free new cycles.
+    """Python's garbage collector skips objects that exist at the start, but frees new cycles.
 
     Another process runs the code, because in this process a collection visits all test objects.
     """

@@ -379,7 +379,7 @@ class BlockFiles:
     def sync(self, blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
         """Make block files and their names durable. Runs in a thread, because it may take long.
 
-        Missing files are skipped, because they belonged to doomed blocks.
+        Missing files are skipped: their blocks were unreferenced, so the files have been deleted.
 
         Args:
             blocks: blocks whose content is not durable yet.

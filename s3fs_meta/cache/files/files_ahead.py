@@ -4,7 +4,7 @@ Owns: the files for the next block numbers, and when more files are made. Does n
 Why: creating a file on ext4 blocks the event loop for 8 us, or up to 300 us without a journal after
 many removals. An fsync(2) of a block whose file was made ahead need not sync the directory.
 Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
-``run``. After a kill, the next mount removes empty files without a row.
+``run``. If the daemon is killed, the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
 """
 

@@ -1,6 +1,6 @@
 """Copying a complete tree: rows are copied, content is shared.
 
-Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a name; the last step
+Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a dentry; the last step
 adds the name. Does not know: FUSE, permissions, past points in time (``fs.past.past_clone``).
 Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which ``remove``
 deletes during this mount or the next. A dirty or sealed block is mapped at one file position only

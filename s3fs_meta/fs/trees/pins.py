@@ -80,7 +80,7 @@ class Pins:
         self._damaged: set[BlockId] = (
             set()
         )  # damaged blocks that this mount does not download again
-        self.over_bytes = 0  # number of bytes by which pinned trees exceed the limit
+        self.over_bytes = 0  # number of bytes by which pinned trees exceed the space for pins
         self.last_error = ""  # the error message of the last check or download
         self._is_unreadable = False
 

@@ -5,7 +5,7 @@ Does not know: how collected data becomes durable (``sync.durability``, ``sync.c
 
 With a write-back cache, write(2) and writes to mapped pages only reach the kernel's memory.
 The kernel sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals
-of background syncs and cuts must limit the loss after a kill, a power cut or a loss of the machine.
+of background syncs and cuts must limit the loss if the daemon is killed or the machine fails.
 So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
 open for writing, because the kernel writes back at close(2).
 
@@ -57,7 +57,7 @@ class WriteBack:
         open_files: OpenFiles,
         requests: Mapping[str, int],
     ) -> None:
-        """Prepare collections; the write-back process is not started yet.
+        """Prepare the collection of dirty pages; the write-back process is not started yet.
 
         Args:
             barrier: the barrier of the mount; handlers report each open and each release of it.
@@ -81,7 +81,7 @@ class WriteBack:
         self._place, self._device, self._serves = place, device, True
 
     async def close(self) -> None:
-        """Cancel running collections, and stop the write-back process."""
+        """Cancel running collections of dirty pages, and stop the write-back process."""
         self._serves = False
         for scope in self._running:
             scope.cancel()

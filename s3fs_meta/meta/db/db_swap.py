@@ -1,8 +1,8 @@
 """Replacing a database file with another database, and undoing the replacement.
 
 Owns: the order in which SQLite's files are renamed. Does not know: connections (none is open).
-Keeps: a kill never leaves a database next to the log of another database. At worst it leaves a log
-without a database, or no file, and the next mount restores the database.
+Keeps: if the process is killed, no database is left next to the log of another database. At worst
+a log without a database, or no file, is left, and the next mount restores the database.
 Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
 """
 

@@ -127,7 +127,7 @@ def in_state(db: Database, state: BlockState, limit: int = -1) -> list[BlockId]:
 
 
 def settling(db: Database) -> tuple[list[BlockId], list[BlockId]]:
-    """Return the uploaded blocks and the doomed blocks; the next sync ends both states."""
+    """Return the blocks in state UPLOADED and in state DOOMED; the next sync ends both states."""
     states = BlockState.UPLOADED, BlockState.DOOMED
     rows = db.all(
         f"SELECT block, state FROM cached_blocks WHERE state <> {BlockState.CLEAN:d}"
@@ -158,7 +158,7 @@ def sealed_rows(db: Database, wanted: Sequence[BlockId] | None = None) -> list[S
 
 
 def unseal_all(db: Database) -> None:
-    """Undo sealing after a crash: referenced blocks become dirty, and all others doomed.
+    """Undo sealing after a crash: referenced blocks become DIRTY, and all others DOOMED.
 
     A block that compaction was moving keeps its old location. It becomes UPLOADED, because its
     location may not be synced yet; the next sync makes it CLEAN.
@@ -179,8 +179,8 @@ def unseal_all(db: Database) -> None:
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
     """Yield all cached blocks with state and length, sorted by number.
 
-    A doomed block without a row in ``blocks`` has length 0. Exhaust or close the iterator before the
-    next schedule point.
+    A DOOMED block that has no row in ``blocks`` has length 0. Exhaust or close the iterator before
+    the next schedule point.
     """
     for row in db.iterate(
         "SELECT c.block, c.state, coalesce(b.plain_bytes, 0) FROM cached_blocks c"

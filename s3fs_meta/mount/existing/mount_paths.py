@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One file or directory of a mounted filesystem, without a name."""
+    """A file or directory of a mounted filesystem: its inode number and its path."""
 
     place: Target
     ino: Ino

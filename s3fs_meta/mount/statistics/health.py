@@ -120,7 +120,7 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
 
 
 def _data(found: Exposure, free_percent: float, limits: Limits) -> str:
-    """Return the performance data of a monitoring plugin: each value with its limit."""
+    """Return the performance data of a monitoring plugin: each value with its threshold."""
     return (
         f"age={found.age_s:.1f}s;{_limit(limits.age_s)}"
         f" pending={found.content_bytes}B;{_limit(limits.pending_bytes)}"

@@ -38,12 +38,13 @@ _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 
 async def write_database_again(state_dir: StateDir) -> None:
-    """Write the database again if a sync has failed; no process may have the database open.
+    """Replace the database files with synced copies, if an earlier mount recorded a failed sync.
 
-    If no sync has failed, prepare the record of later failures.
+    No process may have the database open. If no failure is recorded, prepare the file that will
+    record the next failed sync.
 
     Raises:
-        DatabaseError: the disk still fails, or is full; no byte has changed.
+        DatabaseError: the disk still fails, or is full; the content of the files is unchanged.
     """
     if not sync_failures.is_noted(state_dir.path):
         sync_failures.prepare(state_dir.path)
@@ -61,18 +62,18 @@ async def write_database_again(state_dir: StateDir) -> None:
 
 
 async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[str]:
-    """If a sync has failed, write all dirty blocks again and clear the record; return notices.
+    """If a failed sync is recorded, write all dirty blocks again and clear the record.
 
     Deleted blocks that may be needed to restore a dirty block are also written again. Uploaded
     blocks are dropped from memory and become suspect: their content is checked against their
-    hashes, as after a power loss.
+    hashes, as after a power loss. Returns notices for the user.
 
     Args:
         state_dir: the locked state directory.
         db: the database in *state_dir*; None if it cannot be read, so that any block may be dirty.
 
     Raises:
-        DatabaseError: the disk still fails, or is full; no byte has changed.
+        DatabaseError: the disk still fails, or is full; the content of the files is unchanged.
     """
     if not sync_failures.is_noted(state_dir.path):
         return []

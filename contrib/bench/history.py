@@ -217,7 +217,7 @@ async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
     """
     clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
     async with local_bucket.session_of(writer, clock) as session:
-        await session.make_image()  # ships the inserted rows, which no changelog contains
+        await session.make_image()  # uploads rows that were inserted without a changelog
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)

@@ -14,14 +14,14 @@ PLANS: Final = (COMPLETE, HOUR, QUICK)
 
 
 class Sizes(NamedTuple):
-    """The values of one size argument in all plans."""
+    """The value of one size argument in each plan."""
 
     complete: int
     hour: int
     quick: int
 
     def of(self, plan: str) -> int:
-        """Return the value of this size in a plan."""
+        """Return the value that the plan *plan* uses."""
         return self[PLANS.index(plan)]
 
 

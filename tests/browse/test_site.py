@@ -80,7 +80,7 @@ def test_browse_request_with_a_wrong_host_header_is_refused(served: Served, host
 
 @pytest.mark.mount
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_browse_server_answers_only_get_and_head_requests(served: Served, method: str) -> None:
+def test_browse_server_accepts_only_get_and_head_requests(served: Served, method: str) -> None:
     assert served.ask("/", method).status == 405
     head = served.ask(f"/content/{served.txg}/reports/report.txt", "HEAD")
     assert (head.status, head.content) == (200, b"")

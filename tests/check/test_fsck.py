@@ -128,7 +128,7 @@ def test_fsck_of_a_clean_database_reports_no_change(healthy: Healthy) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("repairs", [0, 1, 5, 9])
 def test_killed_fsck_leaves_the_database_unchanged(healthy: Healthy, repairs: int) -> None:
-    """All repairs are made in one transaction, which SQLite rolls back after a kill."""
+    """All repairs are in one transaction, which SQLite rolls back if fsck is killed."""
     _damage(healthy)
     before = healthy.dump()
     path = healthy.db.path

@@ -76,7 +76,7 @@ def test_mount_with_a_passphrase_refuses_an_unencrypted_filesystem(
 
 
 def test_mount_after_a_kill_shows_all_synced_data(program: Program, mounted: Place) -> None:
-    """After a kill, the next mount detaches the dead mount and shows all synced data."""
+    """If the daemon is killed, the next mount detaches the dead mount and shows synced data."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 300_000)
     with (mounted.mountpoint / "f").open("rb+") as file:
         os.fsync(file.fileno())

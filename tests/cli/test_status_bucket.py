@@ -58,7 +58,7 @@ def test_status_of_a_filesystem_with_a_lost_host_prints_the_takeover_command(
 def test_status_after_a_kill_on_this_host_does_not_advise_a_takeover(
     program: Program, mounted: Place
 ) -> None:
-    """After a kill on this host, status advises a mount without a takeover."""
+    """If the daemon was killed on this host, status advises a mount without a takeover."""
     (mounted.mountpoint / "f").write_bytes(b"x")
     program.kill(mounted.mountpoint)
     subprocess.run(["umount", "-l", mounted.mountpoint], check=True)

@@ -152,7 +152,7 @@ def test_warm_command_refuses_a_tree_that_exceeds_the_cache(program: Program, pl
 def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
     program: Program, place: Place
 ) -> None:
-    """After a kill, the next mount reads the list of pins before it evicts any block."""
+    """The mount after a killed daemon reads the list of pins before it evicts any block."""
     options = ("-o", "cachesize=64M,read_timeout=1", place.url, str(place.mountpoint))
     program.ok("mount", *options)
     mnt = place.mountpoint

@@ -62,7 +62,7 @@ def test_error_received_from_a_daemon_keeps_its_exit_status() -> None:
 
 
 def test_control_client_knows_all_error_classes_of_the_package() -> None:
-    """A client determines the family of a mount's error from the error's class name."""
+    """A client derives the exit status from the class name of the daemon's error."""
     modules = {one.__module__ for one in _all_errors(errors.S3fsError)}
     shared = {name for name in modules if name.endswith("errors") and name.count(".") == 1}
 
@@ -75,7 +75,7 @@ def test_every_exit_status_has_a_description_for_help_texts() -> None:
     assert set(exits.MEANINGS) == set(ExitStatus)
 
 
-def test_fsck_and_mount_use_only_the_exit_statuses_of_their_manual_pages() -> None:
+def test_fsck_and_mount_exit_only_with_statuses_listed_in_their_manual_pages() -> None:
     """The manual pages fsck(8) and mount(8) list each status of these commands."""
     assert {exits.fsck_status(one) for one in ExitStatus} <= set(exits.FSCK_MEANINGS)
     assert {exits.mount_status(one) for one in ExitStatus} <= set(exits.MOUNT_MEANINGS)

@@ -135,7 +135,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
     """Mount after the damage; return the deviations from the expected result."""
     world = cell.world
     result = _mounted(cell)
-    # The program checks the owner only of directories and files that must be private.
+    # The program checks who owns the private directories and files, but not each block file.
     if damage is of_another_user and not name.endswith(" block"):
         if result.status == ExitStatus.SETTINGS and "as that user" in result.said:
             return []

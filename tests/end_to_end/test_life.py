@@ -107,7 +107,7 @@ def test_daemon_uploads_in_the_background_after_fusermount(
 
 
 def test_next_mount_recovers_the_state_of_a_killed_daemon(mounted: Place, program: Program) -> None:
-    """After a kill, the next mount needs no fsck and shows all synced data."""
+    """If the daemon is killed, the next mount needs no fsck and shows all synced data."""
     with (mounted.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 3_000_000)
         os.fsync(file.fileno())

@@ -57,7 +57,7 @@ def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
 def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     empty: Place, program: QuickProgram, server: S3Server, tmp_path: Path
 ) -> None:
-    """Find, grep and cp succeed without the bucket, even in a read-only mount after a kill."""
+    """Find, grep and cp work without the bucket, also read-only after the daemon was killed."""
     program.environment |= server.environment()
     url, mnt = "s3://bucket/trip", empty.mountpoint
     endpoint = ("--endpoint-url", server.endpoint_url)

@@ -238,7 +238,7 @@ def test_mount_without_passphrase_or_terminal_is_refused(
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """In safe journal modes an unmount keeps all content, and a kill keeps all synced content."""
+    """In safe journal modes, an unmount keeps all content, and SIGKILL keeps synced content."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)
@@ -275,7 +275,7 @@ def test_fsck_is_refused_while_a_mount_without_wal_is_running(
 def test_mount_with_an_unsafe_journal_mode_restores_from_the_bucket_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """An unsafe journal mode causes a warning; after a kill the local state is quarantined."""
+    """In an unsafe journal mode, mount warns, and quarantines the state of a killed daemon."""
     words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
@@ -341,7 +341,7 @@ umount "$3"
 
 @pytest.fixture
 def namespace(tmp_path: Path, as_root: None) -> Path:
-    """Return a directory that contains the helpers of mount(8) for the script."""
+    """Return a directory for an overlay on /sbin, where mount(8) looks for its helper programs."""
     probe = ["unshare", "--mount", "sh", "-ec", "mount -t tmpfs test /mnt; mkdir /mnt/a /mnt/b"]
     overlay = "; mount -t overlay -o lowerdir=/sbin,upperdir=/mnt/a,workdir=/mnt/b overlay /sbin"
     probe[-1] += overlay

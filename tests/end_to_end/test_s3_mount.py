@@ -76,7 +76,7 @@ def test_compiled_program_and_git_clone_are_identical_on_another_host(
 def test_daemon_killed_during_a_copy_loses_no_synced_data(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """After a kill during a copy, synced files are complete, and the copy can continue."""
+    """If the daemon is killed during a copy, synced files are complete, and cp can continue."""
     mnt = on_server.mountpoint
     sources = sorted(SOURCE.glob("*.py"))
     pid = program.status(mnt)["pid"]

@@ -83,7 +83,7 @@ def test_open_files_of_a_removed_tree_remain_usable(program: QuickProgram, mount
 def test_next_mount_completes_a_removal_interrupted_by_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """After a kill during a removal, the next mount shows no name of the tree; fsck is clean."""
+    """If a removal is killed, the next mount shows no name of the tree; fsck finds no error."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
@@ -114,7 +114,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 def test_cloned_tree_is_complete_or_missing_after_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """After a kill at any step of a clone, the next mount shows a complete copy or no copy."""
+    """If a clone is killed at any step, the next mount shows a complete copy or no copy."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

@@ -17,7 +17,7 @@ from tests.faults import raising
 
 
 def inode(db: Database, mode: int, rdev: int = 0, nlink: int = 1) -> Attributes:
-    """Create an inode without a name and return its attributes."""
+    """Create an inode that no dentry refers to; return its attributes."""
     return inodes.create(db, mode, 0, 0, ROOT_INO, 10**18 + 5, rdev=rdev, nlink=nlink)
 
 

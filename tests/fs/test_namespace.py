@@ -413,7 +413,7 @@ async def test_file_without_a_name_is_deleted_after_its_last_use(fs: Filesystem)
 
 
 async def test_file_without_a_name_is_purged_after_the_daemon_is_killed(volume: Volume) -> None:
-    """The mount after a kill purges files that never had a name."""
+    """The mount after a killed daemon purges files that never had a name."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()

@@ -94,7 +94,7 @@ async def test_orphan_that_a_process_has_open_is_kept_until_close(volume: Volume
 
 
 async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
-    """A large orphan is purged in the background, or by the next mount after a kill."""
+    """A large orphan is purged in the background, or by the mount after a killed daemon."""
     async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):

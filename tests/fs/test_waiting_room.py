@@ -47,7 +47,7 @@ def test_one_user_of_a_shared_mount_cannot_use_all_waiting_slots() -> None:
 
 
 def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
-    """Even 1,000 users stay within the limit, so that metadata requests find a free worker."""
+    """The requests of 1,000 users together leave workers free for metadata requests."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):

@@ -286,7 +286,7 @@ async def test_setxattr_flags_create_and_replace_are_obeyed(mounted: Mounted) ->
 
 
 async def test_one_forget_request_can_forget_several_inodes(mounted: Mounted) -> None:
-    """The kernel forgets many inodes with one request; files without a name are then deleted."""
+    """The kernel forgets many inodes with one request; unlinked files are then deleted."""
     fs = mounted.handlers.fs
     names = [mounted.path / str(number) for number in range(3)]
     for path in names:

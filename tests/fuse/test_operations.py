@@ -66,7 +66,7 @@ async def test_listing_increments_lookup_counts_only_of_returned_entries(
 async def test_removed_open_directory_lists_only_dot_and_dotdot(
     handlers: Handlers, reply: Reply
 ) -> None:
-    """An open directory without a name lists "." and "..", even if its parent is also removed."""
+    """A removed open directory lists "." and "..", even if its parent is also removed."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino

@@ -426,7 +426,7 @@ async def open_session(
 
 
 async def _remove_orphans(fs: Filesystem) -> None:
-    """Remove files and trees without a name until none is left, as a mount does."""
+    """Remove files and trees that no dentry refers to until none is left, as a mount does."""
     fs.adopt_orphans()
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()

@@ -391,7 +391,7 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
 async def test_copies_of_past_trees_are_complete_or_missing_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """An unfinished copy is a tree without a name, which is removed with all its rows."""
+    """No dentry refers to the root of an unfinished copy, so the copy is removed with its rows."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_past_copies(seed, 14), boots.next_home(), template, pragmas)
     assert any(operation.act is Act.CLONE for operation in run.operations)

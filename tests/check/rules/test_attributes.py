@@ -34,7 +34,7 @@ def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> N
 
 
 def test_invalid_extended_attributes_are_removed(healthy: Healthy) -> None:
-    """fsck removes extended attributes without a name or with too large a value, and no others.
+    """fsck removes extended attributes with an empty name or too large a value, and no others.
 
     Invariant I20.
     """

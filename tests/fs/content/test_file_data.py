@@ -480,7 +480,7 @@ async def test_overwrite_of_two_dirty_blocks_changes_no_database_row(volume: Vol
         assert content[BLOCK_BYTES - 4 : BLOCK_BYTES + 4] == b"abbbccca"
 
 
-# --- order of writes after a kill --------------------------------------------------------------
+# --- order of the writes that survive a killed daemon ------------------------------------------
 
 
 @pytest.mark.parametrize("sets_times", [True, False])
@@ -503,7 +503,7 @@ async def test_overwrite_becomes_durable_only_after_all_earlier_operations(
 
 
 async def test_kill_undoes_all_of_an_uncommitted_truncation(volume: Volume) -> None:
-    """After a kill, an uncommitted truncation is undone, even if a write followed it."""
+    """If the daemon is killed, an uncommitted truncation and the write after it are undone."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"0123456789")

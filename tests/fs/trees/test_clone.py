@@ -325,7 +325,7 @@ async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Fil
 
 
 async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
-    """A kill after any copied slice leaves nameless inodes, which the next mount removes."""
+    """A daemon killed after any copied slice leaves nameless inodes; the next mount purges them."""
 
     class Killed(BaseException):
         """Raised to simulate that the daemon is killed."""

@@ -68,7 +68,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
 
 
 async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
-    """The mount after a kill reads the pins before it evicts a block."""
+    """The mount after a killed daemon reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
         ino = make_file(fs, b"f", top)

@@ -77,7 +77,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
 async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
     mounted: Mounted,
 ) -> None:
-    """If no file has new data, a collection only opens and releases the barrier file."""
+    """If no file has dirty pages, collecting them only opens and releases the barrier file."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -179,8 +179,8 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         assert size(mounted.handlers, b"f") == 8
 
 
-async def test_end_of_a_mount_cancels_a_running_collection(mounted: Mounted) -> None:
-    """A collection that fails at the end of a mount would make the mount read-only."""
+async def test_unmount_cancels_a_running_collection_of_dirty_pages(mounted: Mounted) -> None:
+    """A mount would become read-only if it could not collect dirty pages during the unmount."""
     write_back, results = mounted.handlers.operations.write_back, list[bool]()
 
     async def collect() -> None:

@@ -89,7 +89,7 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
 
 
 def test_reusing_a_block_number_after_a_kill_damages_no_file(make_database: MakeDatabase) -> None:
-    """After a kill before a pack is recorded, the next epoch uses its block numbers again."""
+    """If a writer is killed before it records a pack, the next epoch reuses its block numbers."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

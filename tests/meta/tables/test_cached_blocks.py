@@ -80,7 +80,7 @@ def test_sealed_blocks_are_ordered_by_inode_and_index(db: Database) -> None:
 
 
 def test_sizes_and_totals_of_cached_blocks_are_loaded_at_start(db: Database) -> None:
-    """A doomed block may have no row in the table of blocks."""
+    """A block in state DOOMED may have no row in the table of blocks."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
     doomed = make_block(db, BlockState.DOOMED, 40)
@@ -99,7 +99,7 @@ def test_sizes_and_totals_of_cached_blocks_are_loaded_at_start(db: Database) -> 
 
 
 def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) -> None:
-    """After a crash, sealed blocks of files become dirty, and unreferenced ones doomed."""
+    """After a crash, sealed blocks become DIRTY if a file uses them, and otherwise DOOMED."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)
     clean = make_block(db, BlockState.CLEAN)

@@ -60,7 +60,7 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 
 
 def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place: Place) -> None:
-    """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
+    """An idle daemon uploads all changes without a flush, so nothing is lost if it is killed."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     os.sync()

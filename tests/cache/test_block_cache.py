@@ -140,7 +140,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
-    bench.cache.doom(bench.located(0).block)  # A doomed clean block is deleted at once.
+    bench.cache.doom(bench.located(0).block)  # A clean block is deleted at once.
     located = bench.located(0)
 
     async with trio.open_nursery() as nursery:
@@ -290,7 +290,7 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
     assert [cache.is_local(bench.located(index)) for index in range(3)] == [True, False, False]
 
 
-async def test_files_of_doomed_blocks_are_removed_in_a_separate_thread(
+async def test_files_of_blocks_that_no_row_refers_to_are_removed_in_a_separate_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Block files of a removed tree are deleted in a thread: there may be thousands of them."""

@@ -63,10 +63,10 @@ async def test_writer_gives_up_while_a_pack_is_retried_in_an_outage(autojump_clo
         assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
 
 
-async def test_writer_gives_up_if_a_pack_is_sent_below_the_minimum_speed(
+async def test_writer_gives_up_if_the_upload_of_a_pack_is_slower_than_the_minimum_speed(
     autojump_clock: Clock,
 ) -> None:
-    """A store that never finishes does not keep a writer waiting without limit."""
+    """A store that never completes the upload does not keep a writer waiting forever."""
     writers = new_writers()
     with writers.sending(PACK_BYTES) as pack:
         pack.begin()

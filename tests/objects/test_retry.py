@@ -167,7 +167,7 @@ async def test_pause_between_retries_can_be_cancelled(
 # --- retries of conditional writes ---------------------------------------------------------------
 
 
-async def test_lost_reply_of_create_is_recognised(
+async def test_retried_create_succeeds_if_only_the_first_reply_was_lost(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """A retried create that finds its own content has succeeded."""
@@ -178,7 +178,7 @@ async def test_lost_reply_of_create_is_recognised(
     assert await retrying.get(ObjectKey("new"), PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_lost_reply_of_replace_is_recognised(
+async def test_retried_replace_succeeds_if_only_the_first_replies_were_lost(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """If the reply of a replace was lost, the retry reads the object and finds its new content.
@@ -351,7 +351,7 @@ async def test_store_that_does_not_respond_is_reported_after_a_second(
 async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """Each attempt may take its full timeout, but all attempts together stay within the limit."""
+    """Each attempt may take its full timeout, but all together stay within the total time."""
     notices: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
@@ -449,7 +449,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    # The last pause, which would exceed the limit, is random and would take at most 1.6 s.
+    # The last pause, which would exceed the total time, is random and at most 1.6 s.
     waited_s = trio.current_time() - began_s
     assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]

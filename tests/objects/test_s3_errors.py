@@ -141,7 +141,7 @@ async def test_response_of_another_server_does_not_mean_that_an_object_is_missin
 async def test_change_is_repeated_after_a_web_page(
     double: S3Double, store: S3Store, status: int
 ) -> None:
-    """Neither a deletion nor an upload is complete if a web page is the response."""
+    """A web page as the response confirms neither a deletion nor an upload, so both are retried."""
     repeated = RetryingStore(store, AT_ONCE)
     double.answer(PAGE._replace(status=status), DELETED)
     await repeated.delete([KEY])

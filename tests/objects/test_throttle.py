@@ -216,7 +216,7 @@ async def test_wall_clock_jump_does_not_permit_a_burst(
 async def test_bytes_of_retried_uploads_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Bytes of a failed upload count against the limit, unless the object is small."""
+    """Bytes of a failed upload count against the rate limit, unless the object is small."""
     throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)

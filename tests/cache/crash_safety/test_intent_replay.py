@@ -1,4 +1,4 @@
-"""Replay of the intent log after a power cut or a kill: which entries are applied."""
+"""Which entries of the intent log a mount applies after a power cut or a killed daemon."""
 
 from collections.abc import Collection, Sequence
 
@@ -426,7 +426,7 @@ async def test_replayed_content_fills_a_hole_in_a_copied_block(
 async def test_deleted_block_stays_durable_after_a_kill_until_its_copy_is_durable(
     logged: CacheBench,
 ) -> None:
-    """The mount after a kill discards the log, so the file of the deleted block must be durable."""
+    """The next mount discards the intent log, so the deleted block's file must be durable."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     _deleted, copy = _truncate(logged, 4)

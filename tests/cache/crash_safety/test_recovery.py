@@ -75,7 +75,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
 async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """A kill leaves files newer than the database; a restored database is newer than the files."""
+    """A killed daemon's files are newer than its database; a restored database is newer."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -90,7 +90,7 @@ async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
 async def test_one_old_stray_file_causes_quarantine_of_all_stray_files(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A stray file that is older than the database was not left by a kill."""
+    """A stray file that is older than the database was not left by a killed daemon."""
     older = bench.write(1, b"older")
     made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
@@ -145,7 +145,7 @@ async def test_stray_block_file_that_differs_from_its_pack_is_quarantined(
 
 
 async def test_empty_stray_block_file_is_removed(bench: CacheBench, tmp_path: Path) -> None:
-    """A kill between the creation of a block file and its first write leaves the file empty."""
+    """A daemon killed between creating and first writing a block file leaves the file empty."""
     bench.files.create(BlockId(77), 0, b"")
 
     assert _let_go(bench, tmp_path) == 0

@@ -82,7 +82,7 @@ async def _let_a_pack_die(session: Session) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -> None:
-    """After a kill at any step, two hosts read all content, and no unneeded object remains."""
+    """If the writer is killed at any step, two hosts read all content; no garbage remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -224,7 +224,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
 async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """After a kill, every host accepts the superblock, and the next mount repairs its copy."""
+    """Every host accepts the superblock, and the next mount repairs its copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step, armed=True)

@@ -31,7 +31,7 @@ class _Writers:
         self._needed: dict[Txg, set[ObjectKey]] = {}  # The packs that each txg refers to.
 
     async def run(self, count: int) -> None:
-        """Run mounts and promotions of random hosts, each with a kill at a random step."""
+        """Run mounts and promotions of random hosts, and kill each at a random step."""
         for _ in range(count):
             host = self._rnd.choice(["a", "a", "a", "b"])
             hook = self._kill_at(self._rnd.choice(_STEPS))

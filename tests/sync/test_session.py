@@ -71,7 +71,7 @@ async def test_mount_is_read_only_if_a_background_task_fails_at_start(power: Pow
 
 
 async def test_recovery_deletes_no_block_file_before_the_first_sync(power: Power) -> None:
-    """A power cut after a kill may undo the removal of a file, which then needs its blocks."""
+    """A later power cut may undo the removal of a file, which then needs its blocks."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)

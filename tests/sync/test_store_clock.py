@@ -336,7 +336,7 @@ async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
     ],
 )
 async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: str) -> None:
-    """The store's time is used only if it differs from the host's time by more than a limit."""
+    """The store's time is used only if it differs from the host's time by more than a threshold."""
     ours = SetClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()

@@ -61,7 +61,7 @@ state.quarantine_as("1")
 """
 # Like CHILD, on a disk that refuses hard links; a refused link counts as a call.
 CHILD_KILLED_WITHOUT_LINKS: Final = CHILD.replace("refuses_links = False", "refuses_links = True")
-# Prints each link, rename and removal, and each directory that is opened (only to be synced).
+# Prints the name of each hard link, renamed or removed file, and directory opened to be synced.
 CHILD_THAT_PRINTS: Final = """
 import os, sys
 from pathlib import Path

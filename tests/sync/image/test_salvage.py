@@ -259,7 +259,7 @@ async def test_image_is_not_used_if_all_its_objects_have_a_newer_version(
 
 
 @pytest.mark.parametrize("version", ["manifest", "schema"])
-async def test_authentic_image_of_a_newer_program_stops_the_salvage(
+async def test_image_with_a_valid_authenticator_from_a_newer_program_stops_the_salvage(
     store: MemoryStore, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fsck must not replace the state of a newer program with an older image."""

@@ -380,7 +380,7 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
     ],
 )
 async def test_interrupted_repair_of_the_chain_can_be_retried(power: Power, step: str) -> None:
-    """A kill at any step of a chain repair loses no data."""
+    """A chain repair that is killed at any step loses no data."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

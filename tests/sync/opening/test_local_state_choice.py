@@ -213,7 +213,7 @@ class _SecondPartAway(FaultyStore):
     def __init__(self, inner: MemoryStore, database: Path) -> None:
         super().__init__(inner)
         self._database = database
-        self.left = b""  # the database file as a kill would leave it at that moment
+        self.left = b""  # the database file if the process were killed now
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -230,7 +230,7 @@ class _SecondPartAway(FaultyStore):
 async def test_state_is_quarantined_after_a_kill_while_changelogs_are_applied_without_a_journal(
     power: Power, journal_mode: str, end: str
 ) -> None:
-    """The last mount ended cleanly, but the kill leaves a part of a transaction in the database."""
+    """The last mount ended cleanly, but the killed mount left a part of a transaction."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, b"from a")
@@ -279,7 +279,7 @@ async def test_next_mount_completes_an_interrupted_application_of_changelogs(pow
 async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
     power: Power,
 ) -> None:
-    """After a kill, other hosts use the pack numbers of an unshipped compaction."""
+    """The writer is killed before it ships a compaction, so host b uses the same pack numbers."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))

@@ -80,7 +80,7 @@ async def test_offline_mount_reads_cached_content_and_reports_the_outage(power: 
 
 
 async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
-    """The next mount that reaches the bucket ships the unshipped changes, even after a kill."""
+    """The next mount that reaches the bucket ships a killed mount's unshipped changes too."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

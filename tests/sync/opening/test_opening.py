@@ -184,7 +184,7 @@ async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
 
 
 async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
-    """A block that was not uploaded before a kill is still dirty and readable."""
+    """A block that a killed session had not uploaded is still dirty and readable."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

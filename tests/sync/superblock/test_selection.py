@@ -204,7 +204,7 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
 
 
 async def test_replaced_recovery_key_is_refused(encrypted: Power) -> None:
-    """If a renewal wrote only one superblock object, the error names the old recovery key."""
+    """If recover-key --renew changed only one superblock, the error names the old recovery key."""
     keys = await encrypted.keys()
     made, old_key = superblock_codec.renew_recovery_key(keys.superblock, keys.keyring)
     renewed, new_key = superblock_codec.renew_recovery_key(made, keys.keyring)

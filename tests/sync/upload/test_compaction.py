@@ -49,7 +49,7 @@ async def test_pack_with_mostly_dead_blocks_is_compacted_and_deleted(power: Powe
 
 
 async def test_block_is_readable_after_a_kill_during_compaction(power: Power) -> None:
-    """After a kill during compaction, a block is still at its old location."""
+    """If the daemon is killed during compaction, a block is still at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))

@@ -326,7 +326,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
 
 
 async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power: Power) -> None:
-    """A kill undoes an uncommitted overwrite, so the file has its former content."""
+    """A killed daemon loses its uncommitted overwrite, so the file has its former content."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]

@@ -31,7 +31,7 @@ def test_speed_is_unknown_before_the_first_and_long_after_the_last_upload() -> N
 
 
 def test_upload_limit_bounds_the_estimated_speed() -> None:
-    """If uploads were faster than the limit, the limit is used to estimate the remaining time."""
+    """If uploads were faster than the upload limit, the estimate uses the upload limit."""
     assert Speed(100, 200).within(None) == Speed(100, 200)
     assert Speed(100, 200).within(100) == Speed(100, 200)
     assert Speed(100, 200).within(10) == Speed(10, 20)

@@ -29,13 +29,13 @@ def _make_empty_file(session: Session) -> None:
 
 
 async def _waiting(session: Session) -> None:
-    """Write a file, and return as soon as its pack waits for the limit."""
+    """Write a file, and return as soon as its pack waits for the upload limit."""
     write_file(session, os.urandom(MIB - KIB))
     await until(lambda: session.throttles.upload.waiting_bytes > 0)
 
 
 async def test_background_upload_waits_for_the_limit(power: Power) -> None:
-    """While a pack waits for the limit, the lease can be checked and confirmed."""
+    """While a pack waits for the upload limit, the lease can be checked and confirmed."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -62,7 +62,7 @@ async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
 
 
 async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
-    """With fsync=remote, a program does not wait for the limit."""
+    """With fsync=remote, a program does not wait for the upload limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600, fsync="remote")
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -142,7 +142,7 @@ async def test_writer_waits_while_the_limit_delays_the_attempt_after_a_failure(
 
 
 async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) -> None:
-    """A changelog does not wait, even if uploads of content have used up the limit."""
+    """A changelog does not wait, even if uploads of content have used up the upload limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         session.throttles.upload.charge(1 << 30)

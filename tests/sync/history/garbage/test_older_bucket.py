@@ -270,7 +270,7 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
 ) -> None:
     """If a repair of an older bucket fails, the next flush retries it.
 
-    After a kill, a mount is refused until fsck -y repairs the bucket.
+    If the writer is killed, a mount is refused until fsck -y repairs the bucket.
     """
     store = _NoImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:

@@ -499,7 +499,7 @@ async def test_dry_run_of_garbage_collection_lists_exactly_the_next_deletions(po
 
 
 async def test_each_garbage_collection_deletes_a_bounded_number_of_objects(power: Power) -> None:
-    """If garbage collection reaches its limit, the next runs delete the remaining garbage."""
+    """If a run reaches the maximum number of deletions, the next runs delete the rest."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):

@@ -252,7 +252,7 @@ async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
             assert wanted <= {txg for txg, _ in found}
 
 
-async def test_search_of_a_txg_range_ignores_an_index_object_of_lost_changelogs(
+async def test_search_of_a_txg_range_ignores_an_index_object_with_a_hash_of_no_changelog(
     power: Power,
 ) -> None:
     """A valid earlier index object does not prove that a later index object is valid."""

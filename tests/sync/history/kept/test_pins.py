@@ -91,7 +91,7 @@ def test_kept_point_pins_changelogs_and_level_objects_after_its_image() -> None:
 
 
 def test_kept_point_with_an_incomplete_image_pins_all_earlier_metadata() -> None:
-    """A kept point with a damaged image may need an older image, or pieces of another image."""
+    """To restore the point, an older image or pieces of another image may be needed."""
     broken = point(42, 40)
     pins = KeptPointPins(KeptPoints((broken,)), set(), END)
     assert pins.broken == [broken]

@@ -36,12 +36,13 @@ def prepare(state: Path) -> None:
 
 
 def note(state: Path) -> None:
-    """Record that a sync has failed. Any thread may call this function."""
+    """Record that a sync of the local state has failed. Any thread may call this function."""
     try:
         _write(state, machine.memory_of(state).encode().ljust(_RECORD_BYTES, b"\0"))
     except OSError as exc:
         _log.error(
-            "a sync to disk failed, and %s cannot record this (%s); reboot before the next mount",
+            "fsync of the local state failed, and %s cannot record this (%s);"
+            " reboot before the next mount",
             state / NAME,
             exc.strerror,
         )
@@ -53,7 +54,7 @@ def forget(state: Path) -> None:
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a sync has failed; then cached pages may still differ from the disk."""
+    """Return whether a failed sync is recorded; cached pages may then differ from the disk."""
     try:
         with (state / NAME).open("rb") as file:
             before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")

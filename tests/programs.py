@@ -99,7 +99,7 @@ class Program:
         stdout: int | None = None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[str]":
-        """Start a command in a new process without adding --cachedir; do not wait for its end."""
+        """Start a command in a new process without adding --cachedir; do not wait for it."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,
@@ -122,7 +122,7 @@ class Program:
         return found
 
     def kill(self, target: str | Path) -> int:
-        """Kill the daemon of a mount with SIGKILL, wait for its end, and return its process id."""
+        """Kill a mount's daemon with SIGKILL, wait until it exits, and return its process id."""
         pid = int(self.status(target)["pid"])
         os.kill(pid, signal.SIGKILL)
         wait_until_gone(pid)

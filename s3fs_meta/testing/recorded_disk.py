@@ -84,7 +84,7 @@ class SyncedAll(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An event: a sync failed, so unsynced writes before event *before* never reach the disk.
+    """The event of a failed sync: unsynced writes before event *before* never reach the disk.
 
     Later syncs succeed, but do not cover these writes, as with fsync(2) on Linux.
     """

@@ -31,7 +31,7 @@ class Killer:
 
 
 def main() -> None:
-    """Repair a database; the report may kill the process before the end."""
+    """Repair a database; the report may kill the process before all repairs are made."""
     db = Database.open(Path(sys.argv[1]), Pragmas())
     killer = Killer(int(sys.argv[2]))
     check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))

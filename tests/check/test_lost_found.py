@@ -38,7 +38,7 @@ def test_name_of_a_recovered_inode_is_the_inode_number(healthy: Healthy, exam: E
 def test_recovered_name_never_exceeds_the_maximum_length(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If a name of maximum length is already used, a number replaces its end."""
+    """If a name of maximum length is already used, a number replaces the last bytes."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
         lost_found.add_under_free_name(exam, healthy.inner, wanted, healthy.fifo) for _ in range(3)

@@ -409,7 +409,7 @@ async def test_silent_control_clients_do_not_delay_the_end_of_the_server(
 
 
 async def test_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
-    """The server replaces the socket file of a killed daemon, and removes its own at the end."""
+    """The server replaces the socket file of a killed daemon, and removes its own when it stops."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))
     left.close()

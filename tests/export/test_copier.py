@@ -202,7 +202,7 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
 def test_mode_of_a_directory_is_set_after_its_entries_are_created(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copied directory stays accessible until the end, even if its own mode forbids access."""
+    """A directory stays accessible while it is copied, even if its own mode forbids access."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)

@@ -55,7 +55,7 @@ def blocked_thread(notifications: Notifications, until_set: threading.Event) -> 
         thread.join(WAIT_S_MAX)
 
 
-async def test_notification_that_the_abort_unblocks_is_waited_for() -> None:
+async def test_stop_waits_for_a_notification_that_the_abort_unblocks() -> None:
     notifications, aborted = Notifications(), threading.Event()
     with blocked_thread(notifications, aborted):
         assert await notifications.stop(aborted.set, running_s=0.01) is Stop.ABORTED

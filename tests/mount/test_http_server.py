@@ -123,7 +123,7 @@ async def test_malformed_http_request_is_answered_with_an_error_status(
 
 
 async def test_http_client_that_sends_a_long_body_receives_the_reply(running: Running) -> None:
-    """The server reads a request to its end, because a reset would lose the reply."""
+    """The server reads the complete request, because a reset would lose the reply."""
     body = bytes(HTTP_DRAIN_BYTES_MAX // 2)
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     assert (await running.ask(request + body)).endswith(b"page")

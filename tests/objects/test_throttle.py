@@ -64,7 +64,7 @@ async def test_transfers_are_not_delayed_without_a_limit(
 async def test_long_pause_does_not_permit_a_larger_burst(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Bytes of the limit that were not used in an hour cannot be used afterwards."""
+    """Bandwidth that was not used for an hour cannot be used afterwards."""
     throttle = _throttle("1M")
     await throttle.take(MIB)
     await trio.sleep(3600)

@@ -107,7 +107,7 @@ async def test_block_file_with_lost_pages_but_correct_size_causes_a_read_error(
 async def test_unsynced_end_of_a_page_causes_a_read_error_instead_of_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A power cut may leave the synced start of a page without its end."""
+    """A power cut may keep the synced first bytes of a page and lose the other bytes."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 

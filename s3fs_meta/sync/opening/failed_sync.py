@@ -50,7 +50,8 @@ async def write_database_again(state_dir: StateDir) -> None:
         sync_failures.prepare(state_dir.path)
         return
     _log.warning(
-        "a sync failed in the last mount, so the database files are written to the disk again"
+        "fsync of the local state failed in the last mount, so the database files are written to"
+        " the disk again"
     )
     await trio.to_thread.run_sync(_drop_reports, state_dir)
     for name in _DATABASE_FILES:
@@ -100,7 +101,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         db.commit()
     sync_failures.forget(state_dir.path)
     return [
-        f"a sync of {state_dir.path} failed in the last mount, so the database and"
+        f"fsync of {state_dir.path} failed in the last mount, so the database and"
         f" {counted(len(mine), 'block')} not in the bucket were written to the disk again;"
         " check that disk"
     ]
@@ -122,8 +123,9 @@ async def _in_thread(path: Path, work: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(work)
     except OSError as exc:
         raise DatabaseError(
-            f"a sync failed in the last mount, and {str(exc.filename or path)!r} cannot be written to"
-            f" the disk again: {exc.strerror}; nothing was changed. Until a reboot, the memory of"
+            "fsync of the local state failed in the last mount, and"
+            f" {str(exc.filename or path)!r} cannot be written to the disk again: {exc.strerror};"
+            " nothing was changed. Until a reboot, the memory of"
             " this machine may have the only copy: free space on the disk, repair the disk, or copy"
             " the directory to another disk"
         ) from exc

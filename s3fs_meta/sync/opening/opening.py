@@ -226,7 +226,7 @@ class _Opening:
             )
 
     async def _examine(self) -> Local:
-        """Open the local database if it exists, after writing it again if a sync has failed."""
+        """Open the local database if it exists; rewrite it first if a failed sync is recorded."""
         await failed_sync.write_database_again(self._state_dir)
         local = local_state_choice.examine(
             self._state_dir,

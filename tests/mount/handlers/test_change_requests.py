@@ -13,7 +13,7 @@ from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 
 
 class Work:
-    """A handler that runs until it is released, and records its end."""
+    """A handler that runs until it is released, and records when it ends."""
 
     def __init__(self) -> None:
         self.begun = trio.Event()

@@ -51,7 +51,7 @@ async def test_destroy_deletes_all_objects_of_the_filesystem(power: Power) -> No
 
 
 async def test_destroy_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
-    """The keys are needed until the end, to recognise objects that an interrupted removal left."""
+    """The keys are kept until last, to recognise objects that an interrupted removal left."""
     await use(power)
     before = set(power.store.objects)
     left: dict[str, set[str]] = {}

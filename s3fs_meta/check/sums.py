@@ -21,6 +21,7 @@ import stat
 from typing import Final
 
 from s3fs_meta.limits import FSCK_SUMS_ROWS_MAX
+from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import ROOT_INO
 
@@ -114,7 +115,7 @@ _FILL: Final = (
     f" max(m.block_index * {BLOCK_BYTES} + coalesce(b.plain_bytes, 1))"
     " FROM block_map AS m LEFT JOIN blocks AS b ON b.block = m.block"
     " WHERE typeof(m.ino) = 'integer' AND typeof(m.block_index) = 'integer' GROUP BY m.ino",
-    "INSERT INTO temp.check_live SELECT pack, sum(stored_bytes) FROM blocks"
+    f"INSERT INTO temp.check_live SELECT pack, {sum_of('stored_bytes')} FROM blocks"
     " WHERE typeof(pack) = 'integer' GROUP BY pack",
     # The search starts at every directory without a name, so it misses only cycles of directories.
     "INSERT INTO temp.check_tops SELECT d.ino FROM temp.check_dirs AS d"

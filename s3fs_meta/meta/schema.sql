@@ -90,7 +90,7 @@ CREATE TABLE counters (
     txg            INTEGER NOT NULL,             -- number of the open txg when this row was written
     inodes         INTEGER NOT NULL,             -- = rows in inodes
     dentries       INTEGER NOT NULL,             -- = rows in dentries
-    file_bytes     INTEGER NOT NULL,             -- = sum(size_bytes) of regular files
+    file_bytes     INTEGER NOT NULL,             -- = sum(size_bytes) of regular files, modulo 2^64 and signed
     capacity_bytes INTEGER NOT NULL              -- the size that statfs reports; 0 = unlimited
 );
 

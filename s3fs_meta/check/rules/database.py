@@ -15,7 +15,7 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.check.sums import IS_REGULAR
 from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 from s3fs_meta.meta.db import connections, schema
-from s3fs_meta.meta.db.counters import TABLE_OF
+from s3fs_meta.meta.db.counters import TABLE_OF, sum_of
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, FACTS
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import damage_marks, properties
@@ -54,10 +54,10 @@ _REQUIRED_COLUMNS: Final = (
 _SCANS: Final = {
     "inodes": "SELECT count(*) FROM inodes",
     "dentries": "SELECT count(*) FROM dentries",
-    "file_bytes": f"SELECT coalesce(sum(i.size_bytes), 0) FROM inodes AS i WHERE {IS_REGULAR}",
-    "block_bytes": "SELECT coalesce(sum(plain_bytes), 0) FROM blocks",
+    "file_bytes": f"SELECT {sum_of('i.size_bytes')} FROM inodes AS i WHERE {IS_REGULAR}",
+    "block_bytes": f"SELECT {sum_of('plain_bytes')} FROM blocks",
     "stored_bytes": (
-        f"SELECT coalesce(sum(object_bytes), 0) FROM packs WHERE state = {PackState.STORED:d}"
+        f"SELECT {sum_of('object_bytes')} FROM packs WHERE state = {PackState.STORED:d}"
     ),
     "capacity_bytes": "SELECT max(capacity_bytes, 0) FROM counters",
     "txg": "SELECT max(txg, 0) FROM counters",

@@ -3,6 +3,10 @@
 Owns: the next unused numbers, and the totals, which would otherwise need a scan.
 Does not know: commit groups (``database`` loads and writes the counters).
 Keeps: at every commit the columns equal the result of a scan.
+
+Sparse files have sizes of up to 1 EiB, so ``file_bytes`` may exceed the largest integer of SQLite.
+The column is therefore modulo 2**64, as a signed number: no file size can make a commit fail, and
+a total below 16 EiB is exact.
 """
 
 from collections.abc import Sequence
@@ -36,7 +40,20 @@ def _update(table: str, columns: tuple[str, ...]) -> str:
 _UPDATE: Final = _update("counters", _REPLICATED)
 _UPDATE_TOTALS: Final = _update("totals", _TOTALS)
 _TXG: Final = COLUMNS.index("txg")
+_LOW: Final = (1 << 32) - 1
+_HALF: Final = 1 << 63
+_FULL: Final = 1 << 64
 _SPLIT: Final = len(_REPLICATED)
+
+
+def sum_of(value: str) -> str:
+    """Return an SQL expression for the sum of an integer expression, modulo 2**64 and signed.
+
+    NULL values are ignored. SQLite's sum() would fail if the sum exceeded the largest integer.
+    """
+    low = f"coalesce(sum(({value}) & {_LOW}), 0)"
+    high = f"coalesce(sum(({value}) >> 32), 0) + ({low} >> 32)"
+    return f"((({high}) << 32) | ({low} & {_LOW}))"
 
 
 class Updates(NamedTuple):
@@ -71,6 +88,7 @@ class Counters:
         assert len(values) == len(COLUMNS), "each column needs a value"
         for name, value in zip(COLUMNS, values, strict=True):
             setattr(self, name, value)
+        self.file_bytes %= _FULL
         self.xattr_bytes = None
 
     def put(self, name: str, value: int) -> None:
@@ -79,13 +97,13 @@ class Counters:
         setattr(self, name, value)
 
     def values(self) -> tuple[int, ...]:
-        """Return the values of all counters in the order given by COLUMNS."""
+        """Return the values of all columns in the order given by COLUMNS."""
         return (
             self.next_ino,
             self.next_block,
             self.inodes,
             self.dentries,
-            self.file_bytes,
+            (self.file_bytes + _HALF) % _FULL - _HALF,
             self.capacity_bytes,
             self.txg,
             self.next_pack,
@@ -99,6 +117,7 @@ class Counters:
         Args:
             written: the current values of the rows, in the order of COLUMNS.
         """
+        self.file_bytes %= _FULL  # ``sum_of`` returns large sums as negative numbers
         now = self.values()
         has_totals = now[_SPLIT:] != written[_SPLIT:]
         if not has_totals and now[:_TXG] == written[:_TXG]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from s3fs_meta.codec.fields import INTEGER_MAX
 from s3fs_meta.errors import FormatError, MetadataError
 from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
@@ -144,7 +145,7 @@ def describe(path: Path) -> ImageFacts:
             page_size=page_size[0],
             database_bytes=path.stat().st_size,
             inodes=db.counters.inodes,
-            file_bytes=db.counters.file_bytes,
+            file_bytes=min(db.counters.file_bytes, INTEGER_MAX),
         )
     finally:
         db.close()

@@ -15,6 +15,7 @@ from typing import Final
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.meta import replica
+from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND, ImageRows
@@ -22,6 +23,7 @@ from s3fs_meta.meta.tables import dentries, inodes, packs, properties
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 
 _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
+_FILE_BYTES: Final = sum_of("size_bytes")
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
 
@@ -215,8 +217,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, apart_only),
     )
     totals = db.one(
-        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM inodes WHERE parent = ?1"
-        " AND ino <> ?1 AND mode = ?2",
+        f"SELECT count(*), {_FILE_BYTES} FROM inodes WHERE parent = ?1 AND ino <> ?1 AND mode = ?2",
         (home, _FILE_MODE),
     )
     assert totals is not None, "an aggregate query returns one row"

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, Cookie, Ino, InodeFlag, PackId
@@ -29,7 +30,7 @@ _NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
 _COUNTS: Final = (
     f"SELECT d.parent, min(CASE WHEN {_IS_PLAIN} THEN i.ino END),"
     f" max(CASE WHEN {_IS_PLAIN} THEN i.ino END), count(CASE WHEN {_IS_PLAIN} THEN 1 END),"
-    f" coalesce(sum(CASE WHEN {_IS_PLAIN} THEN i.size_bytes END), 0), count(*)"
+    f" {sum_of(f'CASE WHEN {_IS_PLAIN} THEN i.size_bytes END')}, count(*)"
 )
 _TALLY: Final = f"{_COUNTS} FROM {_NAMES} WHERE d.parent = ?1"
 _TALLY_MANY: Final = (

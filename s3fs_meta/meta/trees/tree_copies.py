@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.meta.db.attached import PAST
+from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import xattrs
 from s3fs_meta.meta.trees import bulk_records, past_content
@@ -26,6 +27,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Cookie, Ino, InodeFlag, Txg
 
 _DIRECTORY: Final = 0o040000
 _REGULAR: Final = 0o100000
+_FILE_BYTES: Final = sum_of(f"CASE WHEN p.kind = {_REGULAR} THEN p.size_bytes END")
 _SYMLINK: Final = 0o120000
 _TYPE: Final = 0o170000
 _KEPT_FLAGS: Final = InodeFlag.HAS_XATTRS
@@ -305,7 +307,7 @@ def _choose_blocks(db: Database, origin: Origin, before: int, blocks_max: int) -
 
 def _sums(db: Database, before: int) -> _Sums:
     row = db.one(
-        f"SELECT count(*), coalesce(sum(CASE WHEN p.kind = {_REGULAR} THEN p.size_bytes END), 0),"
+        f"SELECT count(*), {_FILE_BYTES},"
         f" total(p.kind = {_SYMLINK}), total(p.flags), total(p.blocks)"
         f" FROM temp.copied_names AS p WHERE {_IS_FIRST}",
         (before,),

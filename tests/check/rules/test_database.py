@@ -8,6 +8,7 @@ import pytest
 from s3fs_meta.check.report import Mode
 from s3fs_meta.check.rules import database as rules
 from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta.db import counters
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -301,3 +302,15 @@ def test_database_with_invalid_counters_can_be_opened_for_repair(healthy: Health
     with pytest.raises(FormatError, match="counter"):
         Database.open(path, Pragmas())
     Database.open(path, Pragmas(), repairing=True).close()
+
+
+async def test_sums_above_the_largest_integer_are_checked(healthy: Healthy) -> None:
+    """Impossible sizes in rows are reported and repaired; their sum does not stop fsck."""
+    healthy.sql(f"UPDATE blocks SET stored_bytes = {1 << 62} WHERE pack = 1")
+    healthy.sql(f"UPDATE blocks SET plain_bytes = {1 << 62}")
+    healthy.sql(f"UPDATE packs SET object_bytes = {1 << 62}")
+    healthy.sql(f"UPDATE inodes SET size_bytes = {FILE_BYTES_MAX} WHERE mode & 61440 = 32768")
+
+    assert "I33" in (await healthy.check_all()).broken
+
+    await healthy.assert_all_repaired()

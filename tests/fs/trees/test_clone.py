@@ -19,7 +19,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.limits import MIB
+from s3fs_meta.limits import FILE_BYTES_MAX, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
@@ -473,3 +473,31 @@ async def test_tree_copy_is_refused_on_a_read_only_mount(fs: Filesystem) -> None
     with pytest.raises(ReadOnlyStateError):
         await clone(fs)
     assert inodes.orphans(fs.db) == []
+
+
+async def test_sparse_files_may_have_a_total_size_above_the_largest_integer(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """Files of 1 EiB can be created, copied, counted, checked and removed.
+
+    SQLite stores integers below 2**63, so eight such files exceed the range of one column.
+    """
+    top = make_directory(fs, b"tree")
+    for number in range(9):
+        await fs.data.truncate(make_file(fs, b"%d" % number, top), FILE_BYTES_MAX)
+    await clone(fs)
+    volume.commit()
+    assert fs.db.counters.file_bytes == 18 * FILE_BYTES_MAX % (1 << 64)
+    assert_sound(fs)
+
+    fs.tree_removal.remove(ROOT_INO, b"copy", look(fs, b"copy").ino)
+    await settled(fs)
+    volume.commit()
+    fs.db.load_counters()
+
+    assert fs.db.counters.file_bytes == 9 * FILE_BYTES_MAX
+    assert_sound(fs)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await settled(fs)
+    volume.commit()
+    assert fs.db.counters.file_bytes == 0

@@ -146,6 +146,13 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 # --- overlapping blocks ------------------------------------------------------------------------
 
+# The survey compares locations before I70 repairs types, so rows with wrong types are skipped.
+# Text and blobs are greater than every number.
+_IS_LOCATED: Final = (
+    "typeof(pack) = 'integer' AND typeof(pack_offset) = 'integer' AND pack_offset >= 0"
+    " AND typeof(stored_bytes) = 'integer' AND stored_bytes > 0"
+)
+
 
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block of the same pack ends.
@@ -156,7 +163,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"
-        " WHERE pack IS NOT NULL AND pack_offset >= 0 AND stored_bytes > 0 ORDER BY pack, block"
+        f" WHERE pack IS NOT NULL AND {_IS_LOCATED} ORDER BY pack, block"
     ):
         if pack != at:
             at, end = pack, 0
@@ -172,7 +179,7 @@ def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
     other, other_hash, begin, end = 0, b"", -1, 0
     for block, digest, offset, stored_bytes in exam.db.iterate(
         "SELECT block, hash, pack_offset, stored_bytes FROM blocks WHERE pack = ?"
-        " AND pack_offset >= 0 AND stored_bytes > 0 ORDER BY pack_offset, block",
+        f" AND {_IS_LOCATED} ORDER BY pack_offset, block",
         (pack,),
     ):
         if offset < end and (digest, offset) != (other_hash, begin):
@@ -353,8 +360,15 @@ BLOCKS: Final = (
     ),
 )
 
+# The repair of I70 gives locations of a wrong type a value that violates another invariant.
+_WRONG_TYPE: Final = " OR ".join(
+    f"typeof(b.{column}) NOT IN ('integer', 'null')"
+    for column in ("pack", "pack_offset", "stored_bytes")
+)
 # The blocks to search for in the bucket. The query scans the table blocks once.
-_ANY_FAULT: Final = " OR ".join(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK)
+_ANY_FAULT: Final = " OR ".join(
+    (*(f"({one.damaged})" for one in BLOCKS if one.source == EVERY_BLOCK), _WRONG_TYPE)
+)
 TROUBLED: Final = (
     f"SELECT b.block FROM {EVERY_BLOCK} WHERE {_ANY_FAULT}"
     " UNION SELECT r.block FROM temp.check_refs AS r"

@@ -314,3 +314,20 @@ async def test_sums_above_the_largest_integer_are_checked(healthy: Healthy) -> N
     assert "I33" in (await healthy.check_all()).broken
 
     await healthy.assert_all_repaired()
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("column", ["pack", "pack_offset", "stored_bytes"])
+async def test_location_of_the_wrong_type_is_found_in_the_bucket(
+    healthy: Healthy, column: str, value: str
+) -> None:
+    """The survey of the bucket, which precedes the repair of types, skips such a location."""
+    healthy.sql(
+        f"UPDATE blocks SET {column} = {value} WHERE block = (SELECT min(block) FROM blocks)"
+    )
+    assert "I70" in (await healthy.check_all()).broken
+
+    await healthy.check_all(Mode.ALL)
+
+    assert (await healthy.check_all()).lines() == ["clean"]
+    assert healthy.dump()["block_map"] == healthy.before["block_map"]

@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.sums import IS_REGULAR
-from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
+from s3fs_meta.limits import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, PAST_INO_MIN
 from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.counters import TABLE_OF, sum_of
 from s3fs_meta.meta.db.database import COOKIE_KEY_BYTES, FACTS
@@ -213,6 +213,8 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 
 
 # All columns with inode, block or pack numbers. An index returns the maximum of each at once.
+# Counting never reaches PAST_INO_MIN, so a larger number is damaged: I8 and the invariants of rows
+# without an inode replace it if it is the number of an inode.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -221,7 +223,7 @@ _NUMBERS: Final = (
 )
 _NEXT_NUMBERS: Final = " UNION ALL ".join(
     f"SELECT '{counter}' AS name, (SELECT {counter} FROM {TABLE_OF[counter]}) AS next,"
-    f" (SELECT max({column}) FROM {table}) AS highest"
+    f" (SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}) AS highest"
     for counter, column, tables in _NUMBERS
     for table in tables
 )
@@ -413,8 +415,9 @@ def _move_blocks(exam: Examination, column: str) -> None:
 
 def _highest_ino(exam: Examination) -> int:
     row = exam.db.one(
-        "SELECT max((SELECT max(ino) FROM inodes),"
-        " (SELECT coalesce(max(ino), 0) FROM block_map WHERE typeof(ino) = 'integer'))"
+        f"SELECT max((SELECT coalesce(max(ino), 0) FROM inodes WHERE ino < {PAST_INO_MIN}),"
+        " (SELECT coalesce(max(ino), 0) FROM block_map WHERE typeof(ino) = 'integer'"
+        f" AND ino < {PAST_INO_MIN}))"
     )
     return int(row[0] or 0) if row is not None else 0
 

@@ -12,7 +12,7 @@ from s3fs_meta.check.context import ID_MAX, Examination, Invariant
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.sums import EVERY_DIRECTORY, EVERY_INODE, IS_DIRECTORY, TYPE_OF_MODE
-from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, TIME_NS_MAX, TIME_NS_MIN
+from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, PAST_INO_MIN, TIME_NS_MAX, TIME_NS_MIN
 from s3fs_meta.model import FILE_TYPES, ROOT_INO, InodeFlag
 
 # A bit mask of the file types. Testing a bit takes half the time of the operator IN.
@@ -22,6 +22,8 @@ _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
 _MODE_MAX: Final = _TYPE_BITS | 0o7777
 _NUMBER_MAX: Final = (1 << 63) - 1
+# Larger numbers belong to inodes of points in time (fs/past), so no inode has one.
+_INO_RANGE: Final = f"BETWEEN 1 AND {PAST_INO_MIN - 1}"
 
 _HAS_TARGET: Final = "EXISTS (SELECT 1 FROM symlinks AS s WHERE s.ino = i.ino)"
 _HAS_XATTRS: Final = "EXISTS (SELECT 1 FROM xattrs AS x WHERE x.ino = i.ino)"
@@ -59,7 +61,7 @@ def _make_root(exam: Examination, _invariant: Invariant) -> None:
 # BETWEEN also rejects text and blobs, because SQLite sorts text and blobs after all numbers.
 _OUT_OF_RANGE: Final = " OR ".join(
     (
-        "i.ino < 1",
+        f"i.ino NOT {_INO_RANGE}",
         f"i.nlink NOT BETWEEN 0 AND {LINKS_MAX}",
         f"i.uid NOT BETWEEN 0 AND {ID_MAX}",
         f"i.gid NOT BETWEEN 0 AND {ID_MAX}",
@@ -91,8 +93,8 @@ def _clamp(exam: Examination, invariant: Invariant) -> None:
 
 
 def _renumber(exam: Examination, invariant: Invariant, column: str) -> None:
-    """Replace inode numbers below 1 with new numbers."""
-    for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} < 1"):
+    """Replace inode numbers that are out of range with new numbers."""
+    for (ino,) in exam.collected(f"{invariant.select(column)} AND {column} NOT {_INO_RANGE}"):
         lost_found.renumber(exam, ino)
 
 

@@ -8,7 +8,7 @@ import pytest
 from s3fs_meta.check.report import Mode
 from s3fs_meta.check.rules import database as rules
 from s3fs_meta.errors import FormatError
-from s3fs_meta.limits import FILE_BYTES_MAX
+from s3fs_meta.limits import FILE_BYTES_MAX, PAST_INO_MIN
 from s3fs_meta.meta.db import counters
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -218,6 +218,22 @@ def test_next_unused_number_is_raised_above_all_used_numbers(
     healthy.assert_mended("I6")
     assert getattr(healthy.db.counters, counter) == before
     assert healthy.dump() == healthy.before
+
+
+def test_number_beyond_all_assigned_numbers_does_not_raise_the_next_number(
+    healthy: Healthy,
+) -> None:
+    """The next number stays below the numbers of points in time and the largest integer (I6)."""
+    last = (1 << 63) - 1
+    for table, column in (("packs", "pack"), ("blocks", "pack")):
+        healthy.sql(f"UPDATE {table} SET {column} = {last} WHERE {column} = 1")
+    healthy.sql(f"UPDATE inodes SET ino = {PAST_INO_MIN} WHERE ino = ?", healthy.fifo)
+    next_ino, next_pack = healthy.db.counters.next_ino, healthy.db.counters.next_pack
+
+    healthy.assert_repaired()
+
+    assert healthy.db.counters.next_pack == next_pack
+    assert next_ino < healthy.db.counters.next_ino < PAST_INO_MIN
 
 
 @pytest.mark.parametrize("counter", COUNTED)

@@ -5,6 +5,7 @@ import stat
 import pytest
 
 from s3fs_meta.check.report import Mode
+from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.model import ROOT_INO, Cookie, Ino, InodeFlag
@@ -82,17 +83,18 @@ def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) ->
 
 @pytest.mark.parametrize("known", ["inner", "uploaded", "symlink", "attributed"])
 @pytest.mark.parametrize("with_row", [True, False])
+@pytest.mark.parametrize("wrong", [-5, PAST_INO_MIN, (1 << 63) - 1])
 def test_impossible_inode_number_is_replaced_by_a_new_number(
-    healthy: Healthy, known: str, with_row: bool
+    healthy: Healthy, known: str, wrong: int, with_row: bool
 ) -> None:
     """fsck renumbers an inode with an impossible number in every table, but keeps its name."""
     ino, new = getattr(healthy, known), healthy.db.counters.next_ino
     for table in ("inodes", "dentries", "symlinks", "xattrs", "block_map", "cached_blocks"):
-        healthy.sql(f"UPDATE {table} SET ino = -5 WHERE ino = ?", ino)
-    healthy.sql("UPDATE inodes SET parent = -5 WHERE parent = ?", ino)
-    healthy.sql("UPDATE dentries SET parent = -5 WHERE parent = ?", ino)
+        healthy.sql(f"UPDATE {table} SET ino = {wrong} WHERE ino = ?", ino)
+    healthy.sql(f"UPDATE inodes SET parent = {wrong} WHERE parent = ?", ino)
+    healthy.sql(f"UPDATE dentries SET parent = {wrong} WHERE parent = ?", ino)
     if not with_row and known != "attributed":
-        healthy.sql("DELETE FROM inodes WHERE ino = -5")
+        healthy.sql(f"DELETE FROM inodes WHERE ino = {wrong}")
 
     healthy.assert_repaired()
     parent = healthy.inner if known == "attributed" else healthy.directory

@@ -38,6 +38,8 @@ TXG_MAX: Final = (1 << 63) - 2
 # Minimum similarity of a suggestion: suggests "commit" for "comit", nothing for "remount".
 _LIKENESS: Final = 0.7
 
+# An integer of any option; int() refuses a text of more than 4300 digits.
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?", re.ASCII)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?", re.IGNORECASE | re.ASCII)
@@ -159,6 +161,8 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     if ago is not None:
         parts = _AGO_PART.findall(ago[1])
         back_s = sum(float(number) * _AGO_UNITS[unit.lower()] for number, unit in parts)
+        if math.isinf(back_s * 1e9):
+            return None
         return PointInTime(text, now_ns - int(back_s * 1e9), is_ago=True)
     if is_kept_name(text):
         return PointInTime(text, kept=text)
@@ -236,7 +240,7 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
     """Return a parser of integers from a minimum to a maximum, inclusive."""
 
     def parse(word: str, text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]+", text) or not minimum <= int(text) <= maximum:
+        if not _INTEGER.fullmatch(text) or not minimum <= int(text) <= maximum:
             raise UsageError(f"{word}={text} is not an integer from {minimum} to {maximum}")
         return int(text)
 
@@ -282,7 +286,7 @@ def page_size(word: str, text: str) -> int:
 
 def page_cache(word: str, text: str) -> int:
     """Parse the size of SQLite's page cache; return pages, or KiB as a negative number."""
-    if re.fullmatch(r"-?[0-9]+", text):
+    if _INTEGER.fullmatch(text):
         return int(text)
     return -(parse_size(word, text) >> 10)
 

@@ -1,6 +1,7 @@
 """The syntax of option values such as sizes, points in time and addresses."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -13,11 +14,13 @@ from s3fs_meta.options.option_syntax import (
     listen_address,
     mark,
     nearest,
+    page_cache,
     parse_point_in_time,
     parse_size,
     point_in_time,
     point_of_txg,
     retention,
+    seconds,
 )
 
 
@@ -120,6 +123,27 @@ def test_point_in_time_can_be_the_name_of_a_kept_point(text: str) -> None:
 def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="is not a point in time; write for example at=20"):
         point_in_time("at", text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "word", "text"),
+    [
+        (point_in_time, "at", "9" * 400 + "d"),
+        (point_of_txg, "txg", "9" * 5000),
+        (page_cache, "cache_size", "9" * 5000),
+        (parse_size, "cachesize", "9" * 5000),
+        (seconds(1.0), "commit", "9" * 5000),
+        (retention, "retention", "9" * 5000 + "d"),
+        (listen_address, "metrics", "9" * 5000),
+        (mark, "at_least", "9" * 5000 + ":0123456789abcdef"),
+    ],
+)
+def test_number_with_too_many_digits_is_refused(
+    parse: Callable[[str, str], object], word: str, text: str
+) -> None:
+    """Python converts neither an infinite float nor a text of more than 4300 digits to an int."""
+    with pytest.raises(UsageError):
+        parse(word, text)
 
 
 @pytest.mark.parametrize("time_ns", [NOW_NS, NOW_NS + 1, NOW_NS + 999_999, NOW_NS + 10**9 - 1])

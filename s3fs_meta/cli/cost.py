@@ -8,6 +8,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -78,6 +79,7 @@ def cost(
         str,
         typer.Argument(
             metavar="MOUNTPOINT|URL",
+            callback=given_text,
             help="Filesystem whose request costs are shown.",
             show_default=False,
         ),

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Annotated, Any, Final, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, get_args
 
 import typer
 
-from s3fs_meta.cli import completion, garbage_collection
+from s3fs_meta.cli import completion, garbage_collection, given_arguments
 from s3fs_meta.cli.command_help import CommandHelp
 from s3fs_meta.console import boundary, exits
 
@@ -105,10 +106,24 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(**given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.Signature([one.replace(kind=keyword) for one in parameters])
+    parameters = [
+        one.replace(kind=keyword, annotation=_without_empty_path(one.annotation))
+        for one in parameters
+    ]
+    signature = inspect.Signature(parameters)
     call.__signature__ = signature  # type: ignore[attr-defined]  # typer uses this signature
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
+
+
+def _without_empty_path(annotation: Any) -> Any:
+    """Return the annotation of a parameter; a path or a list of paths is parsed by ``GivenPath``."""
+    kind, *about = get_args(annotation) or (annotation,)
+    if Path not in {kind, *get_args(kind)}:
+        return annotation
+    parser = {"click_type": given_arguments.GivenPath()}
+    arguments = (kind, *(type(info)(**(vars(info) | parser)) for info in about))
+    return Annotated[arguments]
 
 
 def _print_version(wanted: bool) -> None:

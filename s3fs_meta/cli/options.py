@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from s3fs_meta.cli import completion
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.console import interruption, passphrase_source
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.passphrase_source import Ask, ask_terminal
@@ -29,7 +30,6 @@ Mountpoint = Annotated[
         help="Directory on which the filesystem is mounted.",
         show_default=False,
         autocompletion=completion.mountpoints,
-        parser=Path,  # typer's type for paths calls stat(2), which hangs if the daemon hangs
     ),
 ]
 ReadablePaths = Annotated[
@@ -46,6 +46,7 @@ Filesystem = Annotated[
         metavar="MOUNTPOINT|URL",
         help="The filesystem.",
         show_default=False,
+        callback=given_text,
         autocompletion=completion.mountpoints,
     ),
 ]
@@ -55,6 +56,7 @@ PathOrUrl = Annotated[
         metavar="PATH|URL",
         help="Path in a mounted filesystem, or the URL of a bucket.",
         show_default=False,
+        callback=given_text,
     ),
 ]
 Cachedir = Annotated[
@@ -74,16 +76,27 @@ EndpointUrl = Annotated[
         metavar="URL",
         help="URL of an S3 server other than AWS.",
         show_default=False,
+        callback=given_text,
     ),
 ]
 Region = Annotated[
     str | None,
-    typer.Option("--region", metavar="NAME", help="Region of the bucket.", show_default=False),
+    typer.Option(
+        "--region",
+        metavar="NAME",
+        help="Region of the bucket.",
+        show_default=False,
+        callback=given_text,
+    ),
 ]
 Profile = Annotated[
     str | None,
     typer.Option(
-        "--profile", metavar="NAME", help="Profile in the AWS configuration.", show_default=False
+        "--profile",
+        metavar="NAME",
+        help="Profile in the AWS configuration.",
+        show_default=False,
+        callback=given_text,
     ),
 ]
 PassphraseFile = Annotated[

@@ -11,6 +11,7 @@ import typer
 
 from s3fs_meta.cli import completion, options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import ControlError, UsageError
@@ -86,6 +87,7 @@ _Target = Annotated[
     typer.Argument(
         metavar="[MOUNTPOINT|URL]",
         help="Filesystem to show; default: every mount.",
+        callback=given_text,
         show_default=False,
         autocompletion=completion.mountpoints,
     ),

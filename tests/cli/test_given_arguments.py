@@ -1,0 +1,54 @@
+"""Arguments that the parser refuses if they are empty."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.models import TyperPath
+
+from s3fs_meta.cli import entry
+from s3fs_meta.cli.entry import COMMANDS
+from s3fs_meta.cli.given_arguments import GivenPath
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["mount", "local:///x", ""], "MOUNTPOINT"),
+        (["mount", "--cachedir", "", "local:///x", "/mnt"], "--cachedir"),
+        (["mkfs", "--cachedir=", "local:///x"], "--cachedir"),
+        (["mkfs", "--passphrase-file", "", "local:///x"], "--passphrase-file"),
+        (["mkfs", "--endpoint-url", "", "s3://bucket/x"], "--endpoint-url"),
+        (["umount", ""], "MOUNTPOINT"),
+        (["restore", "--to", "", "local:///x"], "--to"),
+        (["dropcache", "/x", ""], "PATH"),
+        (["status", ""], "MOUNTPOINT|URL"),
+        (["keep", "", "name"], "MOUNTPOINT|URL"),
+        (["diff", "", "1h"], "PATH|URL"),
+    ],
+)
+def test_empty_argument_is_refused(
+    words: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A shell variable without a value does not mean the working directory, or AWS."""
+    monkeypatch.chdir(tmp_path)
+
+    assert entry.main(words) == 2
+
+    shown = capsys.readouterr().err
+    assert name in shown
+    assert "is empty" in shown
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_path_is_parsed_without_a_system_call(name: str) -> None:
+    """stat(2) of a mountpoint, which typer's type for paths calls, hangs if the daemon hangs."""
+    command: Any = typer.main.get_command(entry.make_app([name, "version"]))
+    paths = [one for one in command.commands[name].params if isinstance(one.type, TyperPath)]
+    assert {type(one.type) for one in paths} <= {GivenPath}

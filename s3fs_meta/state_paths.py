@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from s3fs_meta.errors import UsageError
+
 SNAPSHOT_INFIX: Final = "-at-"
 # Names in ``tmp`` of a state directory: files of blocks, and database copies with SQLite's files.
 _UNFINISHED: Final = re.compile(
@@ -66,10 +68,17 @@ def locate(url: str, cachedir: Path) -> Path:
     """Return the path of the state directory for a URL; the directory may be missing.
 
     The name consists of a readable part and a hash, so that two URLs never share a directory.
+
+    Raises:
+        UsageError: the URL is not UTF-8.
     """
     import hashlib  # imported late, because it loads OpenSSL
 
-    digest = hashlib.blake2b(url.rstrip("/").encode(), digest_size=8).hexdigest()
+    try:
+        encoded = url.rstrip("/").encode()
+    except UnicodeEncodeError as exc:
+        raise UsageError(f"the URL {url!r} is not UTF-8; rename its directory") from exc
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
     words = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
     return cachedir.resolve() / f"{words}-{digest}"
 

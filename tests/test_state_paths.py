@@ -3,6 +3,9 @@
 import pwd
 from pathlib import Path
 
+import pytest
+
+from s3fs_meta.errors import UsageError
 from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
 
 
@@ -51,3 +54,9 @@ def test_symlink_in_the_path_of_the_cache_directory_is_followed(tmp_path: Path) 
     (tmp_path / "link").symlink_to("real")
 
     assert locate("local:///x", tmp_path / "link") == locate("local:///x", tmp_path / "real")
+
+
+def test_url_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """The byte 0xFF in an argument is a lone surrogate in Python's text."""
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        locate("local:///data/\udcff", tmp_path)

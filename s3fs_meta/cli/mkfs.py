@@ -24,6 +24,7 @@ from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_syntax import parse_size
 from s3fs_meta.options.option_syntax import retention as parse_retention
+from s3fs_meta.state_paths import locate
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, has_superblock, make_filesystem
 
 HELP = CommandHelp(
@@ -107,13 +108,11 @@ def mkfs(
     block_bytes = parse_size("--block-size", block_size, "512K")
     page_bytes = parse_size("--page-size", page_size, "8K")
     retention_s = parse_retention("--retention", retention)
+    cachedir = access.cachedir or own_cachedir()
+    locate(url, cachedir)  # refuses a URL that no other command accepts
     # Check the values before asking for a passphrase and before creating a directory.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
-    passphrase = None
-    if not plain:
-        environment = passphrase_source.from_environment()
-        options.warn_if_readable(access.passphrase_file)
-        passphrase = passphrase_source.new(environment, access.passphrase_file)
+    passphrase = None if plain else _new_passphrase(access.passphrase_file)
     wanted = NewFilesystem(
         label=label,
         block_bytes=block_bytes,
@@ -122,7 +121,6 @@ def mkfs(
         retention_s=retention_s,
         unsafe_single_writer=unsafe_single_writer,
     )
-    cachedir = access.cachedir or own_cachedir()
     with interruption.explained(
         "run mkfs again; if it finds an unfinished filesystem, remove that first: "
         + options.command("destroy", *access.words, url)
@@ -186,6 +184,13 @@ def _show_key(url: str, superblock: Superblock, recovery_key: str | None, *, jso
     if json:
         text = output.json_text(_described(url, superblock, recovery_key))
     output.print_recovery_key(text, "nothing was created")
+
+
+def _new_passphrase(file: Path | None) -> bytes:
+    """Read the passphrase of a new filesystem from the environment, a file or the terminal."""
+    environment = passphrase_source.from_environment()
+    options.warn_if_readable(file)
+    return passphrase_source.new(environment, file)
 
 
 def _show_made(url: str, superblock: Superblock, *, json: bool) -> None:

@@ -201,3 +201,15 @@ def test_mkfs_error_without_passphrase_or_terminal_names_the_missing_option(
     assert done.returncode == 4
     assert "--passphrase-file" in done.stderr
     assert not empty.bucket.exists()
+
+
+def test_mkfs_at_a_url_that_is_not_utf8_creates_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other command could use the filesystem, because its state directory has no name."""
+    url = f"local://{tmp_path}/\udcff"
+
+    assert entry.main(["mkfs", "--plain", "--cachedir", str(tmp_path / "state"), url]) == 2
+
+    assert "is not UTF-8" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -223,15 +223,19 @@ _NUMBERS: Final = (
 )
 _NEXT_NUMBERS: Final = " UNION ALL ".join(
     f"SELECT '{counter}' AS name, (SELECT {counter} FROM {TABLE_OF[counter]}) AS next,"
-    f" (SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}) AS highest"
+    f" (SELECT coalesce(max({column}), 0) FROM {table} WHERE {column} < {PAST_INO_MIN}) AS highest"
     for counter, column, tables in _NUMBERS
     for table in tables
 )
 
 
-def _raise_numbers(exam: Examination, invariant: Invariant) -> None:
+def _set_next_numbers(exam: Examination, invariant: Invariant) -> None:
+    """Raise each next number above all numbers in use; lower the next inode number if it is wrong."""
     for name, _next, highest in list(exam.rows(invariant)):
-        exam.set_counter(name, max(getattr(exam.db.counters, name), highest + 1))
+        following = getattr(exam.db.counters, name)
+        if name == "next_ino" and following > PAST_INO_MIN:
+            following = 0
+        exam.set_counter(name, max(following, highest + 1))
 
 
 SQLITE: Final = (
@@ -294,12 +298,13 @@ NUMBERS: Final = (
     ),
     Invariant(
         6,
-        "the next number of each kind is greater than every number in use",
+        "the next number of each kind is greater than every number in use, and the next inode number"
+        " is at most 2^62",
         source=f"({_NEXT_NUMBERS}) AS x",
-        damaged="x.next <= x.highest",
+        damaged=f"x.next <= x.highest OR x.name = 'next_ino' AND x.next > {PAST_INO_MIN}",
         columns="x.name, x.next, x.highest",
-        text="{0} is {1}, but {2} is in use",
-        repair=_raise_numbers,
+        text="{0} is {1}, but {2} is the highest number in use",
+        repair=_set_next_numbers,
         safe=True,
         about_inode=False,
     ),

@@ -236,6 +236,24 @@ def test_number_beyond_all_assigned_numbers_does_not_raise_the_next_number(
     assert next_ino < healthy.db.counters.next_ino < PAST_INO_MIN
 
 
+@pytest.mark.parametrize("next_ino", [PAST_INO_MIN + 6, (1 << 63) - 1])
+def test_next_inode_number_of_a_point_in_time_is_lowered(healthy: Healthy, next_ino: int) -> None:
+    """New inodes get valid numbers, and so do inodes that got numbers of points in time.
+
+    Invariants I6 and I8.
+    """
+    before = healthy.db.counters.next_ino
+    healthy.sql(f"UPDATE inodes SET ino = {PAST_INO_MIN + 5} WHERE ino = ?", healthy.fifo)
+    healthy.db.begin()
+    healthy.db.counters.next_ino = next_ino
+    healthy.db.commit()
+
+    healthy.assert_repaired()
+
+    assert before <= healthy.db.counters.next_ino < PAST_INO_MIN
+    assert healthy.db.one("SELECT max(ino) < ? FROM inodes", (PAST_INO_MIN,)) == (1,)
+
+
 @pytest.mark.parametrize("counter", COUNTED)
 def test_wrong_counters_are_corrected_by_a_scan_of_all_rows(healthy: Healthy, counter: str) -> None:
     """fsck sets each counter to the value that a scan finds.

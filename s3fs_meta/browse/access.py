@@ -47,10 +47,10 @@ def leading_to(url: str) -> str:
 
 
 class Access:
-    """The secrets for one run of the server."""
+    """The token, the cookie and the secret path of one run of the server."""
 
     def __init__(self, address: Address, root: str) -> None:
-        """Create the secrets of a server.
+        """Create the token, the cookie and the path prefix of a server.
 
         Args:
             address: the address on which the server listens.

@@ -15,7 +15,7 @@ FOLDER: Final = Path(__file__).parent
 
 
 class Asset(NamedTuple):
-    """One static file."""
+    """A static file of the pages, such as the style sheet."""
 
     content: bytes
     content_type: str

@@ -5,7 +5,7 @@ from typing import Final
 from s3fs_meta.limits import KIB, MIB
 
 # --- connections and requests ------------------------------------------------------------------
-# Maximum number of concurrent requests, and of concurrent replies. A browser opens six connections.
+# Maximum number of concurrent requests and of concurrent replies. A browser opens 6 connections.
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for the headers and an escaped path of PATH_MAX bytes.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
@@ -21,12 +21,12 @@ BROWSE_PENDING_FRAMES_MAX: Final = 8
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 
 # --- directories, files and archives -----------------------------------------------------------
-BROWSE_PAGE_NAMES: Final = 500  # number of names on one page, which needs 100 KB of HTML
+BROWSE_PAGE_NAMES: Final = 500  # names of a folder on one page; 500 names need 100 KB of HTML
 BROWSE_SORTED_NAMES_MAX: Final = 5000  # largest directory that is sorted by name
 BROWSE_FOUND_MAX: Final = 200  # maximum number of results when searching by name
 # Maximum number of removed names that a search examines in a folder, at 150 bytes of memory each.
 BROWSE_FORMER_NAMES_MAX: Final = 100_000
-BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # maximum bytes of a text to show or compare
+BROWSE_TEXT_BYTES_MAX: Final = 128 * KIB  # maximum size of a text to show or compare
 BROWSE_PICTURE_BYTES_MAX: Final = 32 * MIB  # maximum size of a picture with a preview
 # Maximum length of a path in an archive. The paths of all parent directories are in memory.
 BROWSE_PATH_BYTES_MAX: Final = 16 * KIB

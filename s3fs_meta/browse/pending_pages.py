@@ -41,7 +41,7 @@ class PendingPages:
     async def get(
         self, target: bytes, make: Make, pending_max: int = BROWSE_PENDING_MAX
     ) -> Reply | None:
-        """Return a page, or None if it is not ready in time; then the next call waits for it again.
+        """Return a page, or None if the page is not ready in time; a later call can fetch the page.
 
         Args:
             target: the address of the page.

@@ -43,20 +43,20 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
 
 
 class Joined:
-    """Combines small pieces before it sends them."""
+    """A buffer that combines small pieces of an archive before it sends them."""
 
     def __init__(self, put: Send) -> None:
         self._put = put
         self._pieces = bytearray()
 
     async def put(self, data: bytes | bytearray) -> None:
-        """Add a piece; send all collected pieces if they are large enough."""
+        """Add a piece; send all collected pieces if they are large enough together."""
         self._pieces += data
         if len(self._pieces) >= BROWSE_PIECE_BYTES:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send the remaining pieces."""
+        """Send the pieces that the buffer still contains."""
         data = bytes(self._pieces)
         self._pieces.clear()
         if data:

@@ -163,7 +163,7 @@ def _percent(character: str) -> str:
 
 
 def _dos_time(time_s: int) -> tuple[int, int, int, int, int, int]:
-    """Return a local time in the format of MS-DOS, limited to the years that it can express."""
+    """Return a local time in the format of MS-DOS, limited to the years of this format."""
     when = datetime.fromtimestamp(time_s, tz=timezone.utc).astimezone()
     if when.year not in _YEARS:
         return (1980, 1, 1, 0, 0, 0)

@@ -48,7 +48,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
 
 
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Redirect to the path of an inode at a txg, for versions before a rename."""
+    """Redirect to the path that an inode had at a txg, because a file may have been renamed."""
     if len(wanted.names) != 1 or not _INODE.fullmatch(wanted.names[0]):
         raise WrongAddressError("the address must contain an inode number")
     async with site.used(wanted.txg) as point:
@@ -68,7 +68,7 @@ async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
 
 
 async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Return a raster picture for the preview."""
+    """Return the content of a raster picture, which the preview shows."""
     attributes = await _file(site, wanted)
     async with site.used(wanted.txg) as point:
         begin = await source.beginning(point, attributes, _MAGIC_BYTES)

@@ -37,7 +37,7 @@ _KINDS: Final = {
 
 
 class FolderEntry(NamedTuple):
-    """One name in a directory."""
+    """A name in a listed directory, with the attributes of its inode."""
 
     path: bytes  # path of the folder, relative to the root of the filesystem
     name: bytes

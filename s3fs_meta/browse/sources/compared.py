@@ -1,7 +1,7 @@
 """The cached differences between the last viewed point in time and the newest txg.
 
 Owns: the cache. Does not know: how states are compared (``comparison``).
-Keeps: one comparison runs at a time, so that several pages do not slow a click down.
+Keeps: only one comparison runs at a time, so that open pages do not delay the next request.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,8 @@
 """The cached sizes of all folders at recently viewed points in time.
 
 Owns: the cache. Does not know: how sizes are added up (``meta.trees.folder_sizes``).
-Keeps: sizes are computed for one point in time after another, in slices, so other pages can run.
+Keeps: sizes are computed for one point in time after another, in slices, so that other requests are
+    answered meanwhile.
 """
 
 from collections import OrderedDict

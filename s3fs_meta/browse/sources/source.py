@@ -99,7 +99,7 @@ class Source:
         if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
             newest = await self.bucket.find(NEWEST)
             if known is not None and newest.txg < known.newest.txg:
-                self.counted.clear()  # a rollback has removed txgs
+                self.counted.clear()  # a rollback has abandoned txgs
             if known is None or newest != known.newest:
                 self._search = None
                 known = RetainedRange(await self.bucket.points.oldest(newest), newest)
@@ -123,7 +123,7 @@ class Source:
         self.counted[run] = found
 
     async def link(self, txg: Txg) -> Link:
-        """Return a txg's chain link, from a cache if possible; raise the errors of ``find``."""
+        """Return the chain position of a txg, possibly from a cache; raise the errors of ``find``."""
         bounds = await self.bounds()
         if bounds.oldest.txg <= txg <= bounds.newest.txg:
             known = await self.bucket.points.readable(txg)
@@ -132,7 +132,7 @@ class Source:
         return await self.find(PointInTime(f"txg={txg}", txg=txg))
 
     async def find(self, wanted: PointInTime) -> Link:
-        """Return the chain link of a point in time.
+        """Return the chain position of a point in time.
 
         Raises:
             SettingsError: the point in time is not retained; the message lists retained points.

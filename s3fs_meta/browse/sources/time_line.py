@@ -176,7 +176,7 @@ async def _read_times(source: Source, txgs: Sequence[Txg], times: dict[Txg, int]
 
 
 def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Txg]]]:
-    """Yield batches of runs whose index objects are fetched together; the first has one run."""
+    """Yield batches of runs, each fetched with one set of requests; the first batch has one run."""
     yield runs[:1]
     for at in range(1, len(runs), HISTORY_FETCHES_MAX):
         yield runs[at : at + HISTORY_FETCHES_MAX]

@@ -93,7 +93,7 @@ class _Phase(NamedTuple):
     # Function that runs the operations of one thread; yields the byte count after each operation.
     steps: Callable[[int], Steps]
     operations: int  # number of operations per thread
-    cold: bool = False  # drop the kernel's caches before the phase, if this process may
+    cold: bool = False  # drop the kernel's caches before the phase, if root runs bench
 
 
 def can_drop_caches() -> bool:
@@ -181,7 +181,7 @@ class Workload:
             self._report(phase.what, sum(map(len, taken)), total)
 
     def _work(self, phase: _Phase, thread: int, taken: "array[float]") -> int:
-        """Run the steps of a phase, or fewer after ``stop``; return the number of bytes."""
+        """Run the steps of a phase until ``stop`` is called; return the number of bytes."""
         size_bytes = 0
         with contextlib.closing(phase.steps(thread)) as steps:
             before_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The structure of a command's help; ``--help``, web pages and man pages are made from it.
+"""The structure of a command's help, from which ``--help``, web pages and man pages are made.
 
 Owns: the structure of the texts. Does not know: the commands.
 """

@@ -149,8 +149,8 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
         front.ready()  # remove the progress bar before the prompt
         if await trio.to_thread.run_sync(StateDir(place.state).rescued):
             front.notice(
-                f"{place.state} contains files of earlier repairs; to copy files out of them, run "
-                "s3fs-meta recover-state before the removal, which also removes their keys"
+                f"{place.state} contains data of earlier repairs; to copy files out of it, run "
+                "s3fs-meta recover-state before the removal, which also removes its keys"
             )
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
@@ -173,8 +173,8 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
             state_dir.unlock()
         if failures:
             front.notice(
-                f"the objects were removed, but {str(failures[0].filename)!r} in {place.state} was"
-                f" not: {failures[0].strerror}; remove the directory by hand"
+                f"all objects were removed, but {str(failures[0].filename)!r} in {place.state} was"
+                f" not removed: {failures[0].strerror}; remove the directory by hand"
             )
         if rescued:
             front.notice(
@@ -289,4 +289,4 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
         sys.stderr.flush()
         typed = sys.stdin.readline()
     if typed.strip() not in {found.name, url}:
-        raise UsageError(f"the typed text is not {found.name!r}; nothing was removed")
+        raise UsageError(f"the typed text differs from {found.name!r}; nothing was removed")

@@ -150,8 +150,8 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
 
     Raises:
         UsageError: an image or the local database is readable; nothing was changed.
-        HeldError: the filesystem is mounted on this host, or another host, whose local state has
-            all names, holds the lease.
+        HeldError: the filesystem is mounted on this host, or another host holds the lease and has
+            all names in its local state.
     """
     state_dir = StateDir(plan.place.state)
     async with opened_store(
@@ -517,7 +517,7 @@ def _span_was_begun(volume: Volume) -> bool:
 
 
 def _note_closed(report: Report, *findings: str) -> Verdict:
-    """Report a fault that prevents opening; the caller may change the returned verdict."""
+    """Report why the filesystem cannot be opened; the caller may change the returned verdict."""
     verdict = report.open(Verdict(_CLOSED, "the filesystem can be opened", Severity.DAMAGE))
     for finding in findings:
         report.add(verdict, Finding(_CLOSED, finding))
@@ -549,7 +549,7 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
     if anew:
-        await session.publish_anew(front.progress)  # lost data needs no report: it was listed
+        await session.publish_anew(front.progress)  # the report already lists lost data
     else:
         await session.flush_at_end(front.progress)
     if volume.position.link.created_ns < volume.link.created_ns:

@@ -190,7 +190,7 @@ async def _first(bucket: Bucket, since: PointInTime) -> PointInTime:
 
 
 async def _last(bucket: Bucket, until: PointInTime) -> Link:
-    """Return the newest readable link; add a notice if newer changelogs cannot be read."""
+    """Return the newest readable txg; add a notice if newer changelogs cannot be read."""
     if until != NEWEST:
         return await bucket.find(until)
     newest = await bucket.points.newest()
@@ -209,7 +209,7 @@ async def _entry(bucket: Bucket, fetched: FetchedChangelog | Gap) -> TxgRecord |
         return await txg_log.describe(bucket, fetched)
     except NewerFormatError:
         raise
-    except (FormatError, ObjectMissingError) as exc:  # a part object is damaged or missing
+    except (FormatError, ObjectMissingError) as exc:  # an object is damaged or missing
         return Gap(fetched.link.txg, exc.message)
 
 

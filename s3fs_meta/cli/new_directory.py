@@ -1,6 +1,7 @@
 """A directory that a command creates, and removes again if the command fails early.
 
-Owns: the directory, and the missing directories above it. Does not know: its purpose.
+Owns: the directory, and the missing directories above it. Does not know: the purpose of the
+    directory.
 Keeps: a directory that already existed, that another process has changed, or that has
 entries, is never removed.
 """

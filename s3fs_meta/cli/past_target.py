@@ -48,7 +48,7 @@ def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPat
 
 
 def _is_in_the_past(target: str) -> bool:
-    """Return whether a path, or its nearest existing parent, is in the directory of the past."""
+    """Return whether a path, or its nearest existing parent, is below ``.snapshots``."""
     existing = os.path.abspath(target)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)

@@ -218,7 +218,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
     try:
         places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
-    except NotMountedError as exc:  # print it: a monitoring program reads only standard output
+    except NotMountedError as exc:  # to stdout, where monitoring programs read
         failed = _without_answer(exc)
         output.print_text(failed.text)
         return int(failed.level)
@@ -245,7 +245,7 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
 
 
 def _without_answer(exc: NotMountedError) -> MountHealth:
-    """Return the verdict for a mount that may work, but cannot be asked, or for one that ended."""
+    """Return the verdict for a mount that cannot be asked for its statistics, or has ended."""
     may_work = isinstance(exc, (OtherUserError, UnreachedDaemonError))
     level = HealthLevel.UNKNOWN if may_work else HealthLevel.CRITICAL
     return MountHealth(level, f"{level.name}: {exc.message}")

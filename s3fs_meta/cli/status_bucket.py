@@ -85,9 +85,9 @@ def _fields(
 
 
 def _mountpoint(lease: Lease, url: str) -> str | None:
-    """Return the mountpoint of the lease's holder on this host, or None if it has none.
+    """Return where the holder of the lease has mounted the filesystem on this host, or None.
 
-    The mount uses a different state directory than this command.
+    The mount may use a different state directory than this command.
     """
     if lease.released or lease.host != socket.gethostname():
         return None
@@ -96,7 +96,7 @@ def _mountpoint(lease: Lease, url: str) -> str | None:
 
 
 def _is_of_holder(mounted: Mounted, lease: Lease) -> bool:
-    """Return whether the holder serves a mount; without the daemon's note, whether it may write."""
+    """Return whether a mount belongs to the lease's holder; guess if the pid is unknown."""
     pid = targets.daemon_pid(mounted)
     if pid is not None:
         return pid == lease.pid

@@ -196,7 +196,7 @@ def _operations(times: Mapping[str, Histogram], passed_s: float) -> list[list[st
 
 
 def _processes(requesters: Mapping[str, Any]) -> list[list[str]]:
-    """Return the busiest processes: name, number, user, rate and share of the requests."""
+    """Return the busiest processes: name, pid, user, rate and share of the requests."""
     return [
         [
             one["name"],

@@ -125,7 +125,7 @@ async def _unmount_and_wait(
 
     Raises:
         InUseError: processes still use the filesystem, and *force* is not set.
-        The errors of ``_judge``.
+        StoreError, ControlError: the last upload of the mount was incomplete.
     """
     waiting = trio.Event()
     result: dict[str, object] = {}
@@ -168,18 +168,18 @@ async def _unmount_and_wait(
 
 
 def _judge_killed(place: Target, front: Front) -> None:
-    """Report what a killed daemon left; raise StoreError if the bucket lacks changes."""
+    """Report what a killed daemon left behind; raise StoreError if the bucket lacks changes."""
     found = killed_state.unshipped(place.state)
     again = targets.mount_command(place)
     if found is not None and found.is_nothing:
         front.notice(
-            f"unmounted; its daemon had been killed, and {found.described}. This host still holds the"
-            f" lease: mount and unmount the filesystem here before another host mounts it: {again}"
+            f"unmounted; the daemon had been killed, and {found.described}. This host still holds"
+            f" the lease: mount and unmount the filesystem here before another host mounts it: {again}"
         )
         return
     rest = killed_state.described(place.state)
     raise StoreError(
-        f"unmounted; its daemon had been killed ({rest}); the next mount uploads the changes: {again}"
+        f"unmounted; the daemon had been killed ({rest}); the next mount uploads the changes: {again}"
     )
 
 
@@ -221,7 +221,7 @@ def _judge(outcome: Mapping[str, object]) -> None:
 
 
 def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
-    """Raise the errors of ``_judge``; print *left*, an earlier upload's error, if it differs."""
+    """Raise an error if the last upload was incomplete; print *left*, an earlier upload's error."""
     try:
         _judge(outcome)
     except S3fsError as exc:

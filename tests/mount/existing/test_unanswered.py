@@ -54,7 +54,7 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 
     assert "was killed (everything is in the bucket); mount it again" in asked.stderr
     assert done.returncode == 0
-    assert "its daemon had been killed, and everything is in the bucket" in done.stderr
+    assert "the daemon had been killed, and everything is in the bucket" in done.stderr
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "f").read_bytes() == b"x" * 5000
 

@@ -2,7 +2,7 @@
 
 protocol:    the form of messages: one JSON object per line.
 server:      accepts connections in the mount and answers requests.
-connections: the open connections of a server; one of them makes room for a new one.
+connections: the open connections of a server; a silent client is disconnected for a new one.
 client:      sends a request from a command; ``plain_call`` does so without an event loop.
 lines:       reads lines of bounded length from a byte stream.
 

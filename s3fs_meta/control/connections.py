@@ -1,4 +1,4 @@
-"""The open connections of a control server, and the choice of a connection to close for another.
+"""The open connections of a control server; silent clients are disconnected in favour of new ones.
 
 Owns: the number of open connections, the phase of each, the choice of a connection to close when
 a client arrives and there is no room. Does not know: messages, handlers.
@@ -25,18 +25,18 @@ class ControlBounds(NamedTuple):
     """The bounds of a control server; ``control.limits`` gives the reasons."""
 
     connections: int = CONTROL_CONNECTIONS_MAX
-    requests: int = CONTROL_REQUESTS_MAX  # number of requests that are handled in turn
-    queued: int = CONTROL_QUEUED_MAX  # number of requests that wait for their turn
+    requests: int = CONTROL_REQUESTS_MAX  # maximum number of requests handled at once
+    queued: int = CONTROL_QUEUED_MAX  # maximum number of requests in the queue
     idle_s: float = CONTROL_IDLE_S_MAX  # time for sending a request, and for reading an answer
-    silence_s: float = CONTROL_SILENCE_S_MAX  # time after which a silent client makes room
+    silence_s: float = CONTROL_SILENCE_S_MAX  # silence after which a client may make room
 
 
 class Phase(enum.Enum):
-    """The reason why a connection is open."""
+    """The activity that the server waits for on a connection."""
 
     CLIENT = "the client must send a request or read its answer"
     EVENT = "a handler waits for an event"
-    HANDLER = "a handler runs that must not be interrupted, or waits for its turn"
+    HANDLER = "a handler runs that must not be interrupted, or a request waits in the queue"
 
 
 class ControlConnection:
@@ -80,10 +80,10 @@ class ControlConnection:
 
     @property
     def age(self) -> tuple[bool, float] | None:
-        """Return the sort key by which connections make room; None if this connection stays.
+        """Return the sort key for closing connections, smallest first; None to keep this one open.
 
-        Silent clients make room first, then clients that wait for an event. The second item of the
-        key is the time at which the silence or the wait began.
+        Silent clients are disconnected first, then clients that wait for an event. The second item
+        of the key is the time at which the silence or the wait began.
         """
         if self._phase is Phase.HANDLER:
             return None
@@ -92,7 +92,7 @@ class ControlConnection:
 
     @property
     def _silent_since_s(self) -> float | None:
-        """Return the time at which the server began to wait for the client; None if it does not."""
+        """Return the time since which the server waits for the client; None if it does not wait."""
         if self._phase is Phase.HANDLER:
             return None
         if self._sends_since_s is not None:
@@ -144,7 +144,7 @@ class ControlConnections:
         """Close a connection if possible; return the time at which to try again."""
         ages = {one: age for one in self._open if (age := one.age) is not None}
         if not ages or any(one.is_closing for one in ages):
-            return math.inf  # the next change wakes the caller
+            return math.inf  # wait until a connection changes
         oldest = min(ages, key=lambda one: ages[one])
         allowed_s = ages[oldest][1] + self._bounds.silence_s
         if trio.current_time() < allowed_s:

@@ -84,7 +84,8 @@ def _lines(connection: socket.socket, directory: Path, patience: Patience) -> It
 def require_answer(directory: Path, patience: Patience) -> None:
     """Raise SilentDaemonError unless the daemon answers a request. The call blocks.
 
-    A daemon that no longer listens is ending, which its open connections report.
+    The call succeeds if the daemon no longer listens, because then the daemon is exiting, and the
+    caller's own connection reports its end.
     """
     try:
         with connect(directory, patience) as connection:

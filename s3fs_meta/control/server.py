@@ -50,14 +50,15 @@ _ACCEPT_RETRY_S = 1.0
 class RequestKind(enum.Enum):
     """How the server treats the requests of a command."""
 
-    # Waits for its turn, and is refused if too many requests wait.
-    # Finishes even if the client disconnects, because an interrupted flush is useless.
+    # The request waits in the queue, and is refused if the queue is full.
+    # The request finishes even if its client disconnects, because an interrupted flush is useless.
     ORDINARY = "ordinary"
     # Like ORDINARY, but the request is cancelled if the client disconnects.
     BOUND = "bound"
-    # Is handled at once, because it takes little time.
+    # The request is handled at once, because it takes little time.
     PROMPT = "prompt"
-    # Waits for an event, not for its turn. Is cancelled if the client disconnects, or to make room.
+    # The request waits for an event, not in the queue. It is cancelled if its client disconnects,
+    # or to make room for another client.
     WAITING = "waiting"
 
 

@@ -59,7 +59,7 @@ def explained(text: str) -> Iterator[Remains]:
 
 
 class _Canceller:
-    """A signal handler that cancels a scope; a later signal has the effect that it had before."""
+    """A signal handler that cancels a scope; a later signal has its original effect."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -82,12 +82,12 @@ class _Canceller:
             signal.raise_signal(number)
 
     def install(self) -> None:
-        """Handle the signals."""
+        """Install this object as the handler of each signal."""
         for number in self._before:
             signal.signal(number, self)
 
     def restore(self) -> None:
-        """Let each signal have its former effect."""
+        """Install the original handler of each signal."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -97,7 +97,8 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
     """Let a signal cancel the with-block, which then can release the lease in a shielded scope.
 
     SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any code in the
-    middle. If the user does not want to wait for the cancelled block, a second signal does so.
+    middle. A second signal has that effect, for a user who does not want to wait until the block
+    ends.
 
     Raises:
         KeyboardInterrupt: a signal cancelled the block.

@@ -19,7 +19,7 @@ from s3fs_meta.console.printable import with_bytes
 LOG_BYTES_MAX: Final = 10 << 20  # size at which the log is rotated; one old log is kept
 
 _CHATTY: Final = ("boto3", "botocore", "urllib3", "s3transfer")
-_LIBRARIES: Final = (*_CHATTY, "py")  # the warnings of Python have the name py.warnings
+_LIBRARIES: Final = (*_CHATTY, "py")  # Python's warnings have the logger py.warnings
 _OUTPUTS: Final = (1, 2)  # descriptors of standard output and standard error
 
 # Prefixes that set the journal priority of a line on standard error; see sd-daemon(3).
@@ -135,7 +135,7 @@ def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
         return record
     text = record.getMessage()
     if record.name == "py.warnings":
-        text = text.strip().rpartition("\n  ")[0] or text  # without the line of source code
+        text = text.strip().rpartition("\n  ")[0] or text  # removes the line of source code
     if record.exc_info:
         text = f"{text} {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
     changed = {"msg": " ".join(text.split()), "args": None, "exc_info": None, "exc_text": None}

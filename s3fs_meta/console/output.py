@@ -13,12 +13,12 @@ from s3fs_meta.errors import UnprintedKeyError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
-_THREE_DIGITS = 99.95  # from here on, three digits are before the decimal point
+_THREE_DIGITS = 99.95  # larger numbers round to three digits before the point
 _SECOND_IN_MS = 0.9995  # times below this number of seconds are shown in ms
 _MS_IN_US = 0.0009995  # times below this number of seconds are shown in µs
 _SHORT_S = 10.0
 _MINUTE_S = 60.0
-_COLUMNS_MAX = 10_000  # width of a table in characters; no row is wider
+_COLUMNS_MAX = 10_000  # width of a table in characters, so wide that no row is cut
 
 
 def print_json(value: Mapping[str, Any]) -> None:

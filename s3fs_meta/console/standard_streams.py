@@ -29,8 +29,8 @@ def open_missing() -> None:
 def output_failure(exc: OSError) -> str:
     """Return why standard output cannot be written, or "" if *exc* has another cause.
 
-    Python does not name the stream in such an error. So the stream is flushed again: it has kept
-    the text that it could not write, and fails in the same way.
+    An error of Python does not name the stream that failed. But a stream keeps the text that it
+    could not write, so another flush of the same stream fails with the same error.
     """
     if exc.filename is not None or sys.stdout is None:
         return ""

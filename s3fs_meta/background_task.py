@@ -1,7 +1,7 @@
 """A background task that runs during a with-block, and the effects of a cancellation.
 
-Owns: cancelling the task when the block ends, finishing work after a cancellation. Does not know:
-what the task or the work does.
+Owns: cancelling the task when the block ends, letting work finish after a cancellation. Does not
+    know: the purpose of the task.
 Keeps: an exception of the with-block is raised unchanged, not in an exception group.
 """
 

@@ -1,6 +1,6 @@
 """The errnos of writes that fail because a local disk is full.
 
-Owns: these sets of errnos. Does not know: the effect of a full disk on a request.
+Owns: the sets of errnos. Does not know: the effect of a full disk on a request.
 Source: write(2).
 """
 
@@ -9,6 +9,6 @@ from typing import Final
 
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# Errors that the program ignores when it reserves disk space, because it also works without it.
+# Errors that the program ignores when it reserves disk space; a reservation is not essential.
 # EFBIG reports that a file exceeds RLIMIT_FSIZE or the maximum file size of the filesystem.
 NO_ROOM_ERRNOS: Final = FULL_ERRNOS | {errno.EFBIG}

@@ -144,7 +144,7 @@ class Copier:
             self._finish_directory(attributes, path)
 
     def finish(self, tally: "Tally") -> None:
-        """Apply the postponed attributes of directories; must be the last call."""
+        """Apply the postponed attributes of directories; the caller must call this method last."""
         for attributes, path in self._put_off:  # subdirectories precede their parents
             with tally.noting_faults(path):
                 self._finish_directory(attributes, path)
@@ -260,7 +260,7 @@ class Copier:
                     self._note(copied, index * self._block_bytes, located, content)
             self._set_attributes(file.fd, attributes)
         except OSError as exc:
-            if exc.filename is None:  # the system call had only a file descriptor
+            if exc.filename is None:  # the system call had a descriptor instead of a path
                 raise OSError(exc.errno, exc.strerror, self._place(file.path)) from exc
             raise
         finally:

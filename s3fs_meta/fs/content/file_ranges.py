@@ -95,7 +95,7 @@ class FileRanges:
     # --- find data and holes -------------------------------------------------------------------
 
     async def seek(self, ino: Ino, offset: int, whence: int) -> int:
-        """Return the offset of the next data or hole, which is *offset* if it is inside one.
+        """Return the offset of the first data or hole at or after *offset*.
 
         Data are the bytes from the start of a block to the end of its content. All other bytes
         read as zeros and are holes; the end of the file is also a hole. Source: lseek(2).

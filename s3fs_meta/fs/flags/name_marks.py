@@ -50,7 +50,7 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -
             if len(found) < slices.directories:
                 break
             after = found[-1]
-            db.commit()  # keep these marks even if a later slice fails
+            db.commit()  # the flags set so far are valid even if a later slice fails
             if pauses:
                 await trio.lowlevel.checkpoint()
         now = inodes.get(db, ino)
@@ -82,7 +82,7 @@ async def mark(
     """
     waiting = list(directories)
     while not removed_trees.mark_upwards(db, waiting, count):
-        db.commit()  # keep these marks even if a later slice fails
+        db.commit()  # the flags set so far are valid even if a later slice fails
         if pauses:
             await trio.lowlevel.checkpoint()
         changes.begin(ino)

@@ -28,7 +28,7 @@ class OpenInode:
     def __init__(self) -> None:
         self.open_count = 0
         # True if security.capability is set, None if that is unknown.
-        # It is cached, because the kernel requests security.capability before every write(2).
+        # The value is cached, because the kernel requests it before every write(2).
         self.has_capability: bool | None = None
         # Offset at which the last read ended, or -1 before the first read.
         # A sequential read starts near the end of the last read.
@@ -73,7 +73,7 @@ class OpenFiles:
         return len(self._inodes)
 
     def expect_reports(self, are_reported: bool) -> None:
-        """Set whether the kernel reports open and close from now on."""
+        """Record whether the kernel reports open(2) and close(2) of files from now on."""
         self.are_reported = are_reported
 
     def find(self, ino: Ino) -> OpenInode | None:

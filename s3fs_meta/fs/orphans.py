@@ -75,7 +75,7 @@ class Orphans:
         self._known.add(ino)
 
     def unlinked(self, ino: Ino) -> None:
-        """Record that an inode lost its last name; purge an unused inode. Needs a transaction."""
+        """Record that an inode lost its last name; purge it if unused. Needs a transaction."""
         self._known.add(ino)
         self.unused(ino)
 

@@ -86,7 +86,8 @@ class RemovedTrees:
     def last(self, count: int) -> list[Ino]:
         """Return the last *count* directories that were added, which are emptied next.
 
-        This order bounds the list by the depth of a tree and the size of its directories.
+        This order limits the length of the list to the depth of a tree times the size of a
+        directory.
         """
         return list(islice(reversed(self._tops), count))
 
@@ -113,8 +114,8 @@ class RemovedTrees:
 
         Args:
             ino: the directory.
-            depth_max: if there are more directories above *ino* than this number, and also more
-                than inodes, the directories form a cycle.
+            depth_max: the directories above *ino* form a cycle if their number exceeds both this
+                value and the number of inodes.
 
         Raises:
             UnfinishedWalkError: the check is not finished; the caller must change nothing, and
@@ -143,7 +144,7 @@ async def until_checked(operation: Callable[[], _Result]) -> _Result:
 
     Yields to other tasks only between two slices of the check.
     """
-    while True:  # ends: each pass visits more directories, unless directories are moved or removed
+    while True:  # ends, because each pass visits further directories
         try:
             return operation()
         except UnfinishedWalkError:

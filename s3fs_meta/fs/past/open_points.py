@@ -48,7 +48,7 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
 
-# No other process reads the past database. After a crash it is restored from the bucket.
+# Only this process reads the database of a past txg; a new restore replaces it after a crash.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
 
 
@@ -102,7 +102,7 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
-        # Txg, bucket and monotonic time of the last search.
+        # The last search for a point in time: its txg, the bucket, and the monotonic time.
         self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
         # True after ``run`` has ended: points still in use must then close themselves.
@@ -124,7 +124,7 @@ class OpenPoints:
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the chain link of a point in time; None if it is in the future or not retained.
+        """Return the chain position of a point in time, or None for a future or deleted one.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -180,7 +180,7 @@ class OpenPoints:
                     await self._close([txg])
 
     async def run(self) -> None:
-        """Close unused points in time, until cancelled; then close all."""
+        """Close unused points in time, until cancelled; then close all points in time."""
         try:
             while True:
                 await trio.sleep(PAST_CHECK_S)
@@ -195,7 +195,7 @@ class OpenPoints:
                 await self._close(list(self._open))
 
     def _bucket_of(self, txg: Txg) -> Bucket:
-        """Return the bucket; reuse the listings of a recent search for *txg*."""
+        """Return an object that reads the bucket; reuse listings of a recent search for *txg*."""
         found, self._found = self._found, None
         if found is None or found[0] != txg or found[2] < trio.current_time() - PAST_CHECK_S:
             return self._bucket()
@@ -216,7 +216,7 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             bucket, wanted = self._bucket_of(txg), PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = await trio.to_thread.run_sync(self._state_of, txg)  # syncs to disk
+                state = await trio.to_thread.run_sync(self._state_of, txg)  # blocks on a sync
                 # The size is estimated from the present database, whose file never shrinks.
                 # ``hold_more`` corrects the estimate as soon as the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size

@@ -52,7 +52,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Do nothing; only a copy of a past state can revive packs, and then reports them."""
+    """Do nothing; this default callback serves copies of the present, which revive no packs."""
     await trio.lowlevel.checkpoint()
 
 
@@ -294,7 +294,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # raises PastUnavailableError before any row changes
+            raise  # no row was changed yet
         except Exception:
             self._db.undo()
             raise

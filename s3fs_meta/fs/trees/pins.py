@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class PinnedTree(NamedTuple):
-    """One pinned tree; equal blocks are counted once."""
+    """One pinned tree and the sizes of its blocks; equal blocks are counted once."""
 
     path: str  # absolute path below the root of the filesystem
     total_bytes: int
@@ -100,7 +100,7 @@ class Pins:
             _log.warning("cannot check which blocks of pinned trees are cached: %s", exc)
         if self.over_bytes:
             _log.warning(
-                "%s of pinned trees are not kept in the cache, because pins may use only %s of it",
+                "%s of pinned trees stay uncached, because pins may use only %s of the cache",
                 mib(self.over_bytes),
                 mib(self._cache.pinned.bytes_max),
             )
@@ -116,7 +116,7 @@ class Pins:
         pinned_bytes = self._cache.index.pinned_bytes
         if pinned_bytes > pinned_bytes_max(cache_bytes):
             raise NoSpaceLeftError(
-                f"{mib(pinned_bytes)} are pinned, but pins may use at most"
+                f"pinned trees take up {mib(pinned_bytes)}, but may use at most"
                 f" {mib(max(pinned_bytes_max(cache_bytes), 0))} of a cache of {mib(cache_bytes)};"
                 " run s3fs-meta unpin first"
             )
@@ -202,7 +202,7 @@ class Pins:
         return found
 
     async def _require_readable(self) -> None:
-        """If an earlier read of the list failed, read it again; raise SettingsError if this fails."""
+        """Read the list of pins again after a failed read; raise SettingsError if it still fails."""
         if self._is_unreadable:
             self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
             self._is_unreadable = False

@@ -59,7 +59,7 @@ class _Slice(NamedTuple):
     scope: Scope
     tallies: list[TopTally]  # plain files without a lookup count; one SQL statement removes them
     names: list[Name]  # names that are removed one by one
-    inner: list[Ino]  # directories in the scope whose entries are all removed
+    inner: list[Ino]  # directories that this slice empties completely
 
     @property
     def entries(self) -> int:

@@ -95,7 +95,7 @@ class TreeContent:
                 self.over_bytes += one.plain_bytes
             else:
                 raise NoSpaceLeftError(
-                    f"a cache has at most {self._blocks_max} blocks, and each small file needs a"
+                    f"a cache can hold at most {self._blocks_max} blocks, and each small file needs a"
                     " block; warm a part of the tree"
                 )
 
@@ -300,7 +300,7 @@ class _Download:
         try:
             await self._cache.download_run(run, waits=False)
         except (ObjectMissingError, CorruptionError) as exc:
-            _log.info("cannot download the blocks from block %d on: %s", run[0].block, exc)
+            _log.info("cannot download a run of blocks from block %d on: %s", run[0].block, exc)
         else:
             took_s = max(trio.current_time() - began_s, 1e-3)
             run_bytes = int(size_bytes / took_s * WARM_RUN_S)

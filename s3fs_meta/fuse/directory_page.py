@@ -34,7 +34,7 @@ class DirectoryPage:
         self._entries: list[bytes] = []
 
     def content(self) -> bytes:
-        """Return the reply."""
+        """Return all added entries as one reply."""
         return b"".join(self._entries)
 
     def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
@@ -69,7 +69,7 @@ class DirectoryPage:
 
 
 class TokenPage(NamedTuple):
-    """A reply through pyfuse3."""
+    """A reply with directory entries that pyfuse3 sends."""
 
     converter: Converter
     ino: Ino

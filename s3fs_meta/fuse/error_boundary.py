@@ -56,7 +56,7 @@ CHANGES_NO_TWO_ROWS: Final = frozenset(
 
 
 class Answering(Protocol):
-    """The interface of a handler object for the wrapper."""
+    """The attributes that the wrapper needs from an object with handlers."""
 
     status: MountStatus
     requests: dict[str, int]
@@ -71,7 +71,7 @@ def answered(function: Callable[..., Any]) -> Handler:
         self.requests[name] += 1
         begun = self.status.progress
         try:
-            while True:  # ends, because each pass checks more directories
+            while True:  # ends, because each pass checks further directories
                 try:
                     answer = function(self, *arguments)
                     return await answer if type(answer) is CoroutineType else answer

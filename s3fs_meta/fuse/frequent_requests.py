@@ -164,7 +164,7 @@ class FrequentRequests:
 
     @at_once
     def release(self, ino: Ino, _uid: int, _content: bytes) -> bytes | None:
-        """End one open(2) of a file, after the last descriptor was closed."""
+        """Decrease the open count of a file after the last descriptor of one open(2) was closed."""
         if ino >= PAST_INO_MIN:
             return None
         self._fs.release(ino)

@@ -50,11 +50,11 @@ class Notifications:
     """The running notifications, and a thread for those that no task waits for."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards the next two variables
+        self._changed = threading.Condition()  # lock for _running and _is_stopped
         self._running = 0
         self._is_stopped = False
-        # Only a lost commit group adds names, at most two for each of its GROUP_OPERATIONS_MAX
-        # operations. The mount then accepts no further changes.
+        # Only the loss of a commit group adds names: at most two for each operation of the group.
+        # After such a loss the mount accepts no further changes, so the queue is bounded.
         self._names: queue.SimpleQueue[tuple[Ino, bytes]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 

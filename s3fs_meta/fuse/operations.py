@@ -364,7 +364,7 @@ class Operations(pyfuse3.Operations):
     def open_now(self, ino: Ino, flags: int) -> None:
         """Open a file, but refuse O_TRUNC. Never yields to other tasks."""
         if flags & os.O_TRUNC:
-            raise NotSupportedError("O_TRUNC in an open request without FUSE_ATOMIC_O_TRUNC")
+            raise NotSupportedError("the kernel sent O_TRUNC without FUSE_ATOMIC_O_TRUNC")
         writes = self._opens_for_writing(flags)
         self._fs.open(ino, writes=writes, appends=bool(flags & os.O_APPEND))
 
@@ -415,7 +415,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """End one open(2) of a file, after the last descriptor was closed."""
+        """Decrease the open count of a file after the last descriptor of one open(2) was closed."""
         if ino < PAST_INO_MIN:
             self._fs.release(ino)
         elif ino == BARRIER_INO:

@@ -93,7 +93,7 @@ class PastRequests:
         return self.tree
 
     def top(self) -> pyfuse3.EntryAttributes:
-        """Return the reply with the directory of points in time."""
+        """Return the reply with the attributes of the directory ``.snapshots``."""
         return self._converter.entry(self.tree.top())
 
     async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
@@ -136,7 +136,7 @@ class PastRequests:
         """Open a file for reading; the kernel may cache its content, which never changes.
 
         Raises:
-            FUSEError: EROFS.
+            FUSEError: EROFS, because the file would be opened for writing.
         """
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise pyfuse3.FUSEError(errno.EROFS)

@@ -180,7 +180,7 @@ class WriteBack:
             self._failed("programs write faster than the kernel writes back")
 
     def _background(self) -> int:
-        """Return the number of earlier requests in the background queue: reads and writes."""
+        """Return the number of reads and writes, which the kernel sends from a background queue."""
         return self._requests["read"] + self._requests["write"]
 
     async def _ask(self) -> None:

@@ -9,8 +9,8 @@ Measurements: docs/design/performance.md, "Memory". Source: the documentation of
 import gc
 from typing import Final
 
-# Python's garbage collector runs when this many more objects were allocated than freed since its
-# last run. With the default of 700, a busy daemon spends 2 % of its CPU time in the collector.
+# Python's garbage collector runs once allocations exceed deallocations by this number of objects.
+# With the default of 700 objects, a busy daemon spends 2 % of its CPU time in the collector.
 _YOUNG_OBJECTS_MAX: Final = 5_000
 
 

@@ -5,11 +5,10 @@ from typing import Final
 # Maximum number of open connections. If there are more, silent clients are disconnected.
 # Each connection keeps at most one request in memory (CONTROL_MESSAGE_BYTES_MAX).
 CONTROL_CONNECTIONS_MAX: Final = 64
-# Maximum number of requests handled at once, except short requests and requests that wait for an
-# event.
+# Maximum number of requests handled at once. Short requests and waits for events do not count.
 CONTROL_REQUESTS_MAX: Final = 16
-# Maximum number of requests in the queue of waiting requests; further requests are refused. The
-# clients of queued requests do not count as silent, so they never make room for status and umount.
+# Maximum number of requests in the queue; further requests are refused.
+# A client with a queued request is never disconnected in favour of a new client.
 CONTROL_QUEUED_MAX: Final = 32
 # Maximum number of queued progress events per client; further events are dropped.
 CONTROL_EVENTS_MAX: Final = 64
@@ -20,8 +19,8 @@ CONTROL_IDLE_S_MAX: Final = 60.0
 CONTROL_SILENCE_S_MAX: Final = 5.0
 # Time without a message after which a client checks that the daemon still answers requests.
 CONTROL_PROBE_S: Final = 10.0
-# Time for the daemon to answer such a check. A check does not wait in the queue, so only a daemon
-# that is stopped or whose event loop does not run takes longer.
+# Time for the daemon to answer a check by a client. A check never waits in the queue.
+# The answer takes longer only if the daemon is stopped, or if its event loop does not run.
 CONTROL_PROBE_ANSWER_S_MAX: Final = 30.0
 
 assert CONTROL_REQUESTS_MAX + CONTROL_QUEUED_MAX < CONTROL_CONNECTIONS_MAX, (

@@ -57,8 +57,8 @@ class RequestKind(enum.Enum):
     BOUND = "bound"
     # The request is handled at once, because it takes little time.
     PROMPT = "prompt"
-    # The request waits for an event, not in the queue. It is cancelled if its client disconnects,
-    # or to make room for another client.
+    # The request waits for an event, not in the queue. A disconnection cancels the request.
+    # The server may also cancel the request to make room for another client.
     WAITING = "waiting"
 
 

@@ -72,7 +72,7 @@ class RemoteFront:
         self.close()
 
     def failed(self, text: str, status: int) -> None:
-        """Make the parent exit with an error."""
+        """Send an error and its exit status to the parent, which then exits."""
         self._send({"failed": text, "status": status})
         self.close()
 

@@ -55,7 +55,7 @@ PRICE_TABLE_BYTES_MAX: Final = 64 * KIB  # maximum size of a price file, which n
 PRICE_MAX: Final = 1e6  # maximum price; a higher price is certainly a mistake
 
 # --- systemd ------------------------------------------------------------------------------------
-SUPERVISED_STATUS_S: Final = 5.0  # how often to update the status text for systemd
+SUPERVISED_STATUS_S: Final = 5.0  # interval between updates of the status text for systemd
 # Extra time requested from systemd for stopping: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
 # Extra time requested from systemd for starting: longer than the download of one image piece.
@@ -69,6 +69,6 @@ METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB
 # Timeout for each step: receiving a request, creating the page, and sending the page.
 METRICS_S_MAX: Final = 5.0
 METRICS_PAGE_S: Final = 1.0  # time for which a page is reused; creating it takes 10 to 20 ms
-# Bytes to read and ignore after a refused request, so that the client still reads the reply.
+# Number of bytes to ignore after a refused request, so that the client still reads the reply.
 HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB
 HTTP_DRAIN_S_MAX: Final = 2.0

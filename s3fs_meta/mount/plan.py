@@ -249,7 +249,7 @@ def _check_own_files(mountpoint: str, place: Target) -> None:
         used["the directory of the bucket"] = (address.root, "")
     for what, (path, advice) in used.items():
         if os.path.commonpath([mountpoint, os.path.realpath(path)]) == mountpoint:
-            raise UsageError(f"mountpoint {mountpoint!r} contains {what}, {str(path)!r}{advice}")
+            raise UsageError(f"mountpoint {mountpoint!r} would hide {what}, {str(path)!r}{advice}")
 
 
 def _check_disk_of(place: Target) -> None:

@@ -62,14 +62,14 @@ def explain_aborts() -> None:
 
 
 class Signals:
-    """The signals to end of one mount, while no other receiver handles them.
+    """Handles the signals that end a mount while no other object handles these signals.
 
-    Other receivers handle them while the mount serves, and during its last upload. Before, a signal
-    cancels the start of the mount, which then releases its lease. If the same signal arrives again
-    after _REPEATED_S, it kills the process. Ctrl-C may send a different second signal, through the
-    parent process.
-    Between and after the other receivers, signals are ignored, so that the mount releases its
-    lease. A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the last upload.
+    Other objects handle signals while the mount serves, and during its last upload. Before the
+    mount serves, a signal cancels its start, and the mount releases its lease. If the same signal
+    arrives again after _REPEATED_S, it kills the process. Ctrl-C may send a different second
+    signal, through the parent process. Between and after these two phases, signals are ignored, so
+    that the mount releases its lease. A closed terminal may send SIGHUP twice; the second SIGHUP
+    does not stop the last upload.
     """
 
     def __init__(self) -> None:

@@ -349,7 +349,7 @@ class Mount:
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
-            # The removal ends before the last upload, so that the upload ships its changes.
+            # The removal of trees ends before the last upload, so that its changes are uploaded.
             async with background_task(self._remove):
                 with quoting_libfuse(StateDir(self._plan.place.state).log):
                     await fuse.serve(
@@ -366,7 +366,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Once the mount accepts changes, purge removed files, first files of earlier mounts."""
+        """Purge removed files once the mount accepts changes, first files of earlier mounts."""
         await self._accepting.wait()
         await self._session.supervise("removal and read-ahead", self._filesystem.run)
 

@@ -128,7 +128,7 @@ class SupervisedFront:
         self._text = ""
 
     def notice(self, text: str) -> None:
-        """Show one line."""
+        """Show one line to the user."""
         self._front.notice(text)
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -34,7 +34,7 @@ class Unshipped(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Return a clause for a message: where the unshipped changes are."""
+        """Return a phrase that says where the unshipped changes are."""
         if self.is_nothing:
             return "everything is in the bucket"
         content = f"{human_bytes(self.content_bytes)} in {counted(self.blocks, 'block')}"
@@ -70,6 +70,6 @@ def unshipped(path: Path) -> Unshipped | None:
 
 
 def described(path: Path) -> str:
-    """Return a clause for a message: where a directory's changes are. The call blocks."""
+    """Return a phrase that says where the changes of a state directory are. The call blocks."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described

@@ -77,7 +77,7 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
         raise _unusable(path, exc) from exc
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
     if not os.access(absolute, wanted):
-        raise UsageError(f"{path}: no permission to read it")
+        raise UsageError(f"no permission to read {path}")
     return Node(_place(mounts, absolute, found.st_dev, cachedir), Ino(found.st_ino), absolute)
 
 
@@ -114,8 +114,8 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     """Return the entry for a new name in an existing directory on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, or its directory is missing, is in the past and thus
-            read-only, or is on another filesystem.
+        UsageError: the name exists, or its directory is missing, shows the past, or is on another
+            filesystem.
     """
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -157,7 +157,7 @@ def require_seen(
     """Wait until programs see that entries exist, or that the entries do not exist.
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries.
-    The mount replies before that if it takes long: invalidating a tree with 100,000 cached names
+    If this takes long, the mount replies earlier: invalidating a tree with 100,000 cached names
     blocks every lookup in the tree for a few tenths of a second.
 
     Raises:
@@ -171,7 +171,7 @@ def require_seen(
                 what = "created" if there else "removed"
                 raise ControlError(
                     "ControlError",
-                    f"{entry.path} is {what}, but the kernel has not noticed the change yet",
+                    f"{entry.path} was {what}, but the kernel has not noticed the change yet",
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S)

@@ -204,7 +204,7 @@ def _is_of(note: Mapping[str, Any], mounted: Mounted) -> bool:
 
 
 def _best(notes: Iterable[dict[str, Any]], mounted: Mounted) -> dict[str, Any] | None:
-    """Return a note that describes *mounted*, preferably with its mountpoint, or None."""
+    """Return a note that describes *mounted*, if possible with the same mountpoint, or None."""
     return max(
         (note for note in notes if _is_of(note, mounted)),
         key=lambda note: (note["mountpoint"] == mounted.mountpoint, note["started"]),
@@ -246,7 +246,7 @@ def only_mounted(option: str) -> Target:
         return found[0]
     names = ", ".join(str(place.mountpoint or place.url) for place in found)
     raise UsageError(
-        f"{option} shows one mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
+        f"{option} needs a mount: {f'choose one of {names}' if found else 'nothing is mounted'}"
     )
 
 

@@ -25,7 +25,7 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Complete a NotMountedError: name the filesystem like the user, and add the reason."""
+    """Complete a NotMountedError with the filesystem as the user named it, and with the reason."""
     try:
         yield
     except NotMountedError as exc:

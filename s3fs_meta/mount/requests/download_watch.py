@@ -22,7 +22,7 @@ class DownloadWatch(UploadWatch):
     """Reports at growing intervals that the bucket does not respond, and when it responds again."""
 
     def __init__(self, place: Target, front: Front) -> None:
-        """Prepare the watch; print nothing."""
+        """Prepare to report outages of the bucket; print nothing yet."""
         super().__init__(place, front)
         self._lines = front
         self._is_silent = False

@@ -102,7 +102,7 @@ class UploadWatch:
     def __init__(
         self, place: Target, front: Front, remains: Remains | None = None, advice: str = ""
     ) -> None:
-        """Prepare the watch; print nothing.
+        """Prepare to report the upload; print nothing yet.
 
         Args:
             place: the filesystem of the mount.
@@ -130,7 +130,7 @@ class UploadWatch:
         self._describe_remains()
 
     def on_outage(self, give_up: Callable[[], None]) -> None:
-        """From now on, call *give_up* at each poll if the bucket fails for UPLOAD_FORCE_S_MIN."""
+        """From now on, call *give_up* at each poll after an outage of UPLOAD_FORCE_S_MIN."""
         self._give_up = give_up
 
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -155,9 +155,9 @@ def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> No
 
 def test_command_fails_if_the_kernel_does_not_show_its_effect_in_time(tmp_path: Path) -> None:
     old, new = _entry(tmp_path, tmp_path.stat().st_ino), _entry(tmp_path / "new", 0)
-    with pytest.raises(ControlError, match="is removed, but the kernel"):
+    with pytest.raises(ControlError, match="was removed, but the kernel"):
         mount_paths.require_seen([old], there=False, within_s=0.05)
-    with pytest.raises(ControlError, match="is created, but the kernel"):
+    with pytest.raises(ControlError, match="was created, but the kernel"):
         mount_paths.require_seen([new], there=True, within_s=0.05)
 
 
@@ -182,7 +182,7 @@ def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
 
     assert done.returncode == ExitStatus.CONTROL
     why = "but the kernel has not noticed the change yet"
-    assert done.stderr == f"s3fs-meta: {paths[-1]} is {what}, {why}\n"
+    assert done.stderr == f"s3fs-meta: {paths[-1]} was {what}, {why}\n"
     assert paths[-1].exists() == (what == "created")
 
 

@@ -290,7 +290,7 @@ def test_command_without_a_target_uses_the_only_mount(
         if error is None:
             assert targets.only_mounted("--watch").mountpoint == str(tmp_path / "x")
         else:
-            with pytest.raises(UsageError, match=f"--watch shows one mount: {error}"):
+            with pytest.raises(UsageError, match=f"--watch needs a mount: {error}"):
                 targets.only_mounted("--watch")
 
 

@@ -70,7 +70,7 @@ class PrunedTree:
         return self._with_parents(place, lambda: os.open(place, flags | os.O_CLOEXEC, mode))
 
     def put_from(self, source: Path, name: str) -> None:
-        """Move *source* to *name*, atomically replacing a file of this name; not yet durable.
+        """Move *source* to *name*; atomically replace an existing file. The move is not durable.
 
         Raises:
             FileNotFoundError: *source* or *root* does not exist.
@@ -79,7 +79,7 @@ class PrunedTree:
         self._with_parents(place, lambda: os.rename(source, place), source)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file, atomically replacing a file with the new name; not yet durable.
+        """Rename a file; atomically replace an existing file. The new name is not durable.
 
         Raises:
             FileNotFoundError: the file or *root* does not exist.
@@ -90,7 +90,7 @@ class PrunedTree:
             self._prune_above(old_place)
 
     def move_to(self, other: "PrunedTree", name: str) -> None:
-        """Move a file to another tree on the same disk, under the same name; not yet durable.
+        """Move a file to another tree on the same disk, with the same name; not yet durable.
 
         No other task or thread may create files in the other tree.
 
@@ -105,7 +105,7 @@ class PrunedTree:
         self._prune_above(place)
 
     def link_new(self, source: Path, name: str) -> None:
-        """Link *source* to *name* if no file has that name; atomic, not yet durable.
+        """Link *source* to *name* atomically if no file has that name. The link is not durable.
 
         Raises:
             FileExistsError: a file has the name; nothing was changed.
@@ -189,7 +189,7 @@ class PrunedTree:
     def _with_parents(
         self, place: str, action: Callable[[], _Result], source: Path | str | None = None
     ) -> _Result:
-        """Run *action*; create the directories above *place* if they are missing."""
+        """Run *action*; if directories above *place* are missing, create them and retry."""
         for _ in range(PRUNE_ATTEMPTS_MAX):
             try:
                 return action()
@@ -207,7 +207,7 @@ class PrunedTree:
         )
 
     def _make_parents(self, place: str) -> None:
-        """Create the missing directories above *place*; the caller retries if one was pruned."""
+        """Create missing directories above *place*; the caller retries if a thread prunes one."""
         directories = self._directories_above(place)
         if not directories:
             raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)

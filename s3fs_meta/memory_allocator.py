@@ -94,7 +94,7 @@ class RangeBuffers:
 
     @property
     def kept_count(self) -> int:
-        """Return the number of buffers that are kept."""
+        """Return the number of released buffers whose memory is kept."""
         return len(self._free)
 
     def _give_back(self, mapping: mmap.mmap) -> None:

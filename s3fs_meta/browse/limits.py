@@ -9,14 +9,14 @@ from s3fs_meta.limits import KIB, MIB
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for the headers and an escaped path of PATH_MAX bytes.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # time for a request; long, because browsers connect early
+BROWSE_REQUEST_S_MAX: Final = 30.0  # timeout of an idle connection; browsers connect early
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # maximum time that a page waits for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which the browser gets a waiting page
 BROWSE_PENDING_S: Final = 10.0  # longest time that a request from a waiting page may take
 BROWSE_ABANDONED_S: Final = 10.0  # time after which a page that no request waits for is cancelled
 BROWSE_PENDING_MAX: Final = 16  # maximum number of pages being generated, 100 KB each
-# Maximum number of pending lists beside a folder; this leaves slots for pages that a user opens.
+# Maximum number of pending lists beside a folder; pages that a user opens need the other slots.
 BROWSE_PENDING_FRAMES_MAX: Final = 8
 BROWSE_FRESH_S: Final = 2.0  # time for which the newest txg is cached, to save requests
 

@@ -67,5 +67,5 @@ async def listening(address: Address) -> HttpServer:
 
 
 def page(content: bytes, status: int = http_server.OK) -> Reply:
-    """Return the reply that contains a page."""
+    """Return the HTTP reply that contains a page."""
     return Reply(status, content, HTML)

@@ -31,7 +31,7 @@ class _Pending:
 
 
 class PendingPages:
-    """The pages that are being generated."""
+    """The slow pages that are being generated in the background."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         """Store the nursery in which pages are generated."""

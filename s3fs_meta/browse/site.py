@@ -107,7 +107,7 @@ _ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 
 class Site:
-    """The pages of one filesystem."""
+    """The web pages of one filesystem: replies to the requests of a browser."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Site:
         pending: PendingPages,
         watch: MountWatch | None = None,
     ) -> None:
-        """Store the arguments; *watch* is None if the filesystem is not mounted on this host."""
+        """Create the site; *watch* is None if the filesystem is not mounted on this host."""
         self._source = source
         self._access = access
         self._render = render
@@ -125,7 +125,7 @@ class Site:
         self._watch = watch
 
     async def answer(self, request: HttpRequest) -> Reply:
-        """Return the reply to a request."""
+        """Return the reply to a request of a browser."""
         if request.method not in {"GET", "HEAD"}:
             allowed = {"allow": "GET, HEAD"}
             return Reply(http_server.METHOD, b"only GET and HEAD\n", headers=allowed)
@@ -220,7 +220,7 @@ class Site:
         raise WrongAddressError("there is no page at this address")
 
     async def _go(self, query: dict[str, str]) -> Reply:
-        """Redirect to a point in time that the user typed."""
+        """Redirect the browser to the page of a point in time that the user typed."""
         wanted = option_syntax.point_in_time("at", query.get("at", "newest"))
         link = await self._source.find(wanted)
         path = to_url(b"/".join(_names(query.get("path", "").encode())))

@@ -50,7 +50,7 @@ class TarStream:
         self._point = point
         self._links_max = links_max
         self._out = Joined(put)
-        # First path of each hard-linked file, and the number of its remaining names.
+        # For each hard-linked file, its first path and the number of names that have not been sent.
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:

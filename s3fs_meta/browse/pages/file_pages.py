@@ -29,7 +29,7 @@ _SANDBOX: Final = "default-src 'none'; sandbox"
 
 
 class Preview(NamedTuple):
-    """The preview of a file."""
+    """The preview of a file: the beginning of a text, or a picture."""
 
     text: str | None = None
     is_cut: bool = False  # True if the preview shows only the beginning of the text

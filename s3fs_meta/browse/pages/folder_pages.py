@@ -65,7 +65,7 @@ async def entry(site: Source, render: Render, wanted: Wanted) -> Reply:
 
 
 def described(names: Sequence[bytes], attributes: Attributes) -> FolderEntry:
-    """Return an entry with its kind and mode as text."""
+    """Return a directory entry for a page, with its kind and mode as text."""
     kind = _KINDS.get(stat.S_IFMT(attributes.mode), "unknown")
     name = names[-1] if names else b"/"
     return FolderEntry(b"/".join(names), name, kind, stat.filemode(attributes.mode), attributes)

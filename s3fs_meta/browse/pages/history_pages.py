@@ -89,10 +89,10 @@ def _chosen(found: Sequence[Version]) -> dict[str, Any]:
 
 
 class _Side(NamedTuple):
-    """One of two compared versions."""
+    """One of the two versions of a file that a page compares."""
 
     link: Link
-    path: bytes  # path that the file had in this version
+    path: bytes  # path of the file at the time of this version
     text: str | None  # beginning of the content; None if the content is binary
     is_cut: bool
 

@@ -20,7 +20,7 @@ _MARGIN: Final = 2.0  # margin above and below a plot, so that thick lines are n
 
 
 class Series(NamedTuple):
-    """One statistic that is plotted over time."""
+    """A statistic of the mount that the page plots over time."""
 
     name: str
     title: str

@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 class Area(NamedTuple):
-    """A part with its rectangle on the map."""
+    """A part of a folder, with its rectangle on the map of used space."""
 
     part: Part
     tile: Tile

@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class GapMark(NamedTuple):
-    """The mark of a period without changes."""
+    """The mark of a period without changes on the plot of the time line."""
 
     x: float
     width: float

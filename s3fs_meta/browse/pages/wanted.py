@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
 
     @property
     def path(self) -> bytes:
-        """Return the path relative to the root."""
+        """Return the path of the page's entry, relative to the root of the filesystem."""
         return b"/".join(self.names)
 
     def number(self, field: str, default: int) -> int:
@@ -90,7 +90,7 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
 
 
 def target_words(reading: Reading) -> list[bytes]:
-    """Return command arguments that name a filesystem on any host."""
+    """Return the command arguments with which any host can open a filesystem."""
     return [os.fsencode(word) for word in (*words_of(reading.options), reading.place.url)]
 
 

@@ -22,7 +22,7 @@ from s3fs_meta.sync.history.versions.changed_between import changed_between
 from s3fs_meta.sync.progress import no_progress
 
 _PIECE_INODES: Final = 100  # number of inodes looked up before other tasks may run
-# Only one comparison runs at a time, because hostile texts can make it very slow.
+# Only one comparison of texts runs at a time, because hostile texts can make it very slow.
 _ONE: Final = trio.CapacityLimiter(1)
 
 

@@ -45,13 +45,13 @@ class MountWatch:
         self._read_s = 0.0  # time of the last sample
 
     async def run(self) -> None:
-        """Read the statistics at intervals until cancelled."""
+        """Read the statistics of the mount at intervals until cancelled."""
         while True:
             await self.read()
             await trio.sleep(BROWSE_SAMPLE_S)
 
     async def read(self) -> None:
-        """Read the statistics, and add one sample."""
+        """Read the statistics of the mount once, and add one sample."""
         now_ns, now_s = time.time_ns(), trio.current_time()
         try:
             figures = await request_status(self._place)

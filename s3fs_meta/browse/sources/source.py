@@ -52,10 +52,10 @@ class RetainedRange(NamedTuple):
 
 
 class Source:
-    """The files and the history of one filesystem."""
+    """The files and the history of one filesystem, as the pages show them."""
 
     def __init__(self, reading: Reading, bucket: Bucket, first: Volume) -> None:
-        """Store the arguments.
+        """Create a source of data for the pages.
 
         Args:
             reading: the location of the filesystem, and the options for reading it.

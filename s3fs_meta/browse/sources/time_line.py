@@ -31,7 +31,7 @@ _NS: Final = 1e9
 
 
 class Run(NamedTuple):
-    """A run of consecutive txgs."""
+    """A run of consecutive txgs, which the time line shows as one row."""
 
     first: Txg
     last: Txg
@@ -58,7 +58,7 @@ class Day(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A link to another part of the time line."""
+    """A link on a page to another part of the time line."""
 
     label: str
     first: Txg

@@ -74,7 +74,7 @@ class BenchSizes(NamedTuple):
 
     @property
     def needed_bytes(self) -> int:
-        """Return the maximum disk space that the files need."""
+        """Return the maximum disk space that the files of the benchmark need."""
         return self.threads * (self.big_bytes + self.files * self.small_bytes)
 
 
@@ -102,14 +102,14 @@ def can_drop_caches() -> bool:
 
 
 class Workload:
-    """One run of the benchmark in a directory."""
+    """One run of all phases of the benchmark in a directory."""
 
     def __init__(self, parent: Path, sizes: BenchSizes, report: Report) -> None:
         self._parent = parent
         self._sizes = sizes
         self._report = report
         self._stop = threading.Event()
-        self._folder = parent  # run() replaces this default with a temporary directory
+        self._folder = parent  # run() replaces the value with a temporary directory
 
     def stop(self) -> None:
         """End the run after the current operations; a signal handler may call this method."""
@@ -171,7 +171,7 @@ class Workload:
     def _wait(
         self, phase: _Phase, futures: Sequence[Future[int]], taken: Sequence["array[float]"]
     ) -> None:
-        """Wait for all threads, or for the first failure."""
+        """Wait until all threads of a phase have ended, or until one fails."""
         total = phase.operations * len(futures)
         left = set(futures)
         while left:
@@ -385,7 +385,7 @@ def _check(where: Path, sizes: BenchSizes) -> None:
 
 
 def _at(result: Result, part: float) -> float:
-    """Return a percentile of the latencies, in milliseconds."""
+    """Return a percentile of the measured latencies, in milliseconds."""
     last = len(result.latencies_s) - 1
     return result.latencies_s[min(int(last * part + 0.5), last)] * 1e3
 

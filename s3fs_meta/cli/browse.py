@@ -63,7 +63,7 @@ def browse(
     *,
     access: options.BucketOptions,
 ) -> None:
-    """Run ``s3fs-meta browse``: serve the pages until Ctrl-C."""
+    """Run ``s3fs-meta browse``: serve web pages of a filesystem until Ctrl-C."""
     # The HTTP server is imported late, because only this command needs it.
     from s3fs_meta.browse import command
     from s3fs_meta.browse.access import leading_to

@@ -61,7 +61,7 @@ def _escaped(text: str) -> str:
     """Return a text in which rich finds no markup. Only a bracket or a backslash needs escapes."""
     if not {"[", "\\"} & {*text}:
         return text
-    from rich.markup import escape  # imported late, because few texts need it
+    from rich.markup import escape  # a slow import that few texts need
 
     return escape(text)
 

@@ -31,7 +31,7 @@ from s3fs_meta.options.option_table import OPTIONS, WITHOUT_EFFECT
 if TYPE_CHECKING:
     from s3fs_meta.sync.known_points import Known
 
-# The completion script of a shell sets this variable to request candidates.
+# A shell's completion script sets this environment variable to request candidates.
 VARIABLE: Final = "_S3FS_META_COMPLETE"
 # Variables that contain the command line: bash sets the first, zsh and fish set the second.
 _LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")

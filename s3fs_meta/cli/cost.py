@@ -134,7 +134,7 @@ async def _ledger(place: Target) -> Ledger:
 
 
 def heading(report: dict[str, Any]) -> list[str]:
-    """Return the heading of the cost table."""
+    """Return the heading of the table that shows the costs of requests."""
     table, days = report["prices"], report["counted_days"]
     lines = [
         f"{report['url']}: prices of {table['name']} as of {table['as_of']}, in {table['currency']}",

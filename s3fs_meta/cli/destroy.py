@@ -74,7 +74,7 @@ class _Found(NamedTuple):
     name: str  # the text that the user must type
     own: list[ObjectKey]
     foreign: list[ObjectKey]
-    superblock: bytes | None  # bytes of the superblock's second copy; None if it is unchanged
+    superblock: bytes | None  # new content of the second superblock object; None to keep it
 
 
 class _Wanted(NamedTuple):

@@ -187,7 +187,7 @@ def _differences(before: Volume, after: Volume, changed: set[Ino] | None) -> lis
 
 
 def _require_path(before: Volume, after: Volume, top: bytes) -> None:
-    """Raise UsageError if a path exists at neither point in time."""
+    """Raise UsageError if a path exists at neither of the two points in time."""
     try:
         find(before.db, top)
     except UsageError:

@@ -69,7 +69,7 @@ def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
 
 
 def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """Return the command-line parser of *commands*."""
+    """Return a command-line parser for the given commands."""
     app = typer.Typer(
         help=SUMMARY,
         no_args_is_help=True,
@@ -142,7 +142,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Process the options that precede the name of the command."""
+    """Process the options that precede the name of the command, such as --version."""
 
 
 def main(arguments: list[str] | None = None) -> int:

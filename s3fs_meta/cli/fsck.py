@@ -325,7 +325,7 @@ def _print(plan: CheckPlan, report: Report, *, json: bool) -> None:
 
 
 def _list(lines: Sequence[str], number: int, *, everything: bool) -> None:
-    """Print lines; of a long list, print only the first lines."""
+    """Print the lines of a report; print only the first lines of a long list."""
     shown = lines if everything else lines[:_SHOWN_MAX]
     for line in shown:
         output.print_text(f"  {line}")

@@ -395,7 +395,7 @@ async def _check_alone(
         await _note_superblock(volume, report)
         future = _note_future(volume, report)
         for notice in volume.notices:
-            # The report already lists superblock faults as findings, so it omits their notices.
+            # Notices about superblock faults are left out, because the report lists these faults.
             if notice not in volume.superblock_faults:
                 report.remember(notice)
         state_dir = volume.state_dir

@@ -19,7 +19,7 @@ class GivenPath(TyperPath):
     def convert(
         self, value: "str | os.PathLike[str]", param: object, ctx: object
     ) -> "str | bytes | os.PathLike[str]":
-        """Return the path; raise BadParameter for an empty path."""
+        """Return the path in an argument; raise BadParameter for an empty path."""
         if not os.fspath(value):
             raise typer.BadParameter("the path is empty")
         return value

@@ -94,7 +94,7 @@ class Counts:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy that the options describe."""
+        """Return the policy for expiring kept points that the options describe."""
         return Policy(
             self.keep_last,
             self.keep_daily,
@@ -242,7 +242,7 @@ class _Points(Protocol):
         ...
 
     async def all(self) -> dict[str, Any]:
-        """Return all kept points."""
+        """Return all kept points of the filesystem."""
         ...
 
 
@@ -291,7 +291,7 @@ class _Alone(_Points):
 
 
 class _Opening(NamedTuple):
-    """The filesystem, and the options for opening it."""
+    """An unmounted filesystem, and the options with which the command opens it."""
 
     place: Target
     access: options.BucketOptions
@@ -370,7 +370,7 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
 
 
 class _Listed(NamedTuple):
-    """A kept point in a list, with its facts."""
+    """A kept point as a listing shows it."""
 
     key: str
     txg: int

@@ -69,7 +69,7 @@ HELP = CommandHelp(
 
 
 class _Wanted(NamedTuple):
-    """The part of the history to show."""
+    """The part of the history that the command shows: a path and a range of times."""
 
     top: Ino  # inode of the directory where the path starts
     names: list[bytes]  # components of the path; an empty list selects everything below *top*

@@ -194,7 +194,7 @@ def _new_passphrase(file: Path | None) -> bytes:
 
 
 def _show_made(url: str, superblock: Superblock, *, json: bool) -> None:
-    """Print the result, after the filesystem was created."""
+    """Print facts about the new filesystem."""
     if not json:
         output.print_text(f"created filesystem {superblock.uuid} at {url}")
     elif not superblock.encrypted:  # otherwise the JSON object contains the recovery key
@@ -202,7 +202,7 @@ def _show_made(url: str, superblock: Superblock, *, json: bool) -> None:
 
 
 def _described(url: str, superblock: Superblock, recovery_key: str | None) -> dict[str, Any]:
-    """Return the result for --json."""
+    """Return facts about the new filesystem as a JSON object, for --json."""
     return {
         "url": url,
         "uuid": superblock.uuid,

@@ -59,7 +59,7 @@ def parse(arguments: list[str]) -> HelperArguments:
 
 def run(arguments: list[str]) -> int:
     """Mount or remount, as mount(8) requests."""
-    # The import fails if the compiled extension is missing; here the error is reported.
+    # The import is late, so that an error about a missing compiled extension is reported.
     from s3fs_meta.cli.mount import start
     from s3fs_meta.mount.plan import make_plan
 

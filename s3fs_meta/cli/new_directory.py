@@ -57,7 +57,7 @@ class NewDirectory:
     def remove_unused(self) -> None:
         """Remove the created directories if all of them are unchanged and empty."""
         made, self._made = self._made, []
-        with contextlib.suppress(OSError):  # another process uses a directory or has removed it
+        with contextlib.suppress(OSError):  # another process uses or has removed a directory
             if all(_as_made(one.path) == one for one in made):
                 for one in reversed(made):
                     one.path.rmdir()

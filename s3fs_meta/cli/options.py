@@ -147,7 +147,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the output as one JSON
 
 
 def warn_if_readable(passphrase_file: Path | None) -> None:
-    """Print a line if other users can read a passphrase file."""
+    """Print a warning if other users can read a passphrase file."""
     warning = passphrase_source.readable_by_others(passphrase_file)
     if warning:
         print_line(PROGRAM, warning)
@@ -171,7 +171,7 @@ class BucketOptions:
 
     @property
     def s3(self) -> S3Options:
-        """Return the options of the S3 store."""
+        """Return the options for the S3 store of the bucket."""
         return S3Options(self.endpoint_url, self.region, self.profile)
 
     @property

@@ -74,7 +74,7 @@ HELP = CommandHelp(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The files to copy, and the target directory."""
+    """The files that the command copies out of a quarantined state, and the target directory."""
 
     place: targets.Target
     kept: Kept

@@ -109,7 +109,7 @@ def restore(
 
 
 class _Copied(NamedTuple):
-    """The entries to copy."""
+    """The directory entries that the command copies out of the bucket."""
 
     paths: list[bytes]  # paths relative to the root; all files if the list is empty
     target: Path

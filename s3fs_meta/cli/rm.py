@@ -51,7 +51,7 @@ def rm(
     cachedir: options.Cachedir = None,
     json: options.Json = False,
 ) -> None:
-    """Run ``s3fs-meta rm``: check all paths, then remove them."""
+    """Run ``s3fs-meta rm``: check all given paths, then remove the files and trees."""
     found = [mount_paths.existing(path, cachedir) for path in paths]
     with (
         interruption.explained(

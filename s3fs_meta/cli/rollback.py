@@ -176,7 +176,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
 
 
 def _require_yes() -> None:
-    """Raise UsageError unless the user types yes."""
+    """Raise UsageError unless the user confirms the rollback by typing "yes"."""
     if not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal; use --yes")
     sys.stderr.write('Type "yes" to continue: ')

@@ -20,7 +20,7 @@ _FSCK_INTERRUPTED: Final = 32
 
 
 def program() -> NoReturn:
-    """Run the program and exit."""
+    """Run the program ``s3fs-meta`` and exit."""
     garbage_collection.postpone()
     standard_streams.open_missing()
     if "S3FS_META_PASSPHRASE" in os.environ:
@@ -48,7 +48,7 @@ def is_plain_removal(words: Sequence[str]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> int:
-    """Check all paths, then remove them; return the exit status."""
+    """Check all paths, then remove the files and trees; return the exit status."""
     try:
         from s3fs_meta.mount.existing import mount_paths
 

@@ -218,7 +218,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
     try:
         places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
-    except NotMountedError as exc:  # to stdout, where monitoring programs read
+    except NotMountedError as exc:  # monitoring programs read only stdout
         failed = _without_answer(exc)
         output.print_text(failed.text)
         return int(failed.level)
@@ -268,7 +268,7 @@ def _show_unshipped(target: str | None, cachedir: Path | None, *, json: bool) ->
 
 
 def _show_all(*, json: bool, every: bool) -> None:
-    """Print a line, or all statistics, for each mount."""
+    """Print one line about each mount, or all statistics of each mount."""
     found = trio.run(_all_figures)
     if json:
         output.print_json({"mounts": found})

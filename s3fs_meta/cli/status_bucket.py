@@ -145,7 +145,7 @@ def _next(
 
 
 def rows(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts as a table of names and values."""
+    """Return the facts about a bucket as a table of names and values."""
     encrypted = "encrypted" if fields["encrypted"] else "not encrypted"
     found = {
         "filesystem": " ".join(filter(None, (fields["label"], fields["url"], f"({encrypted})"))),

@@ -116,7 +116,7 @@ def _requests(figures: Mapping[str, Any]) -> str:
 
 
 def table_rows(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the statistics as a table of names and values."""
+    """Return the statistics of a mount as a table of names and values."""
     rows: dict[str, str] = {}
     for name, value in _flat(figures):
         last = name.rsplit(" ", 1)[-1]
@@ -150,7 +150,7 @@ def _latencies(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shown_latency(time_s: float | None) -> str:
-    """Return a quantile as text."""
+    """Return a quantile of latencies as text."""
     if time_s is None:
         return ""
     return "over 100 s" if math.isinf(time_s) else output.human_duration(time_s)

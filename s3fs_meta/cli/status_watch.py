@@ -31,7 +31,7 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import seconds
 
 FIRST_S_MAX: Final = 1.0  # maximum delay before the first screen
-_FEW_PER_S: Final = 10  # rates below this are shown with one decimal place
+_FEW_PER_S: Final = 10  # smaller rates are shown with one decimal place
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,7 +43,7 @@ class TimedFigures(NamedTuple):
 
 
 class StatusScreen(NamedTuple):
-    """The texts of one screen."""
+    """The texts of one screen of ``status --watch``."""
 
     title: str
     rows: Mapping[str, str]

@@ -246,10 +246,10 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
     except OtherUserError:
         raise  # root can unmount on behalf of another user, but cannot wait for the upload
     except NotMountedError as exc:
-        if not isinstance(exc, KilledMountError):  # a killed daemon is reported after the unmount
+        if not isinstance(exc, KilledMountError):  # the unmount reports a killed daemon
             front.notice(exc.message)
     except SilentDaemonError as exc:
-        # The daemon cannot unmount either; if it is killed, the next mount continues its work.
+        # A silent daemon cannot unmount. If it is killed, the next mount uploads its changes.
         where = place.mountpoint or place.url
         why = f"{where} stays mounted: {exc.message}; if it hangs, kill it, and mount again"
         raise ControlError(exc.kind, why) from exc
@@ -258,7 +258,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
         if is_kind(exc, *goes_on):
             return exc.message
         if place.mounted and place.mountpoint and mount_table.find(place.mountpoint) is None:
-            return exc.message  # another process has unmounted; the outcome is judged at the end
+            return exc.message  # another process has unmounted the filesystem
         if not force:
             why = f"still mounted: {exc.message}; --force unmounts and keeps the rest on this host"
             raise ControlError(exc.kind, why) from exc

@@ -24,7 +24,7 @@ class FailingSync:
         self.later_syncs = 0
 
     def note(self, path: str) -> None:
-        """Count a sync of a file; fail the first sync."""
+        """Once armed, fail the first sync of the chosen file; count later syncs."""
         if not self.armed or not path.endswith(self.suffix):
             return
         if self.failures:
@@ -49,7 +49,7 @@ class _FailingFile(apsw.VFSFile):
 
 
 class _FailingVfs(apsw.VFS):
-    """A VFS that calls SQLite's unix VFS."""
+    """A VFS that passes all calls to SQLite's unix VFS, but lets one sync fail."""
 
     def __init__(self, failing: FailingSync) -> None:
         self._failing = failing

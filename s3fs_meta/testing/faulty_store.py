@@ -37,7 +37,7 @@ class StoreGate:
         self._opened = trio.Event()
 
     async def wait_started(self) -> None:
-        """Wait until a call is blocked at the gate."""
+        """Wait until a call of the store is blocked at the gate."""
         await self._started.wait()
 
     def open(self) -> None:
@@ -45,13 +45,13 @@ class StoreGate:
         self._opened.set()
 
     async def pass_through(self) -> None:
-        """Wait until the gate is open."""
+        """Wait until a test opens the gate."""
         self._started.set()
         await self._opened.wait()
 
 
 class FaultKind(enum.Enum):
-    """The kind of a fault: its effect on one call."""
+    """The kinds of injected faults, each with a different effect on one call."""
 
     FAIL = enum.auto()
     LOSE_REPLY = enum.auto()
@@ -60,7 +60,7 @@ class FaultKind(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """One fault that applies to one call."""
+    """One injected fault, which applies to one call of the store."""
 
     kind: FaultKind
     error: StoreError | None = None
@@ -155,7 +155,7 @@ class FaultyStore(StoreWrapper):
         return new_etag
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete objects."""
+        """Delete objects, or raise the error of a requested fault."""
         key = keys[0] if keys else ""
         fault = await self.enter("delete", key)
         await self.inner.delete(keys)

@@ -31,11 +31,11 @@ class History:
 
     @property
     def now(self) -> ModelFilesystem:
-        """Return the current state."""
+        """Return the state after the last operation."""
         return self.states[-1]
 
     def add(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Add an operation, and the state after the operation."""
+        """Add an operation and the resulting state to the history."""
         self.operations.append(operation)
         self.states.append(after)
 
@@ -58,7 +58,7 @@ class History:
 
 
 def _allow_bytes(expected: Tree, found: Tree, operation: Operation, after: ModelFilesystem) -> None:
-    """Accept bytes of one uncommitted write, but only within the file's size before the write."""
+    """Change *expected* to accept bytes of an uncommitted write within the file's earlier size."""
     if operation.act not in _WRITES or operation.ino not in after.nodes:
         return
     new = after.nodes[operation.ino].content

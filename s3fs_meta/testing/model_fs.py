@@ -57,7 +57,7 @@ class ModelInode:
 
 
 class Seen(NamedTuple):
-    """The visible state of the inode at one path."""
+    """The state of the inode at one path, as programs see it."""
 
     ino: Ino
     mode: int
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
 
 class ModelFilesystem:
-    """The model of one filesystem, in memory."""
+    """A filesystem in memory, with which tests compare the real filesystem."""
 
     def __init__(self, *, uid: int = 0, gid: int = 0) -> None:
         self.nodes: dict[Ino, ModelInode] = {ROOT_INO: ModelInode(stat.S_IFDIR | 0o755, uid, gid)}

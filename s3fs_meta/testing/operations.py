@@ -32,7 +32,7 @@ Outcome = type[FsError] | None  # class of the error that an operation raised
 
 
 class Act(enum.Enum):
-    """The kinds of operations."""
+    """The kinds of filesystem operations that tests perform."""
 
     MAKE_DIRECTORY = "mkdir"
     MAKE_FILE = "create"
@@ -58,7 +58,7 @@ class Act(enum.Enum):
 
 
 class Wish(NamedTuple):
-    """An act, and the numbers that select its arguments."""
+    """A kind of operation, and the numbers that select its arguments."""
 
     act: Act
     a: int = 0
@@ -68,7 +68,7 @@ class Wish(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One act with its arguments; the act decides which arguments apply."""
+    """One operation with its arguments; its kind decides which arguments apply."""
 
     act: Act
     ino: Ino  # the inode, or the directory that contains the name
@@ -142,7 +142,7 @@ _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
 _WISHES_PER_ABSENT_NAME: Final = 8  # one in eight chosen names may be absent
-_PATTERN_BYTES: Final = 61  # prime, so that blocks start at different bytes of the pattern
+_PATTERN_BYTES: Final = 61  # a prime period, so that blocks start at different bytes
 
 
 def pattern(number: int, length: int) -> bytes:
@@ -372,7 +372,7 @@ async def _copy_range(fs: Filesystem, operation: Operation) -> None:
 
 
 def _hear(_progress: TreeProgress) -> None:
-    """Ignore a progress report."""
+    """Ignore a report about the progress of an operation."""
 
 
 async def _perform_on_inode(fs: Filesystem, operation: Operation) -> None:

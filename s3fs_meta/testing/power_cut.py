@@ -5,9 +5,9 @@ after recovery.
 
     Changes that were synced before the cut are on the disk.
     An unsynced name is on the disk or not, independently of other names; a rename is one step.
-    An unsynced write to the database or its journal is on the disk or not, or only some of its
-      512-byte sectors are on the disk.
-    An unsynced 4 KiB page of a block file has any state that it had since the last sync. Pages are
+    Of an unsynced write to the database or its journal, all, some or none of the 512-byte sectors
+    are on the disk. An unsynced 4 KiB page of a block file has any state that it had since the last
+    sync. Pages are
       independent of each other. If a page overwrites old bytes, its sectors are independent too.
     An unsynced size of a block file has any value that it had since the last sync.
     A write before a failed sync of its file is not on the disk, even if later syncs succeed.
@@ -60,7 +60,7 @@ class FileContent:
         self.size_bytes = 0
 
     def apply(self, event: _Data) -> None:
-        """Apply a write or a change of size to the content."""
+        """Apply a write or a change of size to the content of a file."""
         if isinstance(event, Wrote):
             for piece in pieces(event):
                 self.put(piece)
@@ -71,7 +71,7 @@ class FileContent:
             self.size_bytes = event.size_bytes
 
     def put(self, piece: "PageWrite") -> None:
-        """Write bytes into one page."""
+        """Write bytes into one page of the file content."""
         page = self.pages.setdefault(piece.page, bytearray(PAGE_BYTES))
         page[piece.start : piece.start + len(piece.data)] = piece.data
 
@@ -84,7 +84,7 @@ class FileContent:
             self.pages[page][keep:] = bytes(PAGE_BYTES - keep)
 
     def write_to(self, path: Path) -> None:
-        """Write the content to a file, including its holes."""
+        """Write the content to a real file, including the holes."""
         with path.open("wb") as file:
             for page, data in sorted(self.pages.items()):
                 file.seek(page * PAGE_BYTES)
@@ -93,7 +93,7 @@ class FileContent:
 
 
 class PageWrite(NamedTuple):
-    """The part of a write within one page."""
+    """The part of a write that lies within one page of a file."""
 
     page: int
     start: int
@@ -101,7 +101,7 @@ class PageWrite(NamedTuple):
 
 
 def pieces(event: Wrote) -> Iterator[PageWrite]:
-    """Yield the parts of a write, one part per page."""
+    """Yield the parts of a write to a file, one part for each page."""
     done = 0
     while done < len(event.data):
         page, start = divmod(event.offset + done, PAGE_BYTES)
@@ -117,7 +117,7 @@ class State(NamedTuple):
     files: dict[FileId, FileContent]
 
     def fingerprint(self) -> int:
-        """Return a hash of the state."""
+        """Return a hash of the directory's state, so that equal states are found."""
         contents = {
             file: (
                 content.size_bytes,
@@ -155,7 +155,7 @@ class PowerCut:
         self._settle()
 
     def _settle(self) -> None:
-        """Separate synced from unsynced changes."""
+        """Separate the recorded changes into synced and unsynced changes."""
         files, directories, everything = self._covered()
         lost = self._lost()
         for number, event in enumerate(self._events):
@@ -223,7 +223,7 @@ class PowerCut:
     # --- choose the state after a power cut ------------------------------------------------------
 
     def choose(self, dice: "Dice") -> State:
-        """Return the state that *dice* chooses."""
+        """Return the state after the power cut that *dice* chooses."""
         names = dict(self._names)
         for event in self._loose_names:
             if dice.keeps():

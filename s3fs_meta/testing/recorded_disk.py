@@ -28,7 +28,7 @@ FileId = int
 
 
 class Wrote(NamedTuple):
-    """An event: bytes were written to a file through the page cache."""
+    """The event that a process wrote bytes to a file, through the page cache."""
 
     file: FileId
     offset: int
@@ -36,27 +36,27 @@ class Wrote(NamedTuple):
 
 
 class Resized(NamedTuple):
-    """An event: a file was truncated or extended."""
+    """The event that a file was truncated or extended."""
 
     file: FileId
     size_bytes: int
 
 
 class Entered(NamedTuple):
-    """An event: a name for a file or a directory was created."""
+    """The event that a name for a file or a directory was created."""
 
     path: str
     file: FileId | None  # identifier of the file; None for a directory
 
 
 class Left(NamedTuple):
-    """An event: a name was removed."""
+    """The event that the name of a file or directory was removed."""
 
     path: str
 
 
 class Moved(NamedTuple):
-    """An event: a name was changed atomically."""
+    """The event that a file or directory was renamed atomically."""
 
     path: str
     new_path: str
@@ -64,27 +64,27 @@ class Moved(NamedTuple):
 
 
 class SyncedFile(NamedTuple):
-    """An event: all events of one file before event *covers* are on the disk."""
+    """The event that a sync made one file durable: all its events before event *covers*."""
 
     file: FileId
     covers: int
 
 
 class SyncedDirectory(NamedTuple):
-    """An event: all name events in one directory before event *covers* are on the disk."""
+    """The event that a sync made a directory durable: all its names before event *covers*."""
 
     path: str
     covers: int
 
 
 class SyncedAll(NamedTuple):
-    """An event: all events before event *covers* are on the disk (syncfs(2))."""
+    """The event that syncfs(2) made all events before event *covers* durable."""
 
     covers: int
 
 
 class Lost(NamedTuple):
-    """The event of a failed sync: unsynced writes before event *before* never reach the disk.
+    """The event that a sync failed: unsynced writes before event *before* never reach the disk.
 
     Later syncs succeed, but do not cover these writes, as with fsync(2) on Linux.
     """
@@ -125,7 +125,7 @@ class DiskRecorder:
         self._lock = threading.RLock()
         self._ids: dict[int, FileId] = {}  # identifiers of existing inodes by inode number
         self._next_id = 0
-        self.failing = ""  # the next sync of a file whose path contains this text fails
+        self.failing = ""  # text in the path of the file whose next sync fails
 
     def note(self, what: object) -> int:
         """Add an event that does not change the disk; return the number of the event."""
@@ -143,7 +143,7 @@ class DiskRecorder:
     # --- record events ---------------------------------------------------------------------------
 
     def created(self, path: str, inode: int) -> None:
-        """Record a new, empty file."""
+        """Record the creation of an empty file."""
         with self._lock:
             self._ids[inode] = self._next_id
             self._next_id += 1
@@ -185,7 +185,7 @@ class Disk:
         self.files: dict[FileId, bytearray] = {}
 
     def apply(self, event: Event) -> None:
-        """Apply one event."""
+        """Apply one recorded event to the files and names."""
         if isinstance(event, Wrote):
             content = self.files.setdefault(event.file, bytearray())
             if len(content) < event.offset:
@@ -427,7 +427,7 @@ class _Raw(io.RawIOBase):
 
     @override
     def readinto(self, buffer: Any) -> int:
-        """Read bytes into a buffer."""
+        """Read bytes of the file into a buffer."""
         return os.readv(self._fd, [buffer])
 
     @override

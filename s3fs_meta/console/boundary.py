@@ -115,7 +115,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
-    """Print an error and return its exit status."""
+    """Print an error to standard error and return its exit status."""
     found = list(exits.leaves(exc))
     known = [leaf for leaf in found if exits.status_of(leaf) is not ExitStatus.BUG]
     if len(known) < len(found):

@@ -13,7 +13,7 @@ from s3fs_meta import bucket_errors, errors, mount_errors
 
 
 class ExitStatus(enum.IntEnum):
-    """The exit status of a command."""
+    """The exit statuses of commands, with their names."""
 
     DONE = 0
     BUG = 1

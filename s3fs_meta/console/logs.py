@@ -78,8 +78,8 @@ class _DaemonLogHandler(logging.handlers.RotatingFileHandler):
     def doRollover(self) -> None:
         """Rotate the log, and redirect the standard streams from the old to the new file.
 
-        Otherwise messages of libraries and the stacks after a fatal signal would be written to the
-        old file, and would be lost when that file is deleted.
+        Otherwise the old file would receive the messages of libraries and the stacks after a fatal
+        signal. They would be lost with the old file.
         """
         directed = [fd for fd in _OUTPUTS if _is_same_file(fd, self.baseFilename)]
         super().doRollover()
@@ -106,7 +106,7 @@ def to_file(
 
 
 class _LineHandler(logging.Handler):
-    """Passes each record to a function as one line."""
+    """A handler that passes each log record to a function as one line."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ def print_recovery_key(text: str, remains: str) -> None:
 
 
 def print_table(rows: Mapping[str, str]) -> None:
-    """Print names and values in two columns."""
+    """Print a table with two columns: names and values."""
     from rich.console import Console  # imported late, because a daemon prints no tables
     from rich.table import Table
 
@@ -95,8 +95,8 @@ def print_table(rows: Mapping[str, str]) -> None:
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows as a table; all columns except the first contain numbers.
 
-    A row that is longer than a line of the terminal is printed in full, because a truncated
-    name could not be used in the next command.
+    A row is never truncated to the width of the terminal, because a truncated name could not be
+    used in the next command.
     """
     from rich.console import Console  # imported late, because a daemon prints no tables
     from rich.table import Table

@@ -1,9 +1,9 @@
 """Standard streams for a process whose caller has closed some of them.
 
 Each closed stream is replaced: standard input is empty, standard error discards messages, and every
-write to standard output fails, because a command must not succeed if its result is lost. Without
-replacements, the next opened file, such as a lock, would get the descriptor 0, 1 or 2, and the
-daemon would later redirect this descriptor to its log.
+write to standard output fails. A command must not succeed if its result is lost. Without
+replacements, the next opened file, such as a lock, would get the descriptor 0, 1 or 2. The daemon
+would later redirect this descriptor to its log.
 """
 
 import errno

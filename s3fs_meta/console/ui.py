@@ -83,7 +83,7 @@ class TerminalFront:
             print_line(PROGRAM, text)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Update the progress bar of *what*."""
+        """Update the progress bar of the activity *what*."""
         if self._show_bars:
             with self._drawing():
                 self._draw(what, done, total)
@@ -111,11 +111,11 @@ class TerminalFront:
         return passphrase_source.ask_terminal(prompt, self._instead)
 
     def ready(self) -> None:
-        """Remove the progress bars."""
+        """Remove the progress bars from the terminal."""
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal; this object can be used again."""
+        """Restore the terminal; afterwards, this object can show progress again."""
         bars, self._bars = self._bars, None
         self._tasks.clear()
         if bars is not None:

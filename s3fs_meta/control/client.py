@@ -74,7 +74,7 @@ async def _connect(directory: Path, patience: Patience) -> trio.SocketStream:
     try:
         await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
-        abandoned.set()  # if the thread connects after all, it closes the connection
+        abandoned.set()  # the abandoned thread closes a connection that it still makes
         for connection in made:
             connection.close()
         raise

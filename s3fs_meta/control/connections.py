@@ -40,7 +40,7 @@ class Phase(enum.Enum):
 
 
 class ControlConnection:
-    """One connection of a client."""
+    """One connection between a client and the control server."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -50,7 +50,7 @@ class ControlConnection:
         self._sends_since_s: float | None = None  # start of the unfinished send, if there is one
 
     def enter(self, phase: Phase) -> None:
-        """Enter a phase. Never yields to other tasks."""
+        """Record the phase of the connection. Never yields to other tasks."""
         self._phase = phase
         self._phase_since_s = trio.current_time()
         self.scope.deadline = math.inf
@@ -101,7 +101,7 @@ class ControlConnection:
 
 
 class ControlConnections:
-    """The open connections of one server."""
+    """The open connections of one control server."""
 
     def __init__(self, bounds: ControlBounds) -> None:
         self._bounds = bounds
@@ -131,7 +131,7 @@ class ControlConnections:
         self._report_change()
 
     def enter(self, connection: ControlConnection, phase: Phase) -> None:
-        """Make a connection enter a phase. Never yields to other tasks."""
+        """Record the phase of a connection. Never yields to other tasks."""
         connection.enter(phase)
         self._report_change()
 

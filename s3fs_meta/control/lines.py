@@ -9,7 +9,7 @@ _RECEIVE_BYTES = 64 * KIB
 
 
 class LineReader:
-    """Reads the lines of a byte stream."""
+    """Reads lines of bounded length from a byte stream."""
 
     def __init__(self, stream: trio.abc.ReceiveStream) -> None:
         self._stream = stream

@@ -29,7 +29,7 @@ class Patience(NamedTuple):
     """How long a client waits for a daemon; ``control.limits`` gives the reasons."""
 
     probe_s: float = CONTROL_PROBE_S  # time without a message before a check of the daemon
-    answer_s: float = CONTROL_PROBE_ANSWER_S_MAX  # time for the daemon to answer the check
+    answer_s: float = CONTROL_PROBE_ANSWER_S_MAX  # maximum time for the answer to a check
 
 
 PATIENCE: Final = Patience()

@@ -1,7 +1,7 @@
 """The server side of a mount's control socket.
 
 Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
-effects of commands, the choice of a connection that makes room (``connections``).
+    effects of commands, the choice of a connection to close for a new client (``connections``).
 Keeps: no client affects other clients, even if it closes the connection, sends garbage, or stops
 reading. An exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
@@ -48,7 +48,7 @@ _ACCEPT_RETRY_S = 1.0
 
 
 class RequestKind(enum.Enum):
-    """How the server treats the requests of a command."""
+    """The treatment of a command's requests by the control server."""
 
     # The request waits in the queue, and is refused if the queue is full.
     # The request finishes even if its client disconnects, because an interrupted flush is useless.
@@ -67,7 +67,7 @@ _ALL_ORDINARY: Final[Mapping[str, RequestKind]] = MappingProxyType({})
 
 
 class ControlServer:
-    """Answers the control requests to one mount."""
+    """A server that answers the control requests to one mount."""
 
     def __init__(
         self,

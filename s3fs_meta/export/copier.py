@@ -71,7 +71,7 @@ class CopiedFile(NamedTuple):
 
 
 class ContentSource(Protocol):
-    """A source of block contents."""
+    """An object from which the copier gets the contents of blocks."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
         """Return the content of blocks, in the given order.
@@ -83,7 +83,7 @@ class ContentSource(Protocol):
 
 
 class Empty(NamedTuple):
-    """A regular file whose content is not written yet."""
+    """A regular file that was created in the target, but has no content yet."""
 
     fd: int
     path: bytes
@@ -91,7 +91,7 @@ class Empty(NamedTuple):
 
 
 class Copier:
-    """Copies inodes of one database into one directory."""
+    """Copies inodes of one metadata database into one target directory."""
 
     def __init__(
         self,
@@ -379,7 +379,7 @@ def require_empty(target: Path) -> None:
 
 
 class Tally:
-    """The numbers of copied and incomplete files."""
+    """A report about a copy: the numbers of copied and incomplete files."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -402,7 +402,7 @@ class Tally:
         self._list(CopiedFile(path, 0, [], [], why))
 
     def refuse(self, path: bytes, why: str) -> None:
-        """Count an entry that the target does not accept."""
+        """Count an entry that the target filesystem does not accept."""
         self.omit(path, why)
         self.refused_files += 1
 

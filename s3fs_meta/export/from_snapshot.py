@@ -42,7 +42,7 @@ def _log_omission(path: bytes, why: str) -> None:
 
 
 def _ignore_omission(_path: bytes, _why: str) -> None:
-    """Ignore an omitted entry, which a later walk reports."""
+    """Ignore an omitted entry; the walk that copies the files reports it."""
 
 
 def find(db: Database, path: bytes) -> list[Step]:
@@ -118,7 +118,7 @@ def walk(
 
 
 class Restoring:
-    """Copies trees out of one database."""
+    """Copies directory trees out of one metadata database."""
 
     def __init__(self, db: Database, copier: Copier, progress: Progress) -> None:
         self._db = db
@@ -159,7 +159,7 @@ class Restoring:
         self._copier.finish(self.tally)
 
     def _below(self, top: Step, omit: Omit) -> Iterator[Step]:
-        """Yield a step and the steps of the tree below it."""
+        """Yield one step of a walk, then the steps of the tree below it."""
         if top.path:
             yield top
         if stat.S_ISDIR(top.attributes.mode):
@@ -174,7 +174,7 @@ class Restoring:
             if step.path not in above:
                 above[step.path] = step
                 self._copier.make_directory(step.path)
-        refused: bytes | None = None  # path of a directory that the target did not accept
+        refused: bytes | None = None  # path of a directory that the target refused
         for step in self._below(way[-1], self._omit):
             if refused is not None:
                 if not step.left:

@@ -100,7 +100,7 @@ def _head_txg(db: Database) -> Txg | None:
     """Return the txg of the head, or None if it is unknown, because its row is missing or damaged."""
     try:
         head = image_head.recorded(db, "head")
-    except FormatError:  # files can be copied without this row
+    except FormatError:  # a copy of files does not need this row
         return None
     return None if head is None else head.txg
 
@@ -136,12 +136,12 @@ def _is_directory(mode: object) -> bool:
 
 
 def _as_bytes(name: object) -> bytes:
-    """Return a name as bytes; a damaged row may have any value."""
+    """Return the name in a dentry row as bytes; a damaged row may contain any value."""
     return name if isinstance(name, bytes) else str(name).encode("utf-8", "surrogateescape")
 
 
 class Names:
-    """The paths of the inodes in a database."""
+    """Finds the paths of inodes in the database of a quarantined state."""
 
     def __init__(self, db: Database, wanted: Set[Ino]) -> None:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}
@@ -179,7 +179,7 @@ class Names:
         way: list[Ino] = []
         while ino not in self._paths:  # the loop ends, because each pass adds a directory
             way.append(ino)
-            self._paths[ino] = None  # ends the loop if damaged rows form a cycle
+            self._paths[ino] = None  # avoids an endless loop if damaged rows form a cycle
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]

@@ -100,7 +100,7 @@ def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
 
 
 class AttributeStore:
-    """Reads and changes attributes of inodes."""
+    """Reads and changes the attributes of the inodes in one mount."""
 
     def __init__(
         self,

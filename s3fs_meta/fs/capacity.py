@@ -12,7 +12,7 @@ from s3fs_meta.meta.tables import xattrs
 
 
 class Capacity:
-    """The capacity of one mounted filesystem."""
+    """The size limit of one mounted filesystem, and the space in use."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

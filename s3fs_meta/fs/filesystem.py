@@ -60,7 +60,7 @@ async def _unknown_state(ino: Ino) -> bytes:  # noqa: RUF029 - callers await it
 
 
 class SyncFile(Protocol):
-    """A function that makes a file and its name durable."""
+    """The type of a function that makes a file and its name durable."""
 
     def __call__(self, ino: Ino, /, *, data_only: bool = False) -> Awaitable[None]:
         """Make a file durable; with *data_only*, the times of the file need not become durable."""
@@ -269,7 +269,7 @@ class Filesystem:
     # --- statistics and capacity ---------------------------------------------------------------
 
     def statfs(self) -> SpaceFigures:
-        """Return the sizes and counts of the filesystem."""
+        """Return the sizes and counts that describe the filesystem's use of space."""
         counters = self.db.counters
         return SpaceFigures(
             self.capacity.limit_bytes,

@@ -30,7 +30,7 @@ class LookupCounts:
 
     @property
     def pages(self) -> int:
-        """Return the number of pages in memory."""
+        """Return the number of pages with lookup counts in memory."""
         return len(self._pages)
 
     def count(self, ino: Ino) -> int:

@@ -210,7 +210,7 @@ def _release(
     """Unmap blocks as ``unmap`` does, but do not change the inode's number of mapped blocks."""
     for pack in {row.pack for _index, row in found if row.pack is not None}:
         packs.get(db, pack)
-    # If two entries share a block, the loop must read the block's row again after a change.
+    # If two entries share a block, the loop reads the changed row of the block again.
     are_distinct = len({row.block for _index, row in found}) == len(found)
     for index, row in found:
         block_map.remove_read(db, ino, index)

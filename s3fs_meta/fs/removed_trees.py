@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 
 class TreeProgress(NamedTuple):
-    """The progress of an operation on a tree: processed names, and names known to remain."""
+    """The numbers of names that an operation on a tree has processed and still has to process."""
 
     done: int
     left: int
@@ -99,7 +99,7 @@ class RemovedTrees:
             self._arrived = trio.Event()
 
     async def wait(self) -> None:
-        """Wait until the list contains a removed tree."""
+        """Wait until the list of removed trees is not empty."""
         await self._arrived.wait()
 
     def restart_checks(self) -> None:
@@ -144,7 +144,7 @@ async def until_checked(operation: Callable[[], _Result]) -> _Result:
 
     Yields to other tasks only between two slices of the check.
     """
-    while True:  # ends, because each pass visits further directories
+    while True:  # the loop ends: each pass visits further directories
         try:
             return operation()
         except UnfinishedWalkError:

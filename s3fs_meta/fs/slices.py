@@ -31,7 +31,7 @@ class Slices:
     directories: int = TREE_SLICE_DIRECTORIES
     walked_blocks: int = WALK_SLICE_BLOCKS  # number of blocks to list in one slice
     cloned_names: int = CLONE_SLICE_NAMES
-    shared_blocks: int = CLONE_SLICE_BLOCKS  # blocks that a clone or range copy shares in a slice
+    shared_blocks: int = CLONE_SLICE_BLOCKS  # number of blocks that a copy shares in one slice
     # Number of block map entries that a clone copies in one slice from a file with dirty blocks.
     cloned_indexes: int = LOOP_SLICE_ROWS
     cloned_bytes: int = CLONE_COPIED_BYTES  # dirty bytes that a clone copies in one slice

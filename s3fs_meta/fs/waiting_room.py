@@ -41,7 +41,7 @@ class WaitingRoom:
         self._of: Counter[int] = Counter()
 
     def __len__(self) -> int:
-        """Return the number of waiting requests."""
+        """Return the number of requests that wait for the store or for cache space."""
         return self._of.total()
 
     @contextmanager

@@ -46,7 +46,7 @@ NO_KERNEL: Final = KernelNotices()
 
 
 class Changes:
-    """Checks and begins the changing operations of one mount."""
+    """Checks and begins the operations that change files in one mount."""
 
     def __init__(
         self,

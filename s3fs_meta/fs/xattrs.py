@@ -36,7 +36,7 @@ from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import Attributes, Caller, Ino, InodeFlag
 
 CAPABILITY: Final = b"security.capability"
-# The value is computed for each request. Listings omit the name, so that tools do not copy it.
+# This attribute is computed on request. Listings omit its name, so that tools do not copy it.
 STATE: Final = b"user.s3fs-meta.state"
 
 _NAMESPACES: Final = (b"user.", b"trusted.", b"security.")
@@ -140,7 +140,7 @@ class AttributeNames:
             AccessRefusedError, NoInodeError: nothing was changed.
         """
         _check_settable(name)
-        if name in _NAMESPACES:  # earlier versions could store this name, so ``remove`` permits it
+        if name in _NAMESPACES:  # earlier versions could store this name, so removing it is allowed
             raise InvalidRequestError(_NO_NAME, name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))

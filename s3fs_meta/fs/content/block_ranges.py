@@ -21,11 +21,11 @@ class Span(NamedTuple):
     stop: int
 
 
-Part = tuple[Span, Located | None]  # a span and its current block, or None for a hole
+Part = tuple[Span, Located | None]  # a range of a file and its current block (None for a hole)
 
 
 class How(enum.Enum):
-    """The method for one part of a write."""
+    """The method by which one part of a write changes a block."""
 
     NEW = "new"  # write a new block, because no byte of the old one is kept
     IN_PLACE = "in place"  # write into a dirty block
@@ -45,8 +45,8 @@ class WritePlan(NamedTuple):
     """One write, with the inode and blocks that it changes; valid until the next schedule point."""
 
     before: Attributes
-    steps: list[WritePart]  # the steps, in ascending order of their position in the file
-    missing: list[Located]  # blocks to fetch; then the write must be planned again
+    steps: list[WritePart]  # the steps of the write, in ascending order of file offset
+    missing: list[Located]  # blocks to fetch before the write is planned again
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place
 

@@ -288,7 +288,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # the caller fetches nothing and plans the complete write again
+            return []  # makes the caller plan the complete write again
         return None
 
     async def write_after(

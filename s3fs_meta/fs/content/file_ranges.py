@@ -70,7 +70,7 @@ def seek_without_holes(ino: Ino, offset: int, whence: int, size_bytes: int) -> i
 
 
 class FileRanges:
-    """Operations on file ranges in one mount."""
+    """Finds, clears and copies ranges of the files in one mount."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class FileRanges:
                 shared = self._share(source, done, target, goal, stop - done)
                 written = 0 if shared else await self._write(source, done, target, goal, stop)
                 if not shared + written:
-                    break  # another request truncated the file
+                    break  # another request has truncated the file
                 done += shared + written
                 written_bytes += written
         except (DatabaseError, MetadataError):

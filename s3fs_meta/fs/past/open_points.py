@@ -83,7 +83,7 @@ class OpenPoints:
         may_spawn: bool = True,
         apart_bytes_min: int = RESTORE_APART_BYTES_MIN,
     ) -> None:
-        """Store the arguments; no point in time is open yet.
+        """Prepare to open points in time; open none yet.
 
         Args:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
@@ -260,7 +260,7 @@ class OpenPoints:
             point = self._open.get(txg)
             if point is not None and not point.users:
                 del self._open[txg]
-                # A cancellation here would leave the database open and its directory locked.
+                # A cancelled close would leave the database open and its directory locked.
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(_discard, point.volume)
                 _log.info("closed the filesystem as of txg %d", txg)

@@ -62,7 +62,7 @@ class PastTree:
         names_max: int = PAST_NAMES_MAX,
         cached_bytes_max: int = PAST_CACHED_BYTES_MAX,
     ) -> None:
-        """Store the arguments; no point in time has a slot yet.
+        """Prepare to show points in time; none has a slot yet.
 
         Args:
             points: opens points in time.
@@ -82,7 +82,7 @@ class PastTree:
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
         self._txgs: list[Txg] = [Txg(0)]  # the txg of the point in time in each slot
-        # Txg of each relative name, such as 1h-ago.
+        # The txg for each relative name in use, such as 1h-ago.
         self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
         self.cached_bytes = 0  # size of the cached file content in memory

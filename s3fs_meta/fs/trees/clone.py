@@ -4,7 +4,7 @@ Owns: ``s3fs-meta clone``. Slices build the copy below a directory without a den
 adds the name. Does not know: FUSE, permissions, past points in time (``fs.past.past_clone``).
 Keeps: a copy is complete or not visible. An unfinished copy is a removed tree, which ``remove``
 deletes during this mount or the next. A dirty or sealed block is mapped at one file position only
-(I42), so such a block is copied on the local disk, and deduplicated by its upload.
+(I42). A clone therefore copies this block on the local disk; the upload deduplicates the copy.
 Tasks: one copy at a time, requested through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -60,8 +60,8 @@ class _Work(NamedTuple):
     """The origin of a running copy, and the callbacks for its progress."""
 
     origin: Origin
-    copied: Callable[[TreeProgress], None]  # reports the progress after each slice of work
-    revived: Callable[[int], Awaitable[None]]  # called after each slice of work that revived packs
+    copied: Callable[[TreeProgress], None]  # callback for the progress after each slice
+    revived: Callable[[int], Awaitable[None]]  # callback after a slice that revived packs
 
 
 class _Piece(NamedTuple):
@@ -72,7 +72,7 @@ class _Piece(NamedTuple):
 
 
 class TreeClone:
-    """Copies trees of one mount."""
+    """Copies files and directory trees within one mount."""
 
     def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
@@ -294,7 +294,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # no row was changed yet
+            raise  # the block has changed no row
         except Exception:
             self._db.undo()
             raise
@@ -310,7 +310,7 @@ class TreeClone:
             await self._copy_past(old, new, work)
 
     async def _copy_past(self, old: Ino, new: Ino, work: _Work) -> None:
-        """Share the blocks of a past file in slices."""
+        """Share the blocks of a past file with its copy, in slices."""
         assert work.origin.txg is not None, "the origin is a past point in time"
         start: BlockIndex | None = BlockIndex(0)
         while start is not None:
@@ -350,7 +350,7 @@ class TreeClone:
         while (piece := self._next_piece(old, after)).parts:
             if piece.dirty_bytes and not self._cache.find_room(piece.dirty_bytes):
                 await self._cache.wait_for_room(piece.dirty_bytes)
-                # Meanwhile another task may have written to the file, or truncated it.
+                # Another task may have written to the source file, or truncated it.
                 piece = self._next_piece(old, after)
                 if not piece.parts:
                     break

@@ -3,9 +3,9 @@
 Owns: ``s3fs-meta lock``.
 Does not know: FUSE, permissions, the operations that a lock forbids (``protection``).
 Keeps: a directory is locked before its entries, so that no entry can be added meanwhile. Every
-directory above a name of a locked inode is locked or has the flag HOLDS_LOCKED, so that removing it
-can be refused without a search. The flag remains even after the locked inode is removed. A lock
-cannot be undone; ``rm --locked`` can remove a complete locked tree.
+directory above a name of a locked inode is locked or has the flag HOLDS_LOCKED. The flag lets
+``remove`` refuse the directory without a search. The flag remains even after the locked inode is
+removed. A lock cannot be undone; ``rm --locked`` can remove a complete locked tree.
 Tasks: ``lock`` is called through the control socket.
 Design: docs/design/semantics.md, "Trees".
 """
@@ -33,7 +33,7 @@ def _ignore_progress(_progress: TreeProgress) -> None:
 
 
 class TreeLock:
-    """Locks trees of one mount."""
+    """Locks files and directory trees of one mount."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class TreeLock:
         Returns:
             The number of locked entries, and the number of names in the directories among them.
 
-        Yields to other tasks only if the last entry has more names than a slice, or if a slice is
-        not enough to mark the directories above all names.
+        Yields to other tasks only if one slice is not enough for the names of the last entry, or
+        for the directories above all names.
         """
         taken = waiting[: -self._slices.directories - 1 : -1]
         self._changes.begin(taken[0][0])

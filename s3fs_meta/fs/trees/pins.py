@@ -55,7 +55,7 @@ class PinnedTree(NamedTuple):
 
 
 class Pins:
-    """The pins of one mount."""
+    """The pinned trees of one mount, and the task that keeps them cached."""
 
     def __init__(
         self, db: Database, cache: BlockCache, state: Path, *, version: Callable[[], object]

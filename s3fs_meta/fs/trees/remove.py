@@ -63,7 +63,7 @@ class _Slice(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Return the number of names that the slice removes."""
+        """Return the number of names that this slice of a removal removes."""
         return sum(tally.plain for tally in self.tallies) + len(self.names)
 
     def blocks(self, purged_max: int) -> int:
@@ -98,7 +98,7 @@ class _Sorted(NamedTuple):
 
 
 class TreeRemoval:
-    """Removes trees of one mount."""
+    """Removes files and directory trees of one mount."""
 
     def __init__(  # noqa: PLR0913 - one argument per collaborator
         self,
@@ -339,7 +339,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         whole = chosen.entries + sum(sizes)
         if sizes and whole > most >= _SMALL_SHARE * max(sizes):
-            # Choose fewer directories, so that the slice has room for the entries of each.
+            # Choose fewer directories, so that the slice can remove entries of each directory.
             names_max = max(most * chosen.entries // whole, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
@@ -446,7 +446,7 @@ class TreeRemoval:
                 last_copies.add(block)
         for freed in removed_trees.drop_refs(self._db, named, sealed):
             if freed.block in last_copies:
-                # Keep the file until the next sync, because a crash may restore the block's row.
+                # Keep the block file until the next sync, because a crash may restore its row.
                 index.move(freed.block, BlockState.UPLOADED)
             self._cache.doom(freed.block)
         for block in sealed:

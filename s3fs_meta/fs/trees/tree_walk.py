@@ -42,7 +42,7 @@ async def walk(
     inos = list(dict.fromkeys(roots))
     # Treat each root as a file; a directory has no blocks.
     files = [(ino, BlockIndex(0)) for ino in inos]
-    # Treat each root as a directory too; a file contains no names.
+    # Treat each root as a directory as well; a file contains no names.
     directories = dict.fromkeys(inos, Cookie(0))
     names_seen = names_max = 0
     while files or directories:

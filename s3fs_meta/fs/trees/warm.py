@@ -257,7 +257,7 @@ class _Download:
     async def _send_pack(
         self, send: trio.MemorySendChannel[list[Located]], missing: list[tuple[int, BlockId]]
     ) -> None:
-        """Send the missing blocks of a pack to the workers in runs."""
+        """Send the missing blocks of a pack to the download workers, in runs."""
         missing.sort()
         for piece in slices([block for _offset, block in missing]):
             left = self._rows(piece)
@@ -314,7 +314,7 @@ class _Download:
     async def _fetch_alone(self, block: BlockId) -> None:
         row = blocks.find(self._db, block)
         if row is None or row.pack is None:
-            return  # the block was deleted after it was listed
+            return  # the block was deleted after the walk
         try:
             await self._cache.fetch(of_row(row))
         except (ObjectMissingError, CorruptionError) as exc:

@@ -60,7 +60,7 @@ class Overrides:
 
     uid: int | None = None
     gid: int | None = None
-    # Permission bits become 0777 minus this umask; None leaves them unchanged.
+    # Permission bits in replies become 0777 minus this umask; None leaves the bits unchanged.
     umask: int | None = None
 
 
@@ -99,7 +99,7 @@ class Converter:
         self._set_timeout(timeout_s)
 
     def let_remember(self, may: bool) -> None:
-        """Set whether the kernel may cache later replies."""
+        """Set whether the kernel may cache the replies that follow."""
         self._set_timeout(self._timeout_most_s if may else 0.0)
 
     def _set_timeout(self, timeout_s: float) -> None:
@@ -241,7 +241,7 @@ class Converter:
         )
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
-        """Return the sizes and counts that df(1) shows."""
+        """Return the sizes and counts that df(1) shows, as a reply to the kernel."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = IO_BYTES
         data.f_frsize = IO_BYTES

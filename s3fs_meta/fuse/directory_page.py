@@ -18,7 +18,7 @@ class Page(Protocol):
     """A reply that lists entries of a directory, up to its maximum size."""
 
     def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
-        """Add an entry; return False if the reply is full."""
+        """Add a directory entry; return False if the reply is full."""
 
     def add_rows(self, rows: list[Row]) -> int:
         """Add rows in order until the reply is full; return the number of added rows."""
@@ -76,7 +76,7 @@ class TokenPage(NamedTuple):
     token: pyfuse3.ReaddirToken
 
     def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
-        """Add an entry; return False if the reply is full."""
+        """Add a directory entry; return False if the reply is full."""
         return pyfuse3.readdir_reply(self.token, name, self.converter.entry(attributes), position)
 
     def add_rows(self, rows: list[Row]) -> int:

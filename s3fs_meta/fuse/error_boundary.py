@@ -71,7 +71,7 @@ def answered(function: Callable[..., Any]) -> Handler:
         self.requests[name] += 1
         begun = self.status.progress
         try:
-            while True:  # ends, because each pass checks further directories
+            while True:  # the loop ends: each pass checks further directories
                 try:
                     answer = function(self, *arguments)
                     return await answer if type(answer) is CoroutineType else answer

@@ -60,7 +60,7 @@ _OFTEN_MISSING: Final = frozenset({CAPABILITY, acl.ACCESS, acl.DEFAULT})
 
 # Function that takes the inode, user ID and body of a request, and returns the reply.
 Answer = Callable[["FrequentRequests", Ino, int, bytes], bytes | None]
-# Takes a request: number, inode, user ID, body. Returns whether it sent a reply.
+# Function that takes the number, inode, user ID and body of a request; true if it has replied.
 Handler = Callable[["FrequentRequests", int, Ino, int, bytes], bool]
 
 
@@ -155,7 +155,7 @@ class FrequentRequests:
 
     @at_once
     def open(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Open a file."""
+        """Open a file for the kernel; the handle is the inode number."""
         (flags,) = OPEN.unpack_from(content)
         if ino >= PAST_INO_MIN:
             return None

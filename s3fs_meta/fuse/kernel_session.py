@@ -4,10 +4,10 @@ Owns: the mountpoint and the request loop. Does not know: the meaning of request
 A session ends when the filesystem is unmounted, when the daemon receives SIGTERM, SIGINT or SIGHUP,
 or when ``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests,
 because closing /dev/fuse first would lose the dirty pages of the kernel. After a second SIGTERM or
-SIGINT, or if the mountpoint stays busy for UNMOUNT_GRACE_S, the daemon collects dirty pages for at
-most COLLECT_S_MAX, and the loop ends.
-A closed terminal may send SIGHUP twice, from the kernel and from the shell, so a second SIGHUP has
-no effect. Under nohup(1), the daemon ignores SIGHUP.
+SIGINT, or if the mountpoint stays busy for UNMOUNT_GRACE_S, the daemon collects dirty pages. This
+takes at most COLLECT_S_MAX; then the loop ends. A closed terminal may send SIGHUP twice, from the
+kernel and from the shell, so a second SIGHUP has no effect. Under nohup(1), the daemon ignores
+SIGHUP.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 
@@ -77,10 +77,10 @@ class FuseOptions(KernelOptions):
 
 
 class _Mounted(NamedTuple):
-    """A mountpoint and the device that was mounted on it."""
+    """The mountpoint of a session, and the device number of its mount."""
 
     mountpoint: Path
-    place: str  # resolved path, because resolving it later would send requests to this daemon
+    place: str  # resolved path; resolving it later would access the mount
     device: int | None
     grace_s: float  # time for programs to close files after a signal to unmount
 
@@ -118,7 +118,7 @@ async def serve(
     Always yields to other tasks.
     """
     with trio.open_signal_receiver(*_ending_signals()) as signals:
-        # A signal that arrived earlier may still have to cancel this call.
+        # A signal that has already arrived may still cancel this call.
         for _ in range(_SIGNAL_PASSES):
             await trio.lowlevel.checkpoint()
         place = _mount(operations, mountpoint, options.words())
@@ -136,7 +136,7 @@ async def _serve_mounted(
     *,
     read_only: bool,
 ) -> None:
-    """Serve requests until the unmount. *ending* unmounts at a signal."""
+    """Serve requests until the unmount; run *ending*, a task that unmounts at a signal."""
     try:
         on_ready()
         async with trio.open_nursery() as nursery:
@@ -152,7 +152,7 @@ async def _serve_mounted(
             await _close(mounted)
         raw_operations.uninstall()
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            # Only now can the write-back process exit: before, it may have waited for the daemon.
+            # The write-back process may wait for the daemon, so it can exit only after the unmount.
             await operations.write_back.close()
 
 
@@ -176,8 +176,8 @@ async def _close(mounted: _Mounted) -> None:
 def _abort(mounted: _Mounted) -> None:
     """Abort the connection to the kernel: all requests fail with ECONNABORTED. The call blocks.
 
-    If fusectl is not mounted, a forced unmount also aborts the connection, but only root may do it,
-    and only while the filesystem is attached to its mountpoint.
+    If fusectl is not mounted, a forced unmount by root also aborts the connection, but only while
+    the filesystem is attached to its mountpoint.
 
     Source: Linux, Documentation/filesystems/fuse.rst, "Aborting a filesystem connection".
     """

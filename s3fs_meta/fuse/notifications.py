@@ -39,7 +39,7 @@ _RUNNING_S_MAX: Final = 1.0  # time for a notification that the kernel does not 
 
 
 class Stop(enum.Enum):
-    """How the notifications of a session stopped."""
+    """The ways in which the notifications of a session can stop."""
 
     QUIET = "no notification was blocked"
     ABORTED = "the connection was aborted, which unblocked the notifications"
@@ -114,7 +114,7 @@ class Notifications:
         return Stop.ABORTED if await _in_own_thread(self._wait, blocked_s) else Stop.BLOCKED
 
     def resume(self) -> None:
-        """Allow notifications again, for the next session."""
+        """Allow notifications to the kernel again, for the next session."""
         with self._changed:
             self._is_stopped = False
 

@@ -51,8 +51,8 @@ COPY_FILE_RANGE: Final = struct.Struct("=8xqQ8xqq8x")
 IOCTL: Final = struct.Struct("=12xI8xI4x")  # header of IOCTL: command, number of bytes that follow
 IOCTL_OUT: Final = bytes(16)  # a reply that reports success; all of its fields are 0
 
-# Reserved fields are 0. Fields that the kernel ignores or fills in itself are also 0.
-# The constants in the masks are from linux/stat.h.
+# In a reply to statx, reserved fields and fields that the kernel ignores or sets are 0.
+# The constants for the mask of a statx reply are from linux/stat.h.
 _STATX_OUT: Final = struct.Struct("=QI20xII8xIIIH2xQQQ8x" + 4 * "qI4x" + "II120x")
 _STATX_BASIC_STATS: Final = 0x7FF
 _STATX_BTIME: Final = 0x800
@@ -73,7 +73,7 @@ Work = Callable[..., Coroutine[Any, Any, bytes]]
 
 
 def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
-    """Create a handler that runs a coroutine function in a task and replies with its result.
+    """Return a decorator that makes a coroutine function a handler that runs in a separate task.
 
     Args:
         layout: the layout of the request. The function receives inode, user ID and decoded values.
@@ -221,8 +221,8 @@ class RawOperations(FrequentRequests):
         """Make the kernel drop its pages of the target range of a failed copy, and wait for that.
 
         The kernel drops them only after a success, but a copy onto a full disk may have changed a
-        part. The kernel has written back dirty pages of the range before the request, but programs
-        that have mapped the range may have changed it since then. Writing it back may take long.
+        part. The kernel has written back dirty pages of the range before the request. Programs that
+        have mapped the range may have changed the pages afterwards. Writing it back may take long.
         Source: Linux, fs/fuse/file.c, __fuse_copy_file_range.
         """
         send = functools.partial(invalidate_range, target, at, length)
@@ -401,7 +401,7 @@ def kernel_size(
     for descriptor in descriptors:
         path = f"{folder}/{descriptor}".encode()
         if _libc.statx(_AT_FDCWD, path, _DONT_SYNC, _INO_AND_SIZE, buffer) != 0:
-            continue  # the process has closed the file
+            continue  # the process has closed the descriptor
         found, size_bytes, *its_device = _STATX.unpack(buffer.raw)
         if (found, *its_device) == wanted:
             return int(size_bytes)

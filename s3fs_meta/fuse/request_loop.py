@@ -41,7 +41,7 @@ class Gate:
         self.fd = -1  # the descriptor of /dev/fuse, once a worker has waited for a request
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
-        # True once the loop ends. A worker checks this before it waits, because no later event wakes it.
+        # True once the request loop ends; a worker checks the flag before it waits for an event.
         self._is_closing = False
         self._is_direct = False  # True if the worker that just passed the gate need not wait
         # The worker that received the last request. It replies before it passes the gate again.
@@ -94,7 +94,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available now, another worker has received the request.
+                # If no request is available any more, another worker has received it.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:
@@ -119,7 +119,7 @@ class DirectTrio:
         self.lowlevel = _Lowlevel(self.gate)
 
     def Lock(self) -> Gate:  # noqa: N802 - the name in trio
-        """Return the gate; workers pass it one at a time."""
+        """Return the gate for pyfuse3's workers, which pass the gate one at a time."""
         return self.gate
 
     def __getattr__(self, name: str) -> Any:

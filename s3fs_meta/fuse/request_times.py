@@ -66,7 +66,7 @@ class Sender(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A copy of the C extension's list of last requests."""
+    """A copy of the C extension's list of the latest requests."""
 
     now_ns: int
     received: int  # number of all requests of the session; *requests* contains only the latest

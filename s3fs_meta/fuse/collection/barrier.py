@@ -35,7 +35,7 @@ class Barrier:
         self.entry = pyfuse3.EntryAttributes()
         self.entry.st_ino = BARRIER_INO
         self.entry.st_mode = stat.S_IFREG | 0o444
-        # The owner may open the file without a check of its ACL, which would be one more request.
+        # The file belongs to the daemon's user, so that open(2) needs no extra request for an ACL.
         self.entry.st_uid, self.entry.st_gid = os.geteuid(), os.getegid()
         self.entry.st_nlink = 1
         self.entry.entry_timeout = self.entry.attr_timeout = ENTRY_TIMEOUT_S

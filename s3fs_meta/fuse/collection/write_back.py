@@ -214,7 +214,7 @@ class ProcessEndedError(OSError):
 
 
 class CollectingProcess:
-    """One write-back process, and the connection to it."""
+    """One write-back process, and the daemon's connection to the process."""
 
     def __init__(self, place: str, barrier_name: bytes) -> None:
         """Start the process in the main thread, because it exits with the thread that started it.

@@ -102,8 +102,8 @@ async def open_for_mount(
 async def _change_page_size(volume: Volume, plan: MountPlan, wanted: int) -> None:
     """Close a volume, and change the page size of its database.
 
-    If no host held the lease before the opening, the lease is released, so that a failure of the
-    change or of the next opening leaves it as it was.
+    If no host held the lease before the opening, the lease is released. It then stays free even if
+    the change or the next opening fails.
 
     Raises:
         HeldError: another process on this host has begun to use the filesystem.

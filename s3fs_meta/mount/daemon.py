@@ -77,7 +77,7 @@ class RemoteFront:
         self.close()
 
     def close(self) -> None:
-        """Close the connection to the parent."""
+        """Close the child's connection to the parent."""
         self._open = False
         self._lines.close()
         self._connection.close()
@@ -171,7 +171,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller had closed descriptor 0, 1 or 2, a new descriptor has that number; keep it open.
+    # If the caller closed descriptor 0, 1 or 2, a new descriptor has this number and stays open.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

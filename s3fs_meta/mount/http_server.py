@@ -45,7 +45,7 @@ Stream = Callable[[Send], Awaitable[None]]
 
 
 class Bounds(NamedTuple):
-    """The limits of one server for its clients."""
+    """The limits of one HTTP server for its clients."""
 
     # Maximum number of clients that send a request, and also of clients that receive a reply.
     connections: int
@@ -55,7 +55,7 @@ class Bounds(NamedTuple):
 
 
 class HttpRequest(NamedTuple):
-    """A complete request from a client."""
+    """A complete HTTP request from a client."""
 
     method: str
     target: bytes
@@ -64,7 +64,7 @@ class HttpRequest(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply to one request."""
+    """The reply to one HTTP request."""
 
     status: int
     content: bytes = b""
@@ -82,7 +82,7 @@ _SLOW: Final = Reply(SLOW, b"the request was not complete in time\n")
 
 
 class HttpServer:
-    """Answers HTTP requests on one address."""
+    """A server that answers HTTP requests on one address."""
 
     def __init__(self, bounds: Bounds, headers: Mapping[str, str]) -> None:
         """Create a server that does not listen yet; every reply contains *headers*."""
@@ -115,7 +115,7 @@ class HttpServer:
         self.address = Address(address.host, found.socket.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening. Never yields to other tasks."""
+        """Close the listening socket of the server. Never yields to other tasks."""
         if self._listener is not None:
             self._listener.socket.close()
 
@@ -200,7 +200,7 @@ class _Exchange:
         return _SLOW if self._http.trailing_data[0] else None
 
     async def _request(self) -> HttpRequest | None:
-        while True:  # ends, because request_bytes and request_s are limited
+        while True:  # ends after request_bytes bytes or request_s seconds
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._has_body = event.method != b"HEAD"

@@ -26,7 +26,7 @@ class KernelSide:
         self._served: _Served | None = None
 
     def serve(self, write_back: WriteBack, cache: KernelCache) -> None:
-        """Start forwarding requests to the kernel."""
+        """Start to forward the mount's requests to the kernel."""
         self._served = _Served(write_back, cache)
 
     async def collect(self) -> bool:

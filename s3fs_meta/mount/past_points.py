@@ -1,6 +1,6 @@
 """The past states in a mount: connecting ``fs.past`` to the session and the local state.
 
-Owns: which mounts show past states, and the names of temporary state. Does not know:
+Owns: the rule which mounts show past states, and the directories of temporary state. Does not know:
 requests.
 """
 
@@ -52,7 +52,7 @@ def _may_spawn(mountpoint: Path) -> bool:
 
 
 def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
-    """Create the past states of a mount, before it serves requests."""
+    """Create the objects that show past states in a mount, before it serves requests."""
     if plan.options.at is not None:
         return Past(None, None, None)
 

@@ -51,7 +51,7 @@ _ABANDONED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """The settings of one mount, separated by component."""
+    """The settings of one mount, separated by the component that uses them."""
 
     place: Target
     mountpoint: Path  # absolute path of the mountpoint
@@ -164,7 +164,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:
-    """Return the values of the options that are fields of a class of settings."""
+    """Return the options that are fields of *kind*, the class of one component's settings."""
     return {one.name: getattr(options, one.name) for one in fields(kind)}
 
 
@@ -202,7 +202,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     if any(one.mountpoint == path for one in mount_table.read()):
         if mount_table.find(path) is None:
             raise UsageError(f"another filesystem is mounted on {path!r}")
-        return  # s3fs-meta is mounted here; its daemon may hang, so the caller queries it later
+        return  # the daemon of an existing mount may hang, so the caller queries it later
     if not os.path.lexists(path):
         raise UsageError(
             f"mountpoint {path!r} does not exist; create it, or use --mkdir, or in fstab "
@@ -283,7 +283,7 @@ def _without_effect(options: MountOptions) -> tuple[str, ...]:
 
 
 def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return a warning for each guarantee that the settings remove."""
+    """Return a warning for each guarantee of durability that the settings remove."""
     if pragmas.journal_mode in {"off", "memory"}:
         return (_VOLATILE.format(pragmas.journal_mode),)
     if pragmas.synchronous == "off":

@@ -100,7 +100,7 @@ _NOT_UPLOADED: Final = (
 
 
 class Sides(NamedTuple):
-    """The parts of a mount that are created before its session."""
+    """The parts of a mount that are created before the session of the mount."""
 
     kernel: KernelSide
     watchers: Watchers
@@ -209,7 +209,7 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
 
 
 async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides) -> Session:
-    """Open the filesystem and recover its state."""
+    """Open the filesystem of the mount, and recover its state after a crash."""
     file, blocking = plan.options.passphrase_file, sides.signals.blocking
     secret = passphrase_source.secret(file, front.ask, blocking)
     clock = SystemClock()
@@ -279,7 +279,7 @@ class Mount:
         self._session = session
         self._front = front
         self._ended = trio.Event()
-        self._keeps = trio.Event()  # set to stop the last upload; unsent changes stay on this host
+        self._keeps = trio.Event()  # stops the last upload; unsent changes stay on this host
         self._requests: Mapping[str, int] = {}
         self._outcome: dict[str, Any] = {}
         self._ending = False
@@ -420,7 +420,7 @@ class Mount:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._cancel_when_kept, nursery.cancel_scope)
-            await self._changes.end()  # the last upload then contains the changes of all requests
+            await self._changes.end()  # the last upload must contain all changes
             self._outcome = await self.last_flush()
             nursery.cancel_scope.cancel()
         if not self._outcome["complete"]:

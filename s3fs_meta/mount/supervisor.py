@@ -140,11 +140,11 @@ class SupervisedFront:
             process.notify(f"STATUS={text}\n{_more_time(SUPERVISED_START_S)}")
 
     def ask(self, prompt: str) -> str:
-        """Ask the user for a secret."""
+        """Ask the user for a secret on the terminal."""
         return self._front.ask(prompt)
 
     def ready(self) -> None:
-        """Stop showing progress."""
+        """Stop showing the progress of the mount's start."""
         self._front.ready()
 
 

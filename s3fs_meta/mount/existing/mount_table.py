@@ -21,7 +21,7 @@ _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 
 class Mounted(NamedTuple):
-    """One mounted filesystem."""
+    """One entry of the kernel's mount table."""
 
     mountpoint: str
     device: str  # device number of the filesystem as major:minor

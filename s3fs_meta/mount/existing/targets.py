@@ -89,7 +89,7 @@ def _own_namespace(kind: str = "pid") -> int:
 
 
 def of_url(url: str, cachedir: Path | None) -> Target:
-    """Return the target for a URL."""
+    """Return the filesystem and the local state for a URL."""
     return Target(url, locate(url, cachedir or own_cachedir()))
 
 
@@ -260,7 +260,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         mounted: its mount.
         again: the command that mounts it with the same options.
     """
-    _notes()  # listing the notes also removes outdated notes
+    _notes()  # the call removes outdated notes
     path = notes_dir() / str(os.getpid())
     note = {
         "url": place.url,
@@ -472,7 +472,7 @@ def inner_namespaces() -> set[int]:
         if _PID.fullmatch(process.name):
             with contextlib.suppress(
                 FileNotFoundError, ProcessLookupError
-            ):  # the process has exited
+            ):  # the process exited during the search
                 if _is_in_inner_namespace(process):
                     found.add(os.stat(process / "ns" / "pid").st_ino)
     return found

@@ -42,7 +42,7 @@ def _reason(place: Target) -> NotMountedError:
         return other_user
     if not _is_disconnected(mounted.mountpoint):
         return UnreachedDaemonError(mounted.mountpoint, str(place.state))
-    from s3fs_meta.mount.existing import killed_state  # imported late, because it loads SQLite
+    from s3fs_meta.mount.existing import killed_state  # a slow import, which loads SQLite
 
     killed = targets.of_killed(mounted) or place
     return KilledMountError(

@@ -30,7 +30,7 @@ _Item = TypeVar("_Item")
 
 
 class CacheHandlers:
-    """The handlers of cache requests to one mount."""
+    """The handlers of requests to one mount about its cache."""
 
     def __init__(self, options: MountOptions, session: Session) -> None:
         self._session = session
@@ -54,7 +54,7 @@ class CacheHandlers:
         }
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each command."""
+        """Return the handler of each control command about the cache."""
         return {
             cache_requests.SET: self._on_set,
             cache_requests.DROP: self._on_drop,

@@ -34,7 +34,7 @@ _CANCELLED: Final = "the filesystem was unmounted before the request was complet
 
 
 class ChangeRequests:
-    """The running requests to one mount that change the filesystem."""
+    """The running control requests that change the filesystem of one mount."""
 
     def __init__(self) -> None:
         self._running = 0

@@ -30,7 +30,7 @@ _TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are mi
 
 
 class HistoryHandlers:
-    """The handlers of history requests to one mount."""
+    """The handlers of requests to one mount about the history of files."""
 
     def __init__(
         self, session: Session, *, unshipped_bytes_max: int = UNSHIPPED_VERSIONS_BYTES_MAX
@@ -45,7 +45,7 @@ class HistoryHandlers:
         self._unshipped_bytes_max = unshipped_bytes_max
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each command."""
+        """Return the handler of each control command about history."""
         return {history_requests.VERSIONS: self._on_versions}
 
     async def _on_versions(self, arguments: Message, _report: Report) -> Message:
@@ -96,7 +96,7 @@ class HistoryHandlers:
 
 
 def _changes(run: MergedRecords | None, last: int) -> tuple[bytes, str | None]:
-    """Return the changes of a merged run, or only a notice if the run is incomplete."""
+    """Return the merged changes, or only a notice if there are too many changes."""
     if run is None:
         return b"", None
     return (run.changeset, None) if run.last_seq == last else (b"", _TOO_MUCH)

@@ -21,7 +21,7 @@ class KeepHandlers:
     def __init__(
         self, session: Session, changed: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     ) -> None:
-        """Store the arguments.
+        """Create the handlers of one mount.
 
         Args:
             session: the session of the mount.
@@ -32,7 +32,7 @@ class KeepHandlers:
         self._keeper = PointKeeper(session)
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each command."""
+        """Return the handler of each control command about kept points."""
         return {
             keep_requests.KEEP: self._on_keep,
             keep_requests.DROP: self._on_drop,

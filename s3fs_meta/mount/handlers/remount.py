@@ -142,7 +142,7 @@ class RemountHandlers:
         self._session = session
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each command."""
+        """Return the handler of each control command about remounts."""
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
@@ -152,7 +152,7 @@ class RemountHandlers:
         """
         flags = mount_table.flags_here(mounted, anywhere=True)
         status = self._session.status
-        if flags is not None:  # None if the mount is only in another mount namespace
+        if flags is not None:  # None if the mount is in another mount namespace
             status.remount(read_only="ro" in flags.filesystem)
         return status.kernel_read_only
 

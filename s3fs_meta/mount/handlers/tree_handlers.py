@@ -55,7 +55,7 @@ class TreeHandlers:
         self._past = past
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each command."""
+        """Return the handler of each control command about trees."""
         return {
             mount_paths.REMOVE: self._on_remove,
             control_api.CLONE: self._on_clone,
@@ -157,7 +157,7 @@ class _Counted:
         self._show = _throttled(report, "copying")
 
     def copied(self, progress: TreeProgress) -> None:
-        """Record and report the progress after a batch of entries."""
+        """Record and report the progress of a copy after a batch of entries."""
         self._entries = progress.done
         self._show(progress)
 

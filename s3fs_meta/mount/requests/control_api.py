@@ -206,7 +206,7 @@ async def request_flush(place: Target, front: Front, image: bool = False) -> dic
         NotMountedError: the filesystem is not mounted.
         ControlError: the upload failed.
     """
-    while True:  # ends when there is room for the request, or when the mount ends
+    while True:  # ends when the mount accepts the request, or has ended
         try:
             return await _ask(place, FLUSH, {"image": image}, front)
         except ControlError as exc:
@@ -303,7 +303,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         except SilentDaemonError:
             raise
         except (NotMountedError, ControlError):
-            pass  # the daemon exits
+            pass  # the daemon is exiting
         finally:
             waiting.set()
         await watch.wait_until_free()

@@ -70,7 +70,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
 
 @dataclass(frozen=True)
 class Shape:
-    """The selection of versions to list."""
+    """The options that select the versions to list."""
 
     count: int  # maximum number of versions per file
     attributes: bool = False  # include versions in which only attributes changed

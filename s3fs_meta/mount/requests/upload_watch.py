@@ -45,7 +45,7 @@ class RemainingUpload(NamedTuple):
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
-        """Return the upload statistics of a mount."""
+        """Return the statistics of a mount that describe its upload."""
         upload, chain = figures["upload"], figures["chain"]
         # An older version of the daemon reports neither outages nor the endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
@@ -125,7 +125,7 @@ class UploadWatch:
         self._describe_remains()
 
     def advise(self, advice: str) -> None:
-        """Replace the advice at the end of the description."""
+        """Replace the advice at the end of the description of unuploaded changes."""
         self._advice = advice
         self._describe_remains()
 

@@ -20,7 +20,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Return the number of requests."""
+        """Return the number of requests in the histogram."""
         return sum(self.counts)
 
     def cumulated(self) -> list[int]:
@@ -30,7 +30,7 @@ class Histogram:
     def since(self, earlier: "Histogram | None") -> "Histogram":
         """Return the histogram of the requests since an earlier reading of the same mount."""
         if earlier is None or earlier.bounds_s != self.bounds_s:
-            return self  # there was no earlier reading, or it had no requests
+            return self  # the earlier reading is missing or has no requests
         counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
         if min(counts) < 0:
             return self  # the daemon was restarted between the two readings

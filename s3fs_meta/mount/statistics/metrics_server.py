@@ -45,7 +45,7 @@ async def _nothing() -> Mapping[str, Any]:  # noqa: RUF029 - has the type of a w
 
 
 class MetricsServer:
-    """Serves the statistics of one mount."""
+    """A server that sends the statistics of one mount to clients."""
 
     def __init__(self, mountpoint: str) -> None:
         """Create a server that does not listen yet; *mountpoint* is the label of all samples."""
@@ -69,7 +69,7 @@ class MetricsServer:
         self.address = str(self._server.address)
 
     def close(self) -> None:
-        """Stop listening. Never yields to other tasks."""
+        """Close the listening socket of the server. Never yields to other tasks."""
         self._server.close()
 
     async def serve(self, collect: Collect) -> None:

@@ -13,7 +13,7 @@ _MFD_NOEXEC_SEAL: Final = 8  # from linux/memfd.h; sysctl vm.memfd_noexec may re
 
 
 class Clock(Protocol):
-    """A source of wall-clock time."""
+    """A source of wall-clock time, which tests can replace."""
 
     def now_ns(self) -> int:
         """Return nanoseconds since 1970-01-01 UTC."""

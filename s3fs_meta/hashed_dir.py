@@ -219,7 +219,7 @@ class PrunedTree:
             except FileNotFoundError:
                 if directory == directories[-1]:
                     raise  # the root directory does not exist
-                return  # another thread has removed the parent again
+                return  # another thread has removed the new parent directory
             except OSError:
                 self._prune_above(place)
                 raise
@@ -250,7 +250,7 @@ class NumberedDir(PrunedTree):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._making = threading.Lock()  # lock for creating and counting directories
-        self._made = 1  # 1, plus the number of directories that this process created
+        self._made = 1  # number of directories that this process created, plus 1
         self._made_synced = 0  # value of ``_made`` at the last sync of the root
 
     @override

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 # Paths of the host's identifiers; only tests change these constants.
 MACHINE_ID = Path("/etc/machine-id")  # a cloned disk contains the machine-id of the original
-# The identifier of the (virtual) hardware; only root can read it.
+# File with the identifier of the (virtual) hardware; only root can read the file.
 PRODUCT_UUID = Path("/sys/class/dmi/id/product_uuid")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 BLOCK_DEVICES = Path("/sys/dev/block")

@@ -72,7 +72,7 @@ class RangeBuffers:
             mapping = self._free.pop()
         except IndexError:
             mapping = _mapped(RANGE_BUFFER_BYTES)
-        # All views refer to the array, so Python frees it together with the last view.
+        # All views refer to this array, so Python frees the array after the last view.
         array = (ctypes.c_ubyte * size_bytes).from_buffer(mapping)
         weakref.finalize(array, self._give_back, mapping).atexit = False
         return memoryview(array).cast("B")

@@ -17,7 +17,7 @@ BlockId = NewType("BlockId", int)  # number of a block; never reused
 BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, counted from 0
 PackId = NewType("PackId", int)
 Txg = NewType("Txg", int)  # transaction group
-Epoch = NewType("Epoch", int)  # number in the lease that every read-write mount increments
+Epoch = NewType("Epoch", int)  # number in the lease, which every mount for writing increments
 Cookie = NewType("Cookie", int)  # position of a dentry in its directory, as readdir reports it
 ObjectKey = NewType("ObjectKey", str)  # object key without the prefix, such as pack/3f/7-9a...
 
@@ -116,7 +116,7 @@ class PackState(enum.IntEnum):
 
     UPLOADING = 1  # the upload was recorded but not confirmed; the object may be missing
     STORED = 2  # the store has confirmed the object of the pack
-    CONDEMNED = 3  # no new row may refer to the pack; it is deleted when no retained image needs it
+    CONDEMNED = 3  # no new row may refer to the pack; it is deleted once no image needs it
 
 
 class BlockRow(NamedTuple):

@@ -73,7 +73,7 @@ class MountStatus:
         self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes
         self.why = ""
         self._troubled = False
-        self.changes_begun = 0  # number of changes started since the mount
+        self.changes_begun = 0  # number of changes that operations have started since the mount
         self._rows_changed = rows_changed or (lambda: self.changes_begun)
         self._undo = undo or _nothing
 
@@ -108,7 +108,7 @@ class MountStatus:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return counters of started changes and changed rows."""
+        """Return two counters: the changes started so far, and the rows changed so far."""
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
@@ -152,4 +152,4 @@ class MountStatus:
 
 
 def _nothing() -> None:
-    """Undo nothing; the default of *undo*."""
+    """Roll back nothing; the default value of *undo*."""

@@ -29,8 +29,8 @@ _UNFINISHED: Final = re.compile(
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
     """Return the default directory of all state directories.
 
-    If $HOME is unset, the home directory in the user database is used, because mount(8) removes
-    $HOME when a user mounts an fstab entry with the option ``user``.
+    If $HOME is unset, the home directory in the user database is used. mount(8) removes $HOME when
+    a user mounts an fstab entry with the option ``user``.
 
     Source: XDG Base Directory Specification 0.8, which ignores a relative $XDG_STATE_HOME;
     util-linux, ``sanitize_env`` in lib/env.c.
@@ -72,7 +72,7 @@ def locate(url: str, cachedir: Path) -> Path:
     Raises:
         UsageError: the URL is not UTF-8.
     """
-    import hashlib  # imported late, because it loads OpenSSL
+    import hashlib  # a slow import, which loads OpenSSL
 
     try:
         encoded = url.rstrip("/").encode()
@@ -101,7 +101,7 @@ def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
         state: the state directory of the filesystem.
         mountpoint: the absolute path.
     """
-    import hashlib  # imported late, because it loads OpenSSL
+    import hashlib  # a slow import, which loads OpenSSL
 
     digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
     return state.with_name(f"{state.name}{SNAPSHOT_INFIX}{digest}")

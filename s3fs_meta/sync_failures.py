@@ -2,11 +2,10 @@
 
 Owns: the file ``failed-sync``. Does not know: the file whose sync failed, the repair by the next
 mount (``sync.opening.failed_sync``).
-Keeps: the thread of the failed call writes the record before the call returns. The file is
-created at its full length when the filesystem is opened, so that it can be overwritten even on a
-full disk, which is a frequent reason for a failed sync. The record need not be durable, because
-it is only about pages in memory.
-Design: docs/design/durability.md, "From write to fsync".
+Keeps: the thread of the failed call writes the record before the call returns. The file is created
+at its full length when the filesystem is opened. It can therefore be overwritten even on a full
+disk, a frequent reason for a failed sync. The record need not be durable, because it is only about
+pages in memory. Design: docs/design/durability.md, "From write to fsync".
 """
 
 import logging
@@ -49,7 +48,7 @@ def note(state: Path) -> None:
 
 
 def forget(state: Path) -> None:
-    """Delete the record once all files are durable. Raises OSError."""
+    """Delete the record of a failed sync once all files are durable. Raises OSError."""
     _write(state, _NOTHING)
 
 

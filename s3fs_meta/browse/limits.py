@@ -9,7 +9,8 @@ from s3fs_meta.limits import KIB, MIB
 BROWSE_CONNECTIONS_MAX: Final = 32
 # Maximum size of a request: enough for the headers and an escaped path of PATH_MAX bytes.
 BROWSE_REQUEST_BYTES_MAX: Final = 32 * KIB
-BROWSE_REQUEST_S_MAX: Final = 30.0  # timeout of an idle connection; browsers connect early
+# Time for a client to send its request. Browsers connect before they need the connection.
+BROWSE_REQUEST_S_MAX: Final = 30.0
 BROWSE_SEND_S_MAX: Final = 120.0  # time after which a client that reads no data is disconnected
 BROWSE_OUTAGE_S_MAX: Final = 10.0  # maximum time that a page waits for an unresponsive bucket
 BROWSE_ANSWER_S: Final = 0.2  # time after which the browser gets a waiting page

@@ -169,7 +169,7 @@ async def _copy(
                     content,
                     wanted.target,
                     privileges=wanted.privileges,
-                    # the property in the quarantined database may be damaged
+                    # the block size in the quarantined database may be damaged
                     block_bytes=superblock.block_bytes,
                 )
                 tally = await copy_all(db, inos, copier, front.progress)

@@ -408,7 +408,7 @@ class Tally:
 
     @contextlib.contextmanager
     def noting_faults(self, path: bytes) -> Iterator[None]:
-        """Count an entry as incomplete if it cannot be copied; other entries follow.
+        """Count an entry as incomplete if it cannot be copied; continue with the other entries.
 
         Rows may be damaged, or the target may refuse the name or the size: FAT accepts neither
         colons nor files of 4 GiB, and some targets ignore case.

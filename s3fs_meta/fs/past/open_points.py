@@ -105,7 +105,7 @@ class OpenPoints:
         # The last search for a point in time: its txg, the bucket, and the monotonic time.
         self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
-        # True after ``run`` has ended: points still in use must then close themselves.
+        # True after ``run`` has ended: then points in use are closed after their last request.
         self._has_ended = False
 
     @property

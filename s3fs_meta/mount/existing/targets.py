@@ -397,7 +397,7 @@ def _notes() -> list[dict[str, Any]]:
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
-    """Return a note with its path, or None if its fields do not match this version.
+    """Return a note, including its path, or None if its fields do not match this version.
 
     Raises:
         OSError: the file cannot be read.

@@ -12,7 +12,7 @@ from s3fs_meta.mount.requests import cache_requests, control_api
 
 KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
     {
-        # Commands such as status and umount must work while many others run.
+        # Commands such as status and umount must work while many other requests run.
         control_api.STATUS: RequestKind.PROMPT,
         control_api.REQUESTERS: RequestKind.PROMPT,
         control_api.COUNTS: RequestKind.PROMPT,

@@ -215,7 +215,7 @@ async def _base(
         link = None if wanted.everything else chain.recorded(db)
     except FormatError as exc:
         raise SettingsError(
-            f"{exc}, so the changed files are unknown; --everything copies all files"
+            f"the changed files are unknown: {exc}; --everything copies all files"
         ) from exc
     if link is None:
         yield None

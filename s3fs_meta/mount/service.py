@@ -198,8 +198,8 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
         used = await control_api.used_by(plan.place)
         if used:
             raise HeldError(
-                f"unmounted from {present['mountpoint']}, but still in use {used}; end these "
-                f"processes, or run s3fs-meta umount --force {present['mountpoint']}"
+                f"the filesystem was unmounted from {present['mountpoint']}, but is still in use {used};"
+                f" end these processes, or run s3fs-meta umount --force {present['mountpoint']}"
             )
     elif present["state"] != control_api.ENDING:
         raise HeldError(f"the filesystem is already mounted on {present['mountpoint']}")

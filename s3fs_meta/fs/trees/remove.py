@@ -167,7 +167,7 @@ class TreeRemoval:
             )
         if found.flags & _LOCKS and not locked:
             raise NotPermittedError(
-                f"{quoted(name)} is protected, or its tree contains or once contained a locked,"
+                f"the entry {quoted(name)} is protected, or its tree contains or once contained a locked,"
                 " immutable or append-only inode; s3fs-meta rm --locked removes it"
             )
         protection = found.flags & InodeFlag.PROTECTED

@@ -103,9 +103,9 @@ def existing(path: Path, cachedir: Path | None) -> Entry:
     mounts = mount_table.read()
     inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
     if absolute in inside or above.st_dev != found.st_dev:
-        raise UsageError(f"{path} is a mountpoint; give paths below it")
+        raise UsageError(f"the path {path} is a mountpoint; give paths below it")
     if inside:
-        raise UsageError(f"{path}: another filesystem is mounted on {inside[0]}")
+        raise UsageError(f"another filesystem is mounted on {inside[0]}, below {path}")
     place = _place(mounts, parent, above.st_dev, cachedir)
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 

@@ -72,7 +72,8 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
     if mounted is None or flags is None:
         raise NotMountedError(path)
     if not targets.is_mount_of(mounted, targets.unquoted(url)):
-        raise UsageError(f"{targets.unquoted(mounted.source)} is mounted on {path}, not {url}")
+        source = targets.unquoted(mounted.source)
+        raise UsageError(f"the filesystem {source} is mounted on {path}, not {url}")
     given = given_by(options, flags)
     wanted = given.pop("read_only", None)
     place = _place(path, given)

@@ -34,7 +34,7 @@ class DownloadWatch(UploadWatch):
         """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
         if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:
-                self._lines.notice(f"{left.where} responds again")
+                self._lines.notice(f"the bucket {left.where} responds again")
             self._is_silent, self._next_s = False, -math.inf
             self._wait_s = UPLOAD_LINE_PAUSE_S_MIN
             return

@@ -163,7 +163,9 @@ class UploadWatch:
         if left.is_away is not self._is_away:
             self._is_away = left.is_away
             self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
-            self._print(_waiting(left) if left.is_away else f"{left.where} responds again")
+            self._print(
+                _waiting(left) if left.is_away else f"the bucket {left.where} responds again"
+            )
         elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
             self._print(_waiting(left) if left.is_away else _progress(left))
         if left.away_s >= UPLOAD_FORCE_S_MIN:

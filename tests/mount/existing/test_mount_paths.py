@@ -82,9 +82,11 @@ def test_paths_in_several_filesystems_are_refused(
 def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
     """The mountpoint and the directories above it cannot be removed."""
     mnt = mounted.mountpoint
-    with pytest.raises(UsageError, match=f"^{mnt} is a mountpoint; give paths below it$"):
+    with pytest.raises(UsageError, match=f"^the path {mnt} is a mountpoint; give paths below it$"):
         mount_paths.existing(mnt, program.cachedir)
-    with pytest.raises(UsageError, match=f"^{mnt.parent}: another filesystem is mounted on {mnt}$"):
+    with pytest.raises(
+        UsageError, match=f"^another filesystem is mounted on {mnt}, below {mnt.parent}$"
+    ):
         mount_paths.existing(mnt.parent, program.cachedir)
 
 

@@ -81,7 +81,7 @@ async def test_bucket_that_does_not_respond_is_reported_at_growing_intervals(
         f"no response from {WHERE} for 5 s; the download continues when the store responds; "
         "cached content is kept"
     )
-    assert lines.seen[-1][1] == f"{WHERE} responds again"
+    assert lines.seen[-1][1] == f"the bucket {WHERE} responds again"
 
 
 async def test_reason_for_an_outage_is_printed_while_downloads_wait(

@@ -128,7 +128,7 @@ async def test_start_and_end_of_an_outage_are_printed(
         f"waiting for {WHERE}, no response for 25 s: connection refused; 20 MiB in 20 blocks (about"
         " 2 packs) to upload; no change is lost, and the mount will retry"
     )
-    assert back == f"{WHERE} responds again"
+    assert back == f"the bucket {WHERE} responds again"
 
 
 async def test_forced_umount_stops_waiting_after_an_outage_of_a_few_seconds(

@@ -5,7 +5,7 @@ that the intent log contains. Does not know: when a sync is due, the write-ahead
 Keeps: a block is marked as synced only after a successful sync that began after its last write.
 The intent log contains all unsynced content or none, because an fsync makes the rows of all files
 durable.
-Tasks: any task on the event loop; a lock keeps syncs apart, and a thread runs the blocking calls.
+Tasks: any task on the event loop; a lock serialises syncs, and a thread runs the blocking calls.
 Design: docs/design/durability.md, "From write to fsync" and "The intent log".
 """
 
@@ -35,7 +35,7 @@ from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
 
-# Errors after which there is no log until a later fsync requests it again. The disk has not failed.
+# After these errors, the intent log is unused until a later fsync requests it. The disk is intact.
 _NO_LOG_ERRNOS: Final = NO_ROOM_ERRNOS | NO_DESCRIPTOR_ERRNOS
 
 
@@ -56,7 +56,7 @@ class BlockSync:
         self.unlogged = UnloggedRanges()
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
-        self._is_announced = False  # True if the database records that the log is in use
+        self._is_announced = False  # True if the database records that the intent log is in use
         self.settled = 0  # last log entry that the database records as applied to the files
         self._settled_durably = 0  # last log entry that the synced database records as applied
         self.wants_log = False
@@ -187,21 +187,21 @@ class BlockSync:
         return pieces
 
     def _announce(self, log: IntentLog) -> None:
-        """Record that the log is in use; the record is committed before any entry is needed."""
+        """Record that the intent log is in use, before a crash can make its entries necessary."""
         if not self._is_announced:
             self._db.begin_local()
             intent_replay.announce(self._db, log)
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Record that durable rows show all entries up to *settled* as applied to the files."""
+        """Note that durable rows record all log entries up to *settled* as applied to the files."""
         self._settled_durably = max(self._settled_durably, settled)
 
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:
-        """Create the log of this epoch, so that later calls of ``log_writes`` can use it.
+        """Create the intent log of this epoch, so that later calls of ``log_writes`` can use it.
 
-        If the disk has no room for the log, no file can be opened, or the database has no epoch, no
-        log is created. Then each fsync syncs the block files.
+        No log is created if the disk has no room for it, if no file can be opened, or if the
+        database has no epoch. Each fsync then syncs the block files.
 
         Raises:
             OSError: the disk failed.

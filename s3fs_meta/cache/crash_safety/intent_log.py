@@ -77,7 +77,7 @@ class IntentLog:
         self.sequence = 0  # number of the last log entry
 
     def prepare(self) -> None:
-        """Open the file and allocate all its space; all entries in the file must be obsolete.
+        """Open the log file and allocate all its space; all entries in it must be obsolete.
 
         Raises:
             OSError: the disk is full or failed; the file was removed, so that it takes no space.

@@ -4,8 +4,8 @@ Owns: the rows that record which log is in use and which entries the block files
 entries to block files.
 Does not know: the format of the log, and how copied blocks are restored from their origins.
 Keeps: an entry changes only the file of a block whose content is not in the bucket, and only if the
-state was last written in the epoch of the entry. So old content never gets into blocks that an
-older program wrote later, or into another database with the same numbers.
+state was last written in the epoch of the entry. Thus old content never overwrites a block that an
+older version of the program wrote later, or a block with the same number in another database.
 Tasks: these functions run when a filesystem is opened, before any other task.
 Design: docs/design/durability.md, "The intent log".
 """
@@ -70,7 +70,9 @@ def end_use(db: Database) -> None:
 
 
 def is_in_use(db: Database) -> bool:
-    """Return whether log entries may be needed; if so, only older programs use ``volatile``.
+    """Return whether entries of the intent log may be needed after a power cut.
+
+    If so, this program ignores the row ``volatile``, which is then only for older programs.
 
     Raises:
         FormatError: the row of the log is damaged.

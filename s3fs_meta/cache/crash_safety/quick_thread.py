@@ -20,7 +20,7 @@ class QuickThread:
     """Runs blocking calls in a thread, one at a time; the caller must hold a lock."""
 
     def __init__(self) -> None:
-        """Prepare to run calls; the first call makes the pipe, which most commands never need."""
+        """Create no pipe yet: the first call creates it, and most commands never make a call."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
 
@@ -41,10 +41,10 @@ class QuickThread:
                 saves one wake-up of the event loop compared with a second call of ``run``.
 
         A cancellation has no effect after the start, because a thread cannot be interrupted. trio
-        delivers a KeyboardInterrupt to the main task even in a shielded scope. It is raised after
-        both have ended, because the caller must hold its lock while the thread runs.
-        If a function raises, ``run`` raises the exception after both have ended. If both raise, it
-        raises the exception of the thread.
+        delivers a KeyboardInterrupt to the main task even in a shielded scope. ``run`` raises it
+        after *call* and *meanwhile* have ended, because the caller must hold its lock while the
+        thread runs. If *call* or *meanwhile* raises an exception, ``run`` raises it after both
+        functions have ended. If both functions raise, ``run`` raises the exception of the thread.
 
         Always yields to other tasks.
         """

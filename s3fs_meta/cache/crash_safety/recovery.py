@@ -195,7 +195,7 @@ class KnownCopies:
             self._note_gap(block, content_bytes, gap_end)
 
     def _extend(self, block: BlockId, content_bytes: int, gap_end: int) -> None:
-        """Add a gap to the row of a block if the gap begins where the row ends."""
+        """Add a gap to the row of a copied block if the gap directly follows the recorded bytes."""
         if self._known[block] != content_bytes:
             return
         if block_origins.extend(self._db, block, content_bytes, gap_end):
@@ -217,7 +217,7 @@ class KnownCopies:
             self._known[block] = size_bytes
 
     def synced(self, lengths: Iterable[tuple[BlockId, int]]) -> None:
-        """Delete the origins of synced blocks, but record gaps that were made during the sync.
+        """Delete the recorded origins of synced blocks, but record gaps made during the sync.
 
         The content before such a gap is durable now. The bytes that were written after the gap may
         still be lost.
@@ -233,7 +233,7 @@ class KnownCopies:
                 self._note_gap(block, start, end)
 
     def forget(self, wanted: Iterable[BlockId]) -> None:
-        """Delete the origins of blocks that were uploaded or removed."""
+        """Delete the recorded origins of blocks that were uploaded or removed."""
         known = self._known.keys() & set(wanted)
         if known:
             self._delete(known)

@@ -42,7 +42,7 @@ class Suspects:
         self._forget = forget
         # Readers use this set directly, because a method call for each read would be slow.
         self.blocks: set[BlockId] = set()
-        self.are_marked = False  # True after ``mark_all``, even if the cache had no such block
+        self.are_marked = False  # True after ``mark_all``, even if it found no block to mark
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
@@ -64,8 +64,9 @@ class Suspects:
         """Verify a suspect cached block by its hash; remove it if it is torn or its file is missing.
 
         A torn block that is sealed stays suspect until a download has replaced its file, because
-        the uploader needs its row. So does a block with an unreadable file, which the disk may
-        read later, if its location is marked as damaged.
+        the uploader needs its row. A block with an unreadable file also stays suspect if its
+        location in the bucket is marked as damaged, because the disk may be able to read the file
+        later.
 
         Returns:
             True if the block is valid, or if another task has verified or removed it in the

@@ -135,7 +135,7 @@ class Fetcher:
         self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
-        self.arrived_content = ArrivedContent()  # downloaded content of blocks
+        self.arrived_content = ArrivedContent()
         self.uncached = UncachedContent()
         self.fetched_blocks = 0
 
@@ -171,7 +171,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours get the error: they waited nearly as long as this reader.
+                # Readers of neighbours also get the error: they waited nearly as long.
                 unasked.error = exc
             raise
         finally:  # after a cancellation, waiting readers fetch the block themselves

@@ -16,7 +16,7 @@ _KEPT_BLOCKS_MIN: Final = 2  # a small read needs at most two blocks, each of an
 
 
 class UncachedContent:
-    """The newest blocks: at most ARRIVED_BYTES_MAX bytes, or two blocks if they are larger."""
+    """Content of the newest blocks: at most ARRIVED_BYTES_MAX bytes, or two larger blocks."""
 
     def __init__(self) -> None:
         self._contents: dict[BlockId, tuple[bytes | None, bytes]] = {}  # hash and content

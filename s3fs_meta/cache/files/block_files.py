@@ -34,7 +34,7 @@ from s3fs_meta.state_paths import is_unfinished, unfinished
 # Opening a file fails with EIO if its inode has been lost on the disk.
 # ext4 and XFS may also report EBADMSG or EUCLEAN.
 _UNREADABLE_ERRNOS: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
-# Errors that say nothing about the file: the process has too many open files, or the machine has.
+# Errors that do not concern the file itself: too little memory, or too many open files.
 _SHORTAGE_ERRNOS: Final = NO_DESCRIPTOR_ERRNOS | {errno.ENOMEM}
 _FIRST: Final = BlockId(0)
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def sync_disk(fd: int, path: Path) -> None:
-    """Sync all files of the disk with an open file or directory; *path* is for errors."""
+    """Sync the complete disk that contains an open file; error messages name *path*."""
     if _libc.syncfs(fd) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(path))
@@ -130,7 +130,8 @@ class BlockFiles:
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
         """Write a new file: zeros up to *offset*, then *data*. Runs on the event loop.
 
-        An existing file of the block is overwritten: a commit group that a crash undid has left it.
+        An existing file of the block is overwritten: it is left over from a commit group that a
+        crash undid.
 
         Returns:
             True if the name of the file is durable already.
@@ -264,7 +265,7 @@ class BlockFiles:
         Raises:
             NoSpaceLeftError: the disk is full; no file was made.
         """
-        # The temporary file has a unique name: a reader and compaction may both fetch the block.
+        # The temporary name is unique, because two tasks may fetch the block at the same time.
         path = unfinished(self._tmp, f"fetch-{_name(block)}-{next(self._adoptions)}")
         try:
             write_new(path, data)
@@ -291,7 +292,7 @@ class BlockFiles:
     def let_go(self, blocks: Iterable[BlockId]) -> None:
         """Close the files of blocks before a thread removes them. Runs on the event loop.
 
-        The thread then frees the space of the files. If the last close were on the event loop, it
+        The thread then frees the space of the files. On the event loop, the last close of a file
         would take 0.1 ms per MiB.
         """
         for block in blocks:
@@ -336,7 +337,7 @@ class BlockFiles:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the numbers of all block files from *first* on, and sometimes lower numbers."""
+        """Yield the numbers of all block files from *first* on, and possibly some lower numbers."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
@@ -401,7 +402,7 @@ class BlockFiles:
                 sync_files(list(self._open_files(blocks, opened)))
                 self._directory.sync_parents(_name(block) for block in blocks if block not in named)
             except OSError as exc:
-                # syncfs(2) opens no file.
+                # Use syncfs(2) instead, because it needs no further descriptor.
                 if exc.errno not in NO_DESCRIPTOR_ERRNOS:
                     raise
                 is_short = True

@@ -63,7 +63,7 @@ def sync_files(fds: Sequence[int]) -> None:
         work = partial(_sync_next, waiting, failures)
         try:
             start_thread_soon(work, lambda _result: ended.put(None))
-        except RuntimeError:  # the system cannot start more threads, so fewer sync the files
+        except RuntimeError:  # fewer threads sync the files, because no more can be started
             break
         helpers += 1
     _sync_next(waiting, failures)

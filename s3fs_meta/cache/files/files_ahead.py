@@ -114,7 +114,7 @@ class FilesAhead:
         return True
 
     def _drop_passed(self, numbers: Numbers) -> None:
-        """Close the files for block numbers that were assigned; remove the unused files."""
+        """Close the files of assigned block numbers; remove the files that no block uses."""
         passed = [number for number in self._fds if number < numbers.next_block()]
         for number in passed:
             if numbers.is_cached(BlockId(number)):

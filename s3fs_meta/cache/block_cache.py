@@ -164,7 +164,7 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
-            raise exc  # the file of the copy failed, not the file of this block
+            raise exc  # the damaged file belongs to a copy of this block
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
@@ -202,7 +202,7 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except NoSpaceLeftError:  # free space does not show quotas and a lack of inodes
+        except NoSpaceLeftError:  # a quota or a lack of inodes also prevents writing
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)
@@ -230,7 +230,7 @@ class BlockCache:
         return chosen
 
     async def fetch_run(self, run: Sequence[Located]) -> None:
-        """Read ahead: download blocks that are adjacent in a pack; log errors instead of raising.
+        """Read ahead blocks that are adjacent in a pack; log errors instead of raising them.
 
         If a block is unavailable, its next reader receives the error.
         """
@@ -306,7 +306,7 @@ class BlockCache:
             try:
                 self.disk.spend(row.plain_bytes)
                 await trio.to_thread.run_sync(self._files.copy_clean, block, of, row.plain_bytes)
-            except S3fsError:  # no space, or the file cannot be read now
+            except S3fsError:  # the disk is full, or the file cannot be read now
                 continue
             self._arrived(of_row(row))
             self.pinned.pin(of, row.plain_bytes)
@@ -392,9 +392,10 @@ class BlockCache:
         return block
 
     def _note_origin(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
-        """Record the origin of a copied block; the next fsync then syncs files instead of logging.
+        """Record the origin of a copied block; the next fsync then syncs the block files.
 
-        If the new block were logged, its recovery might have to download the origin.
+        The next fsync does not use the intent log, because recovering a logged copy might require a
+        download of the origin.
         """
         self.copies.note(block, origin, keep_bytes)
         self.block_sync.unlogged.give_up()
@@ -402,7 +403,7 @@ class BlockCache:
     def write_in_place(
         self, located: Located, offset: int, data: bytes | memoryview, file_bytes: int = 0
     ) -> None:
-        """Write into a dirty block; a gap after its content becomes zeros.
+        """Write into a dirty block; fill a gap between its content and the new data with zeros.
 
         Args:
             file_bytes: as in ``write_new``.
@@ -461,7 +462,7 @@ class BlockCache:
         self.index.move(block, BlockState.DOOMED)
 
     async def make_files_ahead(self) -> None:
-        """Make empty files for new blocks until cancelled; raise errors of ``FilesAhead.run``."""
+        """Create empty files for future blocks until cancelled; raise OSError if the disk fails."""
         counters = self._db.counters
         numbers = Numbers(lambda: counters.next_block, lambda one: one in self.index)
         # The kernel reports a lost directory entry only once, so ``syncing`` records the failure.

@@ -120,7 +120,7 @@ class DiskSpace:
     async def make_room(self, size_bytes: int) -> None:
         """Evict clean blocks in slices until *size_bytes* are free, or no clean block is left.
 
-        Call this before ``has_room`` and ``holding`` for a large file, because these two would
+        Call this before ``has_room`` and ``holding`` for a large file, because these methods would
         evict all the blocks without a schedule point. Always yields to other tasks.
         """
         await trio.lowlevel.checkpoint()

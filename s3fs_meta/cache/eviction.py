@@ -92,8 +92,8 @@ class Evictor:
     def keeping(self) -> Iterator[set[BlockId]]:
         """Yield a set; blocks that the caller adds to it are not evicted in the ``with`` block.
 
-        A request may need several blocks at the same time. If nothing else can be evicted,
-        each download of one of these blocks would otherwise evict another one.
+        A request may need several blocks at the same time. Without this protection, downloading one
+        of these blocks could evict another block of the same request.
         """
         needed: set[BlockId] = set()
         self._needed.append(needed)
@@ -195,7 +195,7 @@ class Evictor:
         return self._index.oldest_clean(self.unasked_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Return whether a block is pinned, needed or a last copy; if it is, eviction skips it."""
+        """Return whether eviction skips a block: pinned, needed by a request, or a last copy."""
         if self._pinned.adopt(block):
             return True
         is_spared = self._is_needed(block) or self.is_last_copy(block)

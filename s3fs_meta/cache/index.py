@@ -3,8 +3,8 @@
 Owns: totals and orders derived from ``cached_blocks``, loaded at mount, updated by ``block_cache``.
 Does not know: files, rows, the store. The row of a block is the authority on its state.
 Keeps: a clean block is only a key and a size in one of four dictionaries, without an object of its
-own. A cache may contain CACHED_BLOCKS_MAX clean blocks, and a garbage collection examines every
-object while it holds the interpreter lock.
+own. A cache may contain CACHED_BLOCKS_MAX clean blocks, and Python's garbage collector examines
+every object while it holds the interpreter lock.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """The blocks that a sync of their files makes durable."""
+    """The blocks with unsynced files, and the records that a sync of these files changes."""
 
     blocks: list[BlockId]
     lengths: list[tuple[BlockId, int]]  # block lengths that differ from the synced lengths
@@ -44,8 +44,8 @@ class CacheIndex:
         # Sizes of all pinned blocks, cached or not; pinned blocks are not evicted.
         self._pinned: dict[BlockId, int] = {}
         self.pinned_bytes = 0
-        # Blocks that were sealed again, to be uploaded to a new location.
-        # A sync clears the set when it begins, because it may miss rows with later locations.
+        # Blocks sealed again for upload to a new location, since the last sync began.
+        # That sync may have missed the rows of their new locations.
         self.sealed_again: set[BlockId] = set()
         self.clear()
 
@@ -57,7 +57,7 @@ class CacheIndex:
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         # The next four dictionaries contain the sizes of clean blocks.
-        # The first two are in the order of eviction; the second has unused read-ahead blocks.
+        # ``_clean`` and ``_unasked`` (blocks that no reader has used) are in the order of eviction.
         self._clean: OrderedDict[BlockId, int] = OrderedDict()
         self._unasked: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0
@@ -185,7 +185,7 @@ class CacheIndex:
         self.put(block, BlockState.SEALED, size_bytes)
 
     def can_settle(self, block: BlockId) -> bool:
-        """Return whether a block is UPLOADED, with the location that the last sync made durable."""
+        """Return whether a block is UPLOADED and the last sync made its location durable."""
         held = self._unclean.get(block)
         is_uploaded = held is not None and held.state is BlockState.UPLOADED
         return is_uploaded and block not in self.sealed_again
@@ -250,8 +250,9 @@ class CacheIndex:
     def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
         """Return the clean block to evict next, the least recently used; None if there is none.
 
-        Blocks that no reader has used yet are evicted first if their total exceeds
-        *unasked_bytes_max* or their part of CACHED_BLOCKS_MAX.
+        Blocks that no reader has used yet are evicted first if they have more than
+        *unasked_bytes_max* bytes, or if their number exceeds 1/NEIGHBOUR_CACHE_PART of
+        CACHED_BLOCKS_MAX.
         """
         if (
             self.unasked_bytes > unasked_bytes_max
@@ -268,9 +269,9 @@ class CacheIndex:
         self.spared_bytes += size_bytes
 
     def unspare(self, block: BlockId) -> bool:
-        """Undo ``spare`` for a block; return False if the block was not excluded.
+        """Allow the eviction of a block that ``spare`` excluded; it will be evicted last.
 
-        The block is then evicted last.
+        Return False if the block was not excluded.
         """
         if block not in self._spared:
             return False

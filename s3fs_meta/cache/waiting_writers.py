@@ -20,9 +20,9 @@ import trio
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
-# Writers wait for at most this many transfers of a pack that each fail just before their end.
+# Maximum number of transfers of a pack for which writers wait, if each fails near its end.
 _TRANSFERS_MAX: Final = 3
-_LIMITED_ATTEMPTS_MAX: Final = 3  # writers wait for the upload limit before this many attempts
+_LIMITED_ATTEMPTS_MAX: Final = 3  # writers wait for the upload limit before each of these attempts
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
 
@@ -49,9 +49,9 @@ class SentPack:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether the pack waits for the upload limit; after three attempts, False.
+        """Return whether the pack waits for the upload limit; always False after three attempts.
 
-        Otherwise a store that takes some bytes and never replies would keep writers waiting.
+        Otherwise a store that accepts bytes but never replies would keep writers waiting.
         """
         return self._is_limited and self._attempts < _LIMITED_ATTEMPTS_MAX
 

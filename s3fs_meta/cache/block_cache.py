@@ -272,7 +272,7 @@ class BlockCache:
     def _arrived(self, located: Located) -> None:
         """Insert the row of a fetched block; remove its file if the block was deleted concurrently.
 
-        If the block is already cached, its row and state do not change. Its file was replaced.
+        If the block is already cached, only its file was replaced; its row and state stay the same.
         """
         if located.block in self.index:
             self.suspects.discard(located.block)

@@ -6,8 +6,8 @@ Keeps: while a pack is being sent, writers wait, because a slow network is not a
 writer waits at most for the write timeout. A pack counts as being sent
 
 - while it waits for the upload limit before one of its first three attempts;
-- then for its time at the minimum speed, unless the last request to the bucket failed. Only an S3
-  store reports each piece that it sends;
+- then for the time that its transfer takes at the minimum speed, unless the last request to the
+  bucket failed. Only an S3 store reports each piece that it sends;
 - while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
 """
 
@@ -111,7 +111,7 @@ class WaitingWriters:
             self._earlier_bytes += pack.sent_bytes
 
     async def wait(self, has_room: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait until *has_room* returns True; return False if it did not in time."""
+        """Wait until *has_room* returns True; return False after the time limit."""
         began_s = trio.current_time()
         if not self.count:
             self._measured_s, self._measured_bytes = began_s, self._sent_bytes

@@ -65,8 +65,7 @@ class Suspects:
 
         A torn block that is sealed stays suspect until a download has replaced its file, because
         the uploader needs its row. A block with an unreadable file also stays suspect if its
-        location in the bucket is marked as damaged, because the disk may be able to read the file
-        later.
+        location in the bucket is marked as damaged. The disk may be able to read the file later.
 
         Returns:
             True if the block is valid, or if another task has verified or removed it in the

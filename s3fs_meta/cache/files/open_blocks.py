@@ -57,7 +57,7 @@ class OpenBlocks:
             self.close_forgotten()
 
     def rename(self, block: BlockId, new: BlockId) -> None:
-        """Use the open descriptor of *block*, if it has one, for block *new*."""
+        """Use the open descriptor of *block*, if there is one, for block *new*."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             self.put(new, fd)

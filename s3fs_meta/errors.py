@@ -258,8 +258,9 @@ class StoreError(S3fsError):
 class TransientStoreError(StoreError):
     """A store request failed, but a retry may succeed.
 
-    If the store has never responded, a wrong endpoint is more likely than an outage. Then a request
-    is not retried if the name is unresolved, and only for a few seconds if the connection fails.
+    If the store has never responded, a wrong endpoint is more likely than an outage. In this case,
+    a request is not retried if the server's name cannot be resolved. It is retried only for a few
+    seconds if the connection fails.
     """
 
     def __init__(

@@ -68,8 +68,8 @@ IMAGE_PIECE_FAULTS_MAX: Final = 16
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
-IMAGE_CUTS_MAX: Final = 16  # maximum number of attempts to make an image that is a txg
-IMAGES_KEPT: Final = 2  # number of latest images that are kept, with the objects that they need
+IMAGE_CUTS_MAX: Final = 16  # maximum cuts per image; a cut is repeated if the WAL grows too much
+IMAGES_KEPT: Final = 2  # number of latest images kept, with the objects needed to restore them
 IMAGES_SPACED: Final = 8  # number of older images that are kept per retention period
 IMAGE_LINKS_MAX: Final = 100  # maximum length of a chain of images that a restore follows
 SALVAGE_IMAGES_MAX: Final = 64  # maximum number of damaged images that fsck reads
@@ -110,7 +110,7 @@ CONDENSED_RECORDS_MIN: Final = 200  # minimum number of unshipped records worth 
 CONDENSED_RECORDS_MAX: Final = 2000
 # Maximum number of inodes kept in memory (30 MB) to list the files with unshipped changes.
 UNSHIPPED_INODES_MAX: Final = 200_000
-# Number of inodes after which a slice of work ends that collects unshipped records.
+# Maximum number of inodes in one slice of work that collects unshipped records.
 # Without a WAL, such a slice occupies the event loop for 12 ms.
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
@@ -186,7 +186,7 @@ RESTORE_APART_BYTES_MIN: Final = 32 * MIB
 # Maximum size of a message from a restore process, not counting the object that follows it.
 RESTORE_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to exit
-# Maximum number of packs per txg that copies from the past bring back into use.
+# Maximum number of dead packs per txg that clones of a past state use again.
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
@@ -231,7 +231,7 @@ RECLAIM_PACK_ROWS: Final = 100_000
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
-# Most time between two txgs that counts towards their age if the store has no clock of its own.
+# Longest time between two txgs that counts towards their ages if the store has no clock.
 # If this host's clock jumps, at most a day of history is lost.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
@@ -324,13 +324,13 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a larger changelog contains more than deletions of objects
+NEWS_BYTES_MIN: Final = 512  # a changelog above this size has more than object deletions
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack remains small
-# Time between two reads of the lease during uploads; limits what a fenced mount can upload.
+# Time between two reads of the lease during uploads; limits the uploads of a fenced mount.
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
@@ -341,7 +341,7 @@ UPLOADS_MEASURED_S: Final = 30.0
 
 # --- cache and uploads -------------------------------------------------------------------------
 CACHE_BYTES_MIN: Final = 64 * MIB
-DISK_RESERVE_BYTES: Final = 32 * MIB  # disk space reserved for SQLite: many times the largest group
+DISK_RESERVE_BYTES: Final = 32 * MIB  # space on the disk for SQLite: enough for many commit groups
 # Maximum number of open cache files. A mount uses at most a quarter of RLIMIT_NOFILE for them.
 OPEN_BLOCKS_MAX: Final = 2048
 # Number of empty block files created together once half of the previous ones are used.
@@ -569,9 +569,9 @@ CLONE_COPIED_BYTES: Final = 4 * MIB  # dirty bytes that a clone copies in one sl
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
-TREE_BUSY_S: Final = 0.0002  # if a schedule point takes longer, other tasks have run
+TREE_BUSY_S: Final = 0.0002  # other tasks have run if a schedule point takes longer
 MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last one never yields
-DIRECTORY_DEPTH_MAX: Final = 1 << 20  # deeper directories probably form a cycle
+DIRECTORY_DEPTH_MAX: Final = 1 << 20  # a path with more directories probably has a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.
 READDIR_ROWS_MIN: Final = 24

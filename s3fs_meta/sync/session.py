@@ -350,8 +350,8 @@ class Session:
     async def verify_copies(self) -> None:
         """After a power cut, compare every cached block with its hash, then record that as done.
 
-        While a block could not be verified, each later mount verifies all blocks again: a torn block
-        is moving to another pack, or the file of a possible last copy is unreadable.
+        If a block cannot be verified, each later mount verifies all blocks again. Such a block is
+        torn and moving to another pack, or is a possible last copy with an unreadable file.
         """
         await self.cache.suspects.verify_all()
         if self.cache.suspects:

@@ -107,7 +107,7 @@ class StoreClock:
 
 
 def is_later(created_ns: int, now_ns: int) -> bool:
-    """Return whether the time of a txg is more than CLOCK_OFF_S_MAX in the future."""
+    """Return whether the time of a txg is more than CLOCK_OFF_S_MAX seconds in the future."""
     return created_ns - now_ns > CLOCK_OFF_S_MAX * _S
 
 

@@ -55,7 +55,7 @@ class Position:
         self.link = first  # last position that a follower shows or a writer has shipped
 
     def advance(self, link: Link) -> None:
-        """Record that the database has advanced to another link. Never yields to other tasks."""
+        """Record the chain position that the database has reached. Never yields to other tasks."""
         self.link = link
 
 

@@ -5,9 +5,9 @@ Does not know: why a state is quarantined, the lock of the state directory.
 Keeps: at any time one of the two directories contains the database, its logs and the block files.
 The database and its logs first get a second name in the quarantine directory. Then one rename
 moves all block files. A move that was interrupted before this rename is undone; after it, the move
-is finished. A disk without hard links has no second names. There the database and its logs are
-renamed after the block files, and an empty file marks an unfinished move, which the next process
-that locks the state finishes.
+is finished. A disk without hard links has no second names. On such a disk, the database and its
+logs are renamed after the block files. An empty file marks an unfinished move, which the next
+process that locks the state finishes.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
 # An empty file in the quarantine directory that marks an unfinished move.
-# Only disks without hard links need it: the next process resumes the move.
+# Only disks without hard links need the mark: the next process resumes the move.
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")
@@ -75,7 +75,7 @@ def resume(state: Path, quarantines: str) -> None:
         if _is_used_since(state, aside):
             _unmark(aside)
         elif not _is_interrupted(state, aside):
-            if not any(aside.iterdir()):  # interrupted before the first link
+            if not any(aside.iterdir()):  # interrupted before any move
                 aside.rmdir()
         elif (aside / _BLOCKS).exists():
             _finish(state, aside)

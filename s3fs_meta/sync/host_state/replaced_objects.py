@@ -29,7 +29,7 @@ class ReplacedObjects:
     def __init__(
         self, store: ObjectStore, state: Path, clock: Clock, *, range_bytes: int = RANGE_BYTES_MAX
     ) -> None:
-        """Save nothing yet.
+        """Store the arguments; no object is saved yet.
 
         Args:
             store: the bucket.
@@ -76,7 +76,7 @@ class ReplacedObjects:
 
     @contextlib.asynccontextmanager
     async def _new_file(self, key: ObjectKey) -> AsyncIterator[tuple[Path, int]]:
-        """Make a file for an object, and sync it at the end; remove it after an error."""
+        """Yield a new file for an object; sync the file at exit, or remove it after an error."""
         path = self._state / f"replaced-{key.replace('/', '-')}-{self._clock.now_ns()}"
         fd = os.open(path, _NEW, FILE_MODE)
         try:

@@ -94,7 +94,9 @@ def _locked(state: Path) -> Iterator[None]:
         deadline_s = time.monotonic() + REQUESTS_LOCK_S_MAX
         while not can_lock(fd):
             if time.monotonic() >= deadline_s:
-                raise BlockingIOError(errno.EAGAIN, "another process holds its lock", str(state))
+                raise BlockingIOError(
+                    errno.EAGAIN, "another process locks the request counts", str(state)
+                )
             time.sleep(_LOCK_POLL_S)
         yield
     finally:

@@ -293,7 +293,7 @@ class StateDir:
 def _remove_blocks(root: Path) -> None:
     """Remove the block files and the intent log, and *root* if it is empty then.
 
-    A step that fails does not prevent the others, because the caller has already published or
+    A failed step does not prevent the other steps, because the caller has already published or
     restored the state that replaces these files. The next mount quarantines a file that stays.
     """
     files = NumberedDir(root)

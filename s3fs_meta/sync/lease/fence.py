@@ -102,7 +102,7 @@ class Fencer:
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the later of two epochs: in the chain's last changelog and in this host's rows.
+        """Return the epoch of the chain's last changelog, or the one in this host's rows if later.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.

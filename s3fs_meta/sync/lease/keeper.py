@@ -262,8 +262,8 @@ class LeaseKeeper:
         """Store this host's lost lease again; this host must have written the last txg.
 
         The nonce stays the same, because another host may be taking over at the same time. If the
-        lost lease belonged to the other host, the other host recognises the stored lease as the
-        lease that it has replaced, and replaces it again.
+        other host's new lease was lost, that host recognises the stored lease as the lease that it
+        replaced before, and replaces it again.
 
         Raises:
             PreconditionError: the lease has changed since its loss was noticed.
@@ -289,7 +289,7 @@ class LeaseKeeper:
             is_restored = True
         if not is_restored:
             present, self._etag = await self._found()
-            if not _same_hold(present, self.lease):  # otherwise another task has restored the lease
+            if not _same_hold(present, self.lease):  # False if another task has restored the lease
                 raise self._ended_by(present)
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"

@@ -82,8 +82,8 @@ async def put_back(
 async def _is_removed(store: ObjectStore) -> bool:
     """Return whether the superblock is a tombstone, or both superblock objects are missing.
 
-    The chain does not show this: a txg that this writer has shipped since ``destroy`` listed the
-    objects stays in the bucket.
+    The chain does not show a removal: a txg that this writer has shipped since ``destroy`` listed
+    the objects stays in the bucket.
     """
     for key in (superblock_codec.KEY, superblock_codec.COPY_KEY):
         try:

@@ -58,7 +58,10 @@ def machine_marks(keyring: Keyring) -> MachineMarks:
 
 
 def with_new_nonce(hold: Hold, lease: Lease) -> Hold:
-    """Return a hold with a new nonce for the next acquisition; keep the nonce of *lease*."""
+    """Return this host's proof with a new nonce for the next acquisition of the lease.
+
+    If *lease* has one of this host's nonces, the proof keeps that nonce.
+    """
     drawn = [*hold.nonces, new_nonce()]
     kept = drawn[-LEASE_NONCES_MAX:]
     if lease.nonce in drawn and lease.nonce not in kept:

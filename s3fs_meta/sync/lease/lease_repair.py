@@ -181,7 +181,7 @@ async def _newest_complete(
     refers to it, and this program can read the last changelog.
 
     Raises:
-        NewerFormatError: no image is complete, and one claims a newer version.
+        NewerFormatError: no image is complete, and an image claims a newer version.
     """
     newer: NewerFormatError | None = None
     for key in keys:

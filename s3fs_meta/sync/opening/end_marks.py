@@ -30,7 +30,7 @@ def volatility(pragmas: Pragmas) -> str:
 
 
 def sync_from_now(db: Database) -> None:
-    """Sync all earlier commits, and let SQLite sync the later ones; blocks on the disk.
+    """Sync all earlier commits, and let SQLite sync all later commits. The call blocks.
 
     Unless ``synchronous=off`` is set, SQLite itself makes the syncs that a mark needs. The files of
     the database are not opened, because closing a descriptor would release SQLite's locks
@@ -64,9 +64,9 @@ def synced(db: Database) -> Iterator[None]:
 def unclean(db: Database) -> Iterator[None]:
     """Record, during the with-block, that a crash may damage the database under unsafe settings.
 
-    Use this to change a database that no mount uses: one closed cleanly, or just restored.
-    The record remains if an error left a group open. It also remains after a failed change under
-    journal_mode=off, which was not undone: the database then refuses the change of the record.
+    Use this to change a database that was closed cleanly or was just restored. The record remains
+    if an error left a group open. It also remains after a failed change under journal_mode=off,
+    which was not undone: the database then refuses the change of the record.
     """
     before = {name: local_state.get(db, name) for name in _MARKS}
     is_unused = before["clean"] == "1" or before["boot_id"] is None

@@ -4,18 +4,18 @@ Owns: the decision, based on the positions of local state and bucket in the chai
 Does not know: the lease, the cache's internals.
 
     Without local state, the state is restored from the bucket.
-    If the bucket ends at this host's link, the local state is used; a follower must have no
-      unshipped changes.
+    If the bucket ends at this host's chain position, the local state is used; a follower must have
+      no unshipped changes.
     If the bucket has later txgs and there are no unshipped changes, the txgs are applied.
     If the bucket has later txgs and there are unshipped changes, the state is restored from the
       bucket; the local state is quarantined and reported.
-    If damage removed this host's link from the bucket, the local state is used; the next txg is
-      an image.
+    If damage removed the changelog of this host's chain position from the bucket, the local state
+      is used; the next txg is an image.
     If the bucket is older or differs, the mount is refused; fsck -y may use the local state, and
       then the next txg is an image.
 
-If the bucket has the changelog that this host tried to upload last, this changelog becomes the
-host's link.
+If the bucket has the changelog that this host tried to upload last, this changelog
+becomes the host's chain position.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -408,8 +408,8 @@ class Chooser:
         """Return whether a txg's changelog records the hash of the bucket's previous changelog.
 
         If the result is false, only this changelog was replaced, and the bucket was not reset. The
-        result is also true if one of the two changelogs cannot be read, or if the later one is a
-        fence record, which may refer to an earlier link.
+        result is also true if one of the two changelogs cannot be read. It is also true if the
+        later changelog is a fence record, which may refer to an earlier chain position.
         """
         uuid = self._superblock.uuid
         try:
@@ -444,7 +444,7 @@ class Chooser:
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 
     async def _adopt_fence_of_mend(self, db: Database, link: Link) -> Link:
-        """Adopt the fence record of an interrupted repair as this host's link if the bucket has it.
+        """Adopt an interrupted repair's fence record as this host's position if the bucket has it.
 
         The txg number of this record is above all used numbers, so the record usually does not
         directly follow the chain position in the rows.
@@ -583,7 +583,7 @@ def _is_of_replaced_history(db: Database, newest: Database) -> bool:
 
 
 def is_exact(db: Database) -> bool:
-    """Return whether the rows match the state at their link, so that later changelogs fit them.
+    """Return whether the rows match the state at their chain position, so later changelogs fit.
 
     Packs that no changelog lists yet make the result false, because another host may have used
     their IDs.

@@ -175,8 +175,8 @@ def _notice(why: str, *, follows: bool) -> str:
 def _require_mark(url: str, link: Link, mark: AbbreviatedLink) -> None:
     """Raise OlderBucketError if the local state is older than the txg that the caller requires.
 
-    A later link is accepted, because the hash of the required txg cannot be read without the
-    bucket.
+    A later chain position is accepted, because the hash of the required txg cannot be read without
+    the bucket.
 
     Raises:
         OlderBucketError: the state is older, or has a different txg with the required number.

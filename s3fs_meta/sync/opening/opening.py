@@ -220,7 +220,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # a later check, or the next mount, will try again
+        except StoreError as exc:  # a later check, or the next mount, retries
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
@@ -331,7 +331,7 @@ class _Opening:
         )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Apply the txgs that the former writer appended late to the database."""
+        """Apply to the database the txgs that the former writer appended late."""
         found = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
         if found is not db:  # the start of *db* is already recorded
             note_start(found, self._keyring, holder, None)
@@ -356,7 +356,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         db.begin_local()
         if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
             local_state.put(db, "power_lost", "1")
-        if crashed:  # the row remains until the copy for an image was found intact
+        if crashed:  # the row remains until a database copy is found intact
             local_state.put(db, "unchecked", "1")
         local_state.put(db, "holder", holder)
         local_state.put(db, "key_check", keyring.check_value)

@@ -26,9 +26,10 @@ class Secret(Protocol):
 
     @property
     def given(self) -> str:
-        """Return how the user gave the secret in advance, and therefore expects encryption.
+        """Return how the user gave the secret in advance, such as "in $S3FS_META_PASSPHRASE".
 
-        For example "in $S3FS_META_PASSPHRASE"; "" if the user was not asked yet.
+        A secret given in advance shows that the user expects encryption. The result is "" if the
+        user will be asked for the secret.
         """
         ...
 

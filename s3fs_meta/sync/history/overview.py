@@ -244,7 +244,7 @@ async def examine_names(store: ObjectStore, remembered: Remembered, clock: Clock
 
 
 def _within_reach(head: Txg, txgs: Sequence[Txg]) -> list[Txg]:
-    """Return the txgs up to the first long gap; later ones cannot be verified without the keys."""
+    """Return the txgs before the first long gap; without keys, no later txg can be verified."""
     found: list[Txg] = []
     for txg in txgs:
         if txg - (found[-1] if found else head) > TXG_GAP_MAX:

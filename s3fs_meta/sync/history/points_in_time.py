@@ -108,7 +108,7 @@ class PointsInTime:
         return found
 
     async def newest(self) -> Link:
-        """Return the last readable link; set ``end`` to it and ``unreadable_end`` to later txgs."""
+        """Return the last readable position; record it, and all later (unreadable) txgs."""
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
@@ -160,7 +160,7 @@ class PointsInTime:
         missing.
 
         Args:
-            newest: the last readable link, if the caller knows it; this saves requests.
+            newest: the last readable chain position; None: search for it.
 
         Raises:
             NoImageError: there is no such image, for example because its manifest is damaged.
@@ -185,7 +185,7 @@ class PointsInTime:
         raise NoImageError(head.manifest_key, why, newest.txg)
 
     async def _first_readable(self, first: Txg, newest: Link) -> Link:
-        """Return the first readable link from txg *first* on, but no later than *newest*."""
+        """Return the first readable position from txg *first* on, but no later than *newest*."""
         txg = first
         while txg < newest.txg:
             link = await self.readable(txg)
@@ -199,8 +199,8 @@ class PointsInTime:
 
         Raises:
             ObjectMissingError: the bucket does not have the txg, or it was deleted.
-            FormatError: the changelog is damaged, and neither an image nor a level object has the
-                link.
+            FormatError: the changelog is damaged, and no image or level object records the
+                position.
         """
         if txg in self._known:
             return self._known[txg]
@@ -295,8 +295,8 @@ class PointsInTime:
         """Return the last chain position not later than a time, from *oldest* to before *newest*.
 
         Raises:
-            BrokenChainError: the changelog after the result is unreadable. Its time is unknown, so
-                it may be the right result.
+            BrokenChainError: the changelog after the result is unreadable. The time of that
+                changelog is unknown, so it may be the right result.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
         while first < stop:  # the loop ends, because each pass shrinks the range

@@ -262,7 +262,8 @@ class StoredImages:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
         Only images that this filesystem wrote are returned. An image with a damaged or replaced
-        manifest is kept until the base image is a later one; then no restore needs it.
+        manifest is kept until a later image is the base image, because no restore needs the damaged
+        image from then on.
 
         Args:
             stay: manifests to retain.
@@ -459,7 +460,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which all existing objects are pinned; 0 if a point was dropped."""
+        """Return the txg before which all objects are pinned; 0 if a kept point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 
@@ -528,7 +529,7 @@ class Finder:
         return found
 
     async def _history(self, base: Txg) -> list[ObjectInfo]:
-        """Return index objects that end before the base image; [] once a listing found none."""
+        """Return index objects that end before the base image; skip the listing if none is left."""
         if base == self._indexed_from:
             return []
         found: list[ObjectInfo] = []

@@ -230,7 +230,8 @@ class Reclaimer:
             found = await self.reclaim(progress)
             for key in sorted(_all_keys(found) & deleted)[:1]:
                 raise UnexpectedStoreError(
-                    key, "its deletion was confirmed, but it is still listed; try again later"
+                    key,
+                    "the store confirmed the deletion but still lists the object; try again later",
                 )
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)

@@ -72,7 +72,7 @@ class _Run(NamedTuple):
 
 
 class HistorySearch:
-    """Searches the history index of one filesystem up to one link in its chain."""
+    """Searches the history index of one filesystem up to one position in its chain."""
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str, end: Link) -> None:
         self._store = store

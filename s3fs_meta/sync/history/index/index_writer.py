@@ -115,7 +115,7 @@ class Indexer:
             for level in range(2, HISTORY_LEVELS_MAX + 1):
                 end = RUNS.end_of(level, first)
                 # Runs are indexed from the latest to the earliest.
-                # So a larger run is complete once its first part is indexed.
+                # In this order, a larger run is complete once its first part is indexed.
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)

@@ -5,7 +5,7 @@ Keeps: each changelog is decoded once for all searches, unless the results excee
 results are then computed again for each search.
 
 Every search reads the same txgs, from the latest to the earliest. A cache that evicts the least
-recently used result would always evict the one that the next search needs first.
+recently used result would always evict the result that the next search needs first.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,7 +55,7 @@ class KeptScan(Generic[_T]):
         ]
 
     async def scan_changes(self, link: Link, changeset: bytes) -> list[Scanned[_T] | UnreadableTxg]:
-        """Return the results for changes that are in no changelog yet; *link* names their txg."""
+        """Return the results for changes that are in no changelog yet; *link* is their position."""
         if link.txg not in self._kept:
             results = [await trio.to_thread.run_sync(self._function, changeset, True)]
             one = Scanned(link, results)

@@ -216,7 +216,7 @@ class PathVersions:
         found: list[Version] = []
         for binding in reached.found:
             if _are_later(found, most, binding.last):
-                break  # the other inodes had the path before any of the listed versions
+                break  # the remaining inodes had the path before the listed versions
             found += await self._of_binding(binding, most + 1, scan, attributes=attributes)
         unique = {
             (one.txg, one.ino): one._replace(is_uploaded=one.txg <= self._end.txg) for one in found
@@ -370,7 +370,7 @@ class PathVersions:
         """Return the inode that a name referred to after a txg, or None if the name did not exist.
 
         The result is the next inode that later loses the name or, failing that, the present inode
-        of the name. It is None if that inode was given the name only after the txg.
+        of the name. The result is None if that inode was given the name only after the txg.
         """
         ino = dentries.find(self._db, parent, name)
         if txg >= self._last:

@@ -79,7 +79,7 @@ class _Names:
 async def backwards(
     bucket: Bucket, last: Link, first: Txg
 ) -> AsyncGenerator[FetchedChangelog | Gap, None]:
-    """Yield the changelogs from one link back to a txg, latest first.
+    """Yield the changelogs from a chain position back to a txg, latest first.
 
     A damaged or missing changelog becomes a gap; the txgs before it are still read. A fence record
     may refer to a changelog before its direct predecessor; the txgs in between were abandoned.

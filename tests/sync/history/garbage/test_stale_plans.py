@@ -183,7 +183,7 @@ async def test_reclaim_stops_if_the_store_still_lists_deleted_objects(power: Pow
         before = keys_of(power, image.PREFIX)
 
         with pytest.raises(
-            UnexpectedStoreError, match=r"'image/.*deletion was confirmed, but it is still listed"
+            UnexpectedStoreError, match=r"'image/.*confirmed the deletion but still lists"
         ):
             await session.reclaimer.reclaim_all()
 

@@ -166,10 +166,10 @@ class Durability:
             self._room_wanted.set()
 
     async def run_log_room(self) -> None:
-        """Keep space allocated for both logs while programs call fsync, until cancelled.
+        """Keep space allocated for the WAL and the intent log while programs call fsync.
 
-        The logs are the write-ahead log and the intent log. Without allocated space, each sync of a
-        log also waits for the journal of the disk's filesystem.
+        Runs until cancelled. Without allocated space, each sync of a log also waits for the journal
+        of the disk's filesystem.
         """
         while True:
             await self._room_wanted.wait()
@@ -180,7 +180,7 @@ class Durability:
                 self._give_up(f"the local disk failed to sync: {exc}")
 
     async def make_log_room(self) -> None:
-        """Allocate space for both logs if the disk has more free space than SQLite's reserve."""
+        """Allocate space for the WAL and the intent log, unless only SQLite's reserve is free."""
         wal, block_sync = self._db.wal, self._cache.block_sync
         assert wal is not None, "the database must use a write-ahead log"
         if wal.lacks_room and self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:

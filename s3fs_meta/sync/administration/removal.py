@@ -198,7 +198,7 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
 
 
 async def _write(store: ObjectStore, key: ObjectKey, data: bytes, before: ETag | None) -> None:
-    """Replace the version *before* of an object, or create the object if it was missing."""
+    """Replace an object if its version is still *before*; None: create the missing object."""
     try:
         if before is None:
             await store.create(key, data)

@@ -88,7 +88,7 @@ def put_back(why: str) -> str:
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether a reason is one of ``put_back``: then the bucket may also lack packs."""
+    """Return whether ``put_back`` made a reason text; if so, the bucket may also lack packs."""
     return why.startswith(_PUT_BACK)
 
 
@@ -100,7 +100,7 @@ def done(db: Database) -> None:
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return the txg and time that the next txg must exceed, if *kept* is the last valid link."""
+    """Return the txg and time that the next txg must exceed; *kept* is the last valid position."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns

@@ -102,10 +102,10 @@ def record_own(db: Database, link: Link) -> None:
 
 
 def adopt_attempt(db: Database, link: Link) -> None:
-    """Record that the changelog in the outbox ends the chain. Requires an open transaction.
+    """Record that this host's attempted changelog (the outbox) ends the chain.
 
-    Call this while opening the filesystem. As a side effect, unused packs are retained for one more
-    txg.
+    Requires an open transaction. Call this while opening the filesystem. As a side effect, unused
+    packs are retained for one more txg.
     """
     record_own(db, link)
     packs.outlive(db, link.txg)
@@ -126,8 +126,8 @@ def noted_own(db: Database) -> Txg | None:
 def own_txg(db: Database) -> Txg | None:
     """Return the last txg that this host may have written itself, according to its rows.
 
-    A restored database, or one of an older version of the program, does not record this txg. Then
-    the last txg in the database is returned, because this host may have written it.
+    A restored database, or a database of an older version of the program, does not record this txg.
+    In this case the last txg in the database is returned, because this host may have written it.
     """
     noted = noted_own(db)
     if noted is not None:

@@ -228,7 +228,10 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
 
 
 async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Link | None:
-    """Return the chain position of a txg from a level object that ends at it, if one is usable.
+    """Return the chain position of a txg, read from a level object that ends at this txg.
+
+    Returns:
+        None if no such level object is usable.
 
     Raises:
         NewerFormatError: a newer version of the program wrote a level object that ends at the txg.
@@ -350,7 +353,7 @@ def merge(
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return the net effect of sections, without blocks that they create and then remove."""
+    """Return one section with the net effect of several, without blocks created and removed."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -363,7 +366,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack, without packs that were deleted within the run."""
+    """Return the last note about each pack that no piece reports as deleted."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     gone = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in gone)

@@ -1,7 +1,7 @@
 """The txgs in object keys, and a check of whether the chain can have reached them.
 
 Owns: the rule that a key far beyond the end of the chain is foreign, the listing of keys.
-Does not know: links, rows.
+Does not know: chain positions, rows.
 Keeps: the name of an object proves nothing, because any user of the bucket can create objects. A txg
 beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with
 the keys of this filesystem. Other objects beyond the gap are ignored and never changed.

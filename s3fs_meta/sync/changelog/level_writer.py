@@ -87,7 +87,7 @@ class Leveler:
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
                 if (level, last) not in known and not await self._make(level, Txg(last)):
-                    break  # the higher levels need this level object
+                    break  # higher levels cannot be made without this level object
             self.done = Txg(last)
 
     async def _known(self, after: Txg) -> set[tuple[int, Txg]]:

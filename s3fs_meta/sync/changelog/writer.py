@@ -285,7 +285,7 @@ class Shipper:
 
         Raises:
             FencedError, ReadOnlyStateError: this mount can no longer ship.
-            StoreUnavailableError: shipping did not finish within *timeout_s*; it continues.
+            StoreUnavailableError: shipping did not finish within *timeout_s*; shipping continues.
         """
         self._db.commit()
         if self._db.changed or abandoned_txgs.wanted(self._db) is not None:
@@ -367,7 +367,7 @@ class Shipper:
                     close(frozen)
             if is_uploaded:
                 return frozen
-            await self._durability.sync_all()  # a checkpoint, so that the WAL restarts
+            await self._durability.sync_all()  # this checkpoint lets the WAL restart
         raise self._wal_bound.exceeded(began_s, IMAGE_CUTS_MAX)
 
     async def _ship(

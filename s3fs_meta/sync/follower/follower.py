@@ -191,7 +191,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise an error if the bucket lacks the shown txg, or lacks only the next txg."""
+        """Raise an error if the bucket lacks the shown txg, or has a gap right after that txg."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0

@@ -71,8 +71,8 @@ class Restorer:
             reserve: called with the size of each image before it is downloaded; raises
                 NoSpaceLeftError if the disk has no room for it.
             is_throwaway: do not sync the database, because it is not used after a crash.
-            links_max: the maximum number of links of kind ``image`` that are followed from one
-                image.
+            links_max: the maximum number of images that may follow one another in the chain, if
+                each of them replaces a changelog.
         """
         self._links_max = links_max
         self._reserve = reserve
@@ -158,7 +158,7 @@ class Restorer:
     async def _restore_from_some_image(
         self, newest: ManifestRef | None, unfinished: Path, upto: Txg | None
     ) -> Link:
-        """Restore from the newest image that allows the requested txg to be reached."""
+        """Restore from the newest image from which the requested txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
         # The error that names the latest restorable txg.
@@ -245,7 +245,7 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            # the image is newer than the damaged changelog, or the image used before may be damaged
+            # the image is newer than the changelog, or another image caused the failure
             return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
@@ -276,7 +276,7 @@ class Restorer:
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
         """Restore an image and the txgs after it, unless this has already failed.
 
-        Several older images may lead to the same link of kind ``image``; its image is tried once.
+        Several older images may lead to the same txg of kind IMAGE; its image is tried only once.
         """
         known = self._failed.get(ref) or self._failed.get(ref._replace(hash=""))
         if known is not None:

@@ -38,7 +38,7 @@ from s3fs_meta.sync.image.process_messages import (
 from s3fs_meta.sync.image.restore import Reserve
 
 _SCRIPT: Final = Path(__file__).with_name("process_script.py")
-# other environment variables may contain a secret
+# environment variables to pass on; all others may contain a secret
 _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 # timeout of ``end``, which waits at most twice for RESTORER_END_S_MAX

@@ -214,7 +214,7 @@ class Imager:
             await self._settle_attempt()
         await self._disk.make_room(self._copies_bytes())
         if not self._disk.has_room(self._copies_bytes()):
-            if abandoned_txgs.wanted(self._db) is None:  # otherwise the image must be the next txg
+            if abandoned_txgs.wanted(self._db) is None:  # the next txg may be a changelog
                 await self._shipper.ship_blocks(progress)
             await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
             await self._disk.make_room(self._copies_bytes())

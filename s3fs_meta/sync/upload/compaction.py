@@ -183,7 +183,11 @@ class Compactor:
     def _unpack(
         self, pack: PackRow, data: bytes, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Write uncached blocks to the cache; return inode and index by offset. The call blocks."""
+        """Write uncached blocks to the cache. The call blocks.
+
+        Returns:
+            The inode and the block index of each block, by its offset in the pack.
+        """
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
             offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash

@@ -313,7 +313,7 @@ class Uploader:
         if placements.apply(self._db, [placement]):
             self._cache.doom(row.block)
         elif is_unreadable and blocks.is_damaged(self._db, row):
-            # The cached copy may be the last one, and the disk may read its file later.
+            # The cached copy may be the last copy, and its file may become readable later.
             self._cache.uploaded(row.block)
             self._cache.suspects.blocks.add(row.block)
         else:
@@ -328,7 +328,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an identical block in their batch, even if it was removed."""
+        """Give blocks the location of an identical block of their batch, which may be removed."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:
@@ -448,7 +448,7 @@ class Uploader:
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._db.begin_local()
             self._record_placed(record, piece)
-        packs.note_if_dead(self._db, number)  # in the same commit group as the last slice
+        packs.note_if_dead(self._db, number)  # part of the last slice's commit group
         if cut is not None and number in cut.packs:
             cut.complete.add(number)
         self._hook("locations recorded")
@@ -510,7 +510,7 @@ class Uploader:
                     await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
-                if exc.sent_bytes is not None:  # the next attempt takes the bytes again
+                if exc.sent_bytes is not None:  # the next attempt takes all bytes again
                     throttle.give_back(max(0, taken_bytes - exc.sent_bytes))
                 _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)
             else:

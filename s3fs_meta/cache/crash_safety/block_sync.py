@@ -101,7 +101,7 @@ class BlockSync:
                 raise
 
     async def _note_synced(self, lengths: Sequence[tuple[BlockId, int]]) -> None:
-        """Record the durable length of each file, and the log entries that the files contain."""
+        """Record the durable length of each file, and that the files contain all log entries."""
         for piece in slices(lengths):
             self._db.begin_local()
             cached_blocks.note_synced(self._db, piece)

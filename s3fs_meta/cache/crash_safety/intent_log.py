@@ -104,7 +104,7 @@ class IntentLog:
         return self._end + _entry_bytes(pieces, content_bytes) <= self._size_bytes
 
     def restart(self) -> None:
-        """Let the next entry overwrite the first; all earlier entries must be obsolete."""
+        """Let the next entry overwrite the first entry; all entries must be obsolete."""
         self._end = 0
 
     def append(self, pieces: Sequence[LoggedPiece]) -> None:

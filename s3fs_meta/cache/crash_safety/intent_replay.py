@@ -194,7 +194,7 @@ def _put(files: BlockFiles, piece: LoggedPiece) -> None:
 
 
 async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
-    """End the use of the log: sync the files that contain its content, and record this.
+    """Sync the files with the content of the intent log; record that the log is not needed.
 
     If the daemon was killed, the files contain every write, because the kernel's memory survived.
     If the disk has lost the end of a file, the end is written again from the log.

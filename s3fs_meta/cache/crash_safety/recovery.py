@@ -106,7 +106,7 @@ def is_stored(
     block: BlockId,
     block_hash: Callable[[bytes], bytes] | None,
 ) -> bool:
-    """Return whether a file is empty, or an intact pack has its content according to its hash."""
+    """Return whether a file is empty, or has the content of an intact block in a pack."""
     size_bytes = files.size(block)
     row = blocks.find(db, block)
     if not size_bytes or block_hash is None or row is None or row.hash is None:

@@ -307,13 +307,13 @@ class Fetcher:
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
             self._arrived(located)
-            self.uncached.clear()  # the disk has room again
+            self.uncached.clear()  # the disk has room for files again
             scope.deadline = math.inf
             for piece in slices(neighbours):
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no other task ran since the neighbours arrived
+                for each, _content in unpacked:  # no schedule point since the thread returned
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 

@@ -19,7 +19,7 @@ class UncachedContent:
     """Content of the newest blocks: at most ARRIVED_BYTES_MAX bytes, or two larger blocks."""
 
     def __init__(self) -> None:
-        self._contents: dict[BlockId, tuple[bytes | None, bytes]] = {}  # hash and content
+        self._contents: dict[BlockId, tuple[bytes | None, bytes]] = {}  # content hash, content
         self.size_bytes = 0
 
     def add(self, located: Located, content: Content) -> None:

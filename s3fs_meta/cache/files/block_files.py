@@ -104,7 +104,7 @@ class BlockFiles:
             return None
         fd = self._open.get(block)
         if fd is None:
-            # The next read raises the error again.
+            # Ignore the error, because ``read`` opens the file again and raises it.
             with contextlib.suppress(LostBlockError, ShortageError):
                 fd = self._opened(block)
         return fd

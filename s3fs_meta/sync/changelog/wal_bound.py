@@ -20,7 +20,7 @@ class WalBound:
         """Create the bound; *growth_max* is the maximum growth in bytes during one upload."""
         self._db = db
         self._growth_max = growth_max
-        self.scope: trio.CancelScope | None = None  # set during an upload
+        self.scope: trio.CancelScope | None = None  # None if no upload is running
         self._wal_bytes_max = 0  # size of the WAL at which the upload is stopped
 
     def check(self) -> None:

@@ -43,8 +43,8 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 class RestoreOptions(NamedTuple):
     """The options for restoring one point in time."""
 
-    progress: Progress = no_progress  # not called if a separate process restores the metadata
-    reserve: Reserve | None = None  # function to call to reserve disk space
+    progress: Progress = no_progress  # unused if a separate process restores the metadata
+    reserve: Reserve | None = None  # reserves disk space before the download
     apart: bool = False  # True to restore the metadata in a separate process
     # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None

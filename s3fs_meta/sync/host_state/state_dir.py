@@ -80,7 +80,7 @@ class Leftovers(NamedTuple):
     """The entries of a state directory that remain after its removal."""
 
     rescued: list[Path]  # quarantined states and replaced objects, sorted
-    failures: list[OSError]  # why other entries could not be removed
+    failures: list[OSError]  # errors that prevented the removal of other entries
 
 
 class StateDir:
@@ -298,7 +298,7 @@ def _remove_blocks(root: Path) -> None:
     """
     files = NumberedDir(root)
     steps: Sequence[Callable[[], object]] = (
-        files.gather,  # files of an older layout
+        files.gather,  # move files of an older directory layout
         functools.partial(_unlink_blocks, files),
         files.prune_all,
         root.rmdir,

@@ -462,7 +462,7 @@ def allocate(path: Path, size_bytes: int) -> None:
     Raises:
         OSError: the file cannot be created, for example because the disk is full.
     """
-    path.unlink(missing_ok=True)  # remove the rest of an interrupted restore
+    path.unlink(missing_ok=True)  # remove the file of an interrupted restore
     available = free_bytes(path)
     if size_bytes > available:
         text = f"the metadata needs {size_bytes} bytes, but only {available} are free on the disk"

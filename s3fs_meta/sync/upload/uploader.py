@@ -198,7 +198,7 @@ class Uploader:
                 try:
                     batch = await self.sealer.next_batch(0.0)
                 except (S3fsError, OSError) as exc:
-                    failure = exc  # the nursery would raise an exception group
+                    failure = exc  # raise later: the nursery would raise a group
                     break
                 if batch:
                     await self.acquire(batch)

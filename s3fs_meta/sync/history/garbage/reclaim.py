@@ -315,7 +315,7 @@ class Reclaimer:
         """Condemn a pack whose last block died before the floor; return whether it is condemned."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
-            return False  # the row was deleted, or blocks of files use the pack or will use it
+            return False  # the row is deleted, or files use or will use the pack
         if row.state is PackState.CONDEMNED:
             return True
         if row.died_txg is None or row.died_txg > floor:

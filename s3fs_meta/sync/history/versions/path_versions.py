@@ -112,9 +112,9 @@ class _Names:
         self.are_all = True
 
     def add(self, names: Iterable[bytes]) -> None:
-        """Add the names that match."""
+        """Keep the names that match the pattern; drop the last names if there are too many."""
         self.kept.update(name for name in names if fnmatchcase(name, self._pattern))
-        if len(self.kept) > 2 * self._names_max:  # do this rarely, because it sorts all names
+        if len(self.kept) > 2 * self._names_max:  # rarely, because this sorts all names
             self.kept = set(nsmallest(self._names_max, self.kept))
             self.are_all = False
 

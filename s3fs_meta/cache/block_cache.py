@@ -122,7 +122,7 @@ class BlockCache:
         return located.state is not None and located.block not in self.suspects.blocks
 
     def is_readable(self, located: Located) -> bool:
-        """Return whether ``read_local`` finds a block: in the cache, or in memory on a full disk."""
+        """Return whether ``read_local`` finds a block in the cache, or in memory on a full disk."""
         is_local = located.state is not None and located.block not in self.suspects.blocks
         return is_local or self.fetcher.uncached.has(located)
 

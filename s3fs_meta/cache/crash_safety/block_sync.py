@@ -141,7 +141,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # return, so that ``sync_files`` can share the next sync
+        if not self.unlogged.are_known:  # do not wait for a sync that ``sync_files`` could share
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

@@ -21,9 +21,8 @@ class UnloggedRanges:
         """Start with unknown ranges, because a killed daemon may have written blocks."""
         self._ranges: list[Range] = []
         self._bytes = 0
-        self._logged: dict[
-            BlockId, int
-        ] = {}  # block lengths according to log entries since the last sync
+        # length of each block that log entries have made durable since the last sync
+        self._logged: dict[BlockId, int] = {}
         self.are_known = False
 
     def add(self, block: BlockId, start: int, stop: int) -> None:

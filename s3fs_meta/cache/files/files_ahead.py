@@ -37,7 +37,7 @@ class FilesAhead:
     """The files made ahead in one directory of block files."""
 
     def __init__(self, directory: NumberedDir) -> None:
-        """Start with no files; ``run`` makes the first ones once a block has been created."""
+        """Start with no files; ``run`` makes the first files once a block has been created."""
         self._directory = directory
         self._fds: dict[int, int] = {}
         self._wanted = trio.Event()
@@ -123,7 +123,7 @@ class FilesAhead:
                 self._discard([number])
 
     def _discard(self, numbers: Iterable[int]) -> None:
-        """Close the files of some numbers, and remove the files that no block uses."""
+        """Close the files of some block numbers; remove the files that no block uses."""
         for number in numbers:
             fd = self._fds.pop(number)
             try:

@@ -54,7 +54,7 @@ class Cut:
         return True
 
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
-        """Return a location for a block of the cut from a stored block with equal content, or None.
+        """Return the location of a stored block with the content of a block of the cut, or None.
 
         A block has no location if only the cut still needs the block: a zero block has become a
         hole, or a file was removed after the cut.

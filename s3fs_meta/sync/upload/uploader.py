@@ -360,7 +360,7 @@ class Uploader:
         return True
 
     def _record_equal(self, one: Hashed) -> bool:
-        """Give a block of the open cut an identical block's location; return whether one exists."""
+        """Give a block of the cut an identical block's location; return False if none exists."""
         sealed = one.sealed
         found = None if self._cut is None else self._cut.equal(sealed.block, one.hash)
         if found is not None:

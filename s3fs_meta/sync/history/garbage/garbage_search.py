@@ -475,7 +475,7 @@ class Finder:
     async def _changelogs_from(
         self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
     ) -> Txg | None:
-        """Add unpinned changelogs to *found*; return the txg after the next pinned run, or None."""
+        """Add changelogs to *found* up to a pinned run; return the txg after the run, or None."""
         after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
             async for info in listing:

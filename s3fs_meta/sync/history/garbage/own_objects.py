@@ -71,7 +71,7 @@ class _OwnershipCheck:
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:
-        """Return whether an object, its image, or an object that refers to it was verified."""
+        """Return whether the objects read so far prove that this filesystem wrote an object."""
         return key in self._own or (
             key.startswith(image_codec.PREFIX) and image_codec.image_of(key) in self.images
         )

@@ -159,7 +159,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*, with the time between two txgs limited."""
+        """Return the ages of the txgs after *low*; limit the time that counts between two txgs."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:

@@ -27,7 +27,7 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 class Renumbered(NamedTuple):
     """Packs that a repair renumbered; the new numbers do not show when the packs were made."""
 
-    txg: Txg  # txg that the repair was writing
+    txg: Txg  # number of the txg with the repair
     next_pack: PackId  # higher than the number of any renumbered pack
 
 

@@ -115,7 +115,7 @@ class IndexChecker:
             if index.unknown >> bit & 1:
                 continue
             part = await self._valid(RUNS.key_of(index.level - 1, Txg(end)))
-            # The smaller run may have been indexed again after one of its changelogs was lost.
+            # The lower-level run may have been indexed again after one of its changelogs was lost.
             if part is None or part.unknown:
                 continue
             if not await trio.to_thread.run_sync(_has_changes, index, bit, part):
@@ -134,7 +134,7 @@ class IndexChecker:
 
 
 def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
-    """Return whether an index object records exactly the changes of one part. The call blocks."""
+    """Return whether an index has exactly the changes of a lower-level index. The call blocks."""
     same_inodes = all(
         one == other for one, other in zip_longest(_inodes(index, 1 << bit), _inodes(part))
     )
@@ -144,14 +144,14 @@ def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
 
 
 def _inodes(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bool, bool]]:
-    """Yield each inode changed in the parts in *mask*, with flags for content and other changes."""
+    """Yield each inode changed in the parts of *mask*, with flags: content, other changes."""
     for ino, content, other in index.inodes:
         if (content | other) & mask:
             yield ino, bool(content & mask), bool(other & mask)
 
 
 def _names(index: HistoryIndex, mask: int = ALL_BITS) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield the names that were removed in the parts in *mask*."""
+    """Yield the names that were removed in the parts of the run that *mask* selects."""
     for row in index.names:
         if row.mask & mask:
             yield row[:4]

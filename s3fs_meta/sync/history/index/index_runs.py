@@ -1,8 +1,8 @@
 """Computing the content of an index object from changelogs or from objects one level below.
 
 Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
-Keeps: changes that are not in an index object are marked as unknown, so a search reads them
-elsewhere.
+Keeps: changes that are not in an index object are marked as unknown, so a search reads them from
+changelogs.
 Design: docs/design/durability.md, "History index".
 """
 
@@ -59,12 +59,12 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return the changes in a part, with each nonzero mask replaced by *bit*."""
+        """Return these changes with *bit*, the bit of one part of a run, as every nonzero mask."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 
 class TxgChanges(NamedTuple):
-    """The changed inodes and removed names of one txg, with every nonzero mask set to 1."""
+    """The changed inodes and removed names of one txg, whose change masks are 0 or 1."""
 
     link: Link
     previous: str  # content_hash of the previous changelog
@@ -105,7 +105,7 @@ def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunCha
 
 
 def changes_in(rows: ChangedRows) -> RunChanges:
-    """Return changed rows as columns, with every nonzero mask set to 1. The call blocks."""
+    """Return changed rows as columns, with change masks of 0 or 1. The call blocks."""
     inos = array("Q", sorted(rows.content | rows.other))
     inodes = Inodes(
         inos,
@@ -215,7 +215,7 @@ class RunMerger:
 
 
 class _Joined:
-    """Joined changes, with one row for each inode and one for each name.
+    """Joins changes into one row for each inode and one row for each name.
 
     Added changes wait until they exceed the bounds of one object. Each row is therefore joined only
     a few times, even if the run has many parts.
@@ -223,12 +223,11 @@ class _Joined:
 
     def __init__(self) -> None:
         self._done = RunChanges(Inodes.of(()), RemovedNames.of(()))
-        self._waiting: list[
-            tuple[int, RunChanges]
-        ] = []  # the change mask and the changes of each part
+        # for each added part, its bit and its changes
+        self._waiting: list[tuple[int, RunChanges]] = []
 
     def add(self, mask: int, changes: RunChanges) -> None:
-        """Add the changes in a part of the run; *mask* replaces each nonzero mask in them."""
+        """Add the changes of one part of the run; *mask* is the bit of this part."""
         self._waiting.append((mask, changes))
 
     @property
@@ -266,7 +265,7 @@ def _last_of(index: HistoryIndex) -> Link:
 
 
 def _joined_inodes(parts: Sequence[Inodes]) -> Inodes:
-    """Join the rows of each inode into one row."""
+    """Join the rows of each inode, from all parts of a run, into one row."""
     joined = Inodes.of(())
     for ranges in _ranges([part.inos for part in parts], lambda ino: ino):
         content: dict[int, int] = {}
@@ -286,7 +285,7 @@ def _joined_inodes(parts: Sequence[Inodes]) -> Inodes:
 
 
 def _joined_names(parts: Sequence[RemovedNames]) -> Iterator[RemovedName]:
-    """Join the rows of each name and inode into one row."""
+    """Join the rows of each pair of name and inode, from all parts of a run, into one row."""
     number = name_bytes = 0
     for ranges in _ranges(parts, lambda row: (*row[:4], ALL_BITS)):
         masks: dict[NameKey, int] = {}

@@ -144,7 +144,7 @@ class HistorySearch:
         return missing
 
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
-        """Return the parts of a run that may match, and for each, whether its changes are indexed.
+        """Return the parts of a run that may match; for each part, whether its changes are indexed.
 
         Raises:
             StoreError: the bucket cannot be read.
@@ -238,7 +238,7 @@ class HistorySearch:
 
         The hash of the last changelog proves this, because it depends on all earlier changelogs. An
         index object of a higher level does not contain the hashes of its parts, so it does not
-        verify them.
+        verify its parts.
         """
         await self._find_hash(index.last)
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}

@@ -181,7 +181,7 @@ class PointKeeper:
         if fetched.link.hash != wanted_hash:
             raise FormatError(
                 changelog_codec.key_of(txg),
-                "the hash of the changelog differs from the chain that this host has read",
+                "the changelog has another hash than in the chain that this host has read",
             )
         return fetched
 

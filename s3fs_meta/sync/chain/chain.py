@@ -377,7 +377,7 @@ async def fetch_of_image(
     image = own.changelog.image
     if own.link.hash != manifest.changelog and (image is None or image.key != key):
         raise FormatError(
-            key, "the hash of the image's txg differs from the changelog in the chain"
+            key, "the changelog of the image's txg has a different hash than the image records"
         )
     return own
 

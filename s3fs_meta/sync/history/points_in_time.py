@@ -380,14 +380,16 @@ async def require_at_least(
         return None  # every bucket is at least as new as an empty chain
     numbers = await chain.listed_from(store, mark.txg)
     if not numbers:
-        raise OlderBucketError(store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT)
+        raise OlderBucketError(
+            store.url, mark.txg, "the bucket's last txg is earlier than the required txg", _WAY_OUT
+        )
     if numbers[0] != mark.txg:
         return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     try:
         data = await chain.bytes_of(store, mark.txg)
     except ObjectMissingError as exc:  # the object was deleted after the listing
         raise OlderBucketError(
-            store.url, mark.txg, "the bucket's last txg is earlier", _WAY_OUT
+            store.url, mark.txg, "the bucket's last txg is earlier than the required txg", _WAY_OUT
         ) from exc
     if not image_codec.content_hash(data).startswith(mark.hash):
         why = "the bucket has a different txg with that number"

@@ -282,7 +282,9 @@ class Restorer:
         if known is not None:
             raise known
         if self._links_followed > self._links_max:
-            raise FormatError(ref.key, f"more than {self._links_max} images follow one another")
+            raise FormatError(
+                ref.key, f"more than {self._links_max} images follow one another in the chain"
+            )
         self._links_followed += 1
         try:
             return await self._restore_once(ref, unfinished, upto)

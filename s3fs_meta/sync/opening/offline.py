@@ -147,7 +147,9 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
     if local.db is None or local.doubtful:
         raise OfflineError(why, "the local metadata is not complete")
     if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
-        raise OfflineError(why, "the local metadata was written with other keys")
+        raise OfflineError(
+            why, "the local metadata was written with other keys than the superblock has"
+        )
     link = chain.recorded(local.db)
     if link is None:
         raise OfflineError(why, "this host does not know the last txg of the bucket")

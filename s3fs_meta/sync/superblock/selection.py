@@ -394,7 +394,7 @@ async def _open_group(
             if refused
             else LostSuperblockError(
                 store.url,
-                "its copies have different keys, and none of these keys decrypts an image",
+                "the copies of the superblock have different keys, and no key decrypts an image",
             )
         )
     if local.found is not None and local.found.uuid != uuid:

@@ -278,11 +278,13 @@ class Reclaimer:
         await self._revive(self._undeleted - {row.pack for row in found.packs})
         if found.total:
             await self._condemn(found)
-            if await self._shipper.ship(anyway=True) is None:  # nothing had to be shipped
+            if await self._shipper.ship(anyway=True) is None:  # no txg had to be shipped
                 await self._shipper.require_shipped()
         if properties.replaced_history(self._db) == history:
             return found
-        _log.warning("the bucket was reset to an older state, so garbage is searched again")
+        _log.warning(
+            "the bucket was reset to an older state, so the search for garbage starts again"
+        )
         return None
 
     async def _condemn(self, found: Garbage) -> None:

@@ -243,7 +243,11 @@ class HistorySearch:
         await self._find_hash(index.last)
         ends = {Txg(index.first - 1): index.previous, index.last: index.hash}
         if index.last not in self._hashes:
-            _log.info("changelog %d does not confirm the index %s", index.last + 1, index.key)
+            _log.info(
+                "changelog %d does not confirm the hash in the index object %s",
+                index.last + 1,
+                index.key,
+            )
             return False
         if any(self._hashes.get(txg, text) != text for txg, text in ends.items()):
             _log.warning(

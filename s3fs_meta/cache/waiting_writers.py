@@ -22,7 +22,8 @@ from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
 # Maximum number of transfers of a pack for which writers wait, if each fails near its end.
 _TRANSFERS_MAX: Final = 3
-_LIMITED_ATTEMPTS_MAX: Final = 3  # writers wait for the upload limit before each of these attempts
+# Maximum number of attempts to send a pack before which writers wait for the upload limit.
+_LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
 

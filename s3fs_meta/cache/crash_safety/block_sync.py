@@ -58,7 +58,7 @@ class BlockSync:
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the database records that the intent log is in use
         self.settled = 0  # last log entry that the database records as applied to the files
-        self._settled_durably = 0  # last log entry that the synced database records as applied
+        self._settled_durably = 0  # last log entry whose application is durably recorded
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------
@@ -141,7 +141,7 @@ class BlockSync:
         if self._intents is None:
             self.wants_log = True
             return False
-        if not self.unlogged.are_known:  # do not wait for a sync that ``sync_files`` could share
+        if not self.unlogged.are_known:  # only ``sync_files`` can make unknown ranges durable
             return False
         async with self._lock:
             pieces = self._take_pieces(self._intents)

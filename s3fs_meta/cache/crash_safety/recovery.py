@@ -141,7 +141,8 @@ class KnownCopies:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._known: dict[BlockId, int] = {}  # for each copied block: bytes to restore
+        # For each copied block, the number of bytes to restore.
+        self._known: dict[BlockId, int] = {}
         # For each block, how many content bytes the last sync or log entry makes durable.
         self._expected: Mapping[BlockId, int] = {}
         # Start and end of the gap that directly follows the bytes in ``_expected``, for each block.

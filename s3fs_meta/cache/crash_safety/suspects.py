@@ -119,5 +119,5 @@ class Suspects:
             try:
                 await self.verify(of_row(row))
             except ShortageError as exc:
-                _log.info("a cached block is verified before its next use: %s", exc)
+                _log.info("cannot verify a cached block now; its next reader verifies it: %s", exc)
             await trio.sleep(trio.current_time() - began_s)

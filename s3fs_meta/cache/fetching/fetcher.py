@@ -307,7 +307,7 @@ class Fetcher:
                 neighbours, first, stored = (), 0, b""
             self.fetched_blocks += 1
             self._arrived(located)
-            self.uncached.clear()  # the disk has room for files again
+            self.uncached.clear()  # the disk has room for files again, so free the memory
             scope.deadline = math.inf
             for piece in slices(neighbours):
                 unpacked = await trio.to_thread.run_sync(

@@ -190,7 +190,7 @@ RESTORER_END_S_MAX: Final = 2.0  # time limit for a killed restore process to ex
 REVIVED_PACKS_MAX: Final = CHANGELOG_PACKS_MAX // 4
 
 # --- history index -----------------------------------------------------------------------------
-# A run of level 1 has 32 txgs; a higher run has 32 runs of the level below. Masks have 32 bits.
+# A level 1 run covers 32 txgs; a higher run covers 32 lower runs. Change masks have 32 bits.
 HISTORY_FAN_OUT: Final = 32
 # Number of levels. A run of the last level spans 1,048,576 txgs: 60 days at one per 5 s.
 HISTORY_LEVELS_MAX: Final = 4
@@ -570,7 +570,7 @@ TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two 
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
 TREE_BUSY_S: Final = 0.0002  # a longer schedule point means that other tasks have run
-MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last one never yields
+MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last pass never yields
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # a path with more directories probably has a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
 # Number of entries that fit into the kernel's smallest readdir buffer.

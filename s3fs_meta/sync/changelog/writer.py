@@ -96,7 +96,7 @@ class Shipper:
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
         self.frozen_seq = 0  # number of the last change record that a successful cut contains
-        self.confirmed_seq = self._recorder.shipped_seq  # last record in the chain
+        self.confirmed_seq = self._recorder.shipped_seq  # last change record in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
         self._confirmed_cuts = 0

@@ -57,7 +57,7 @@ async def take_over(
 
     await catch_up(db)
     await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
-    if pending.outbox(db) is not None:  # a fence record of an interrupted promotion
+    if pending.outbox(db) is not None:  # an interrupted promotion left a fence record
         db.begin_local()
         pending.clear_outbox(db)
         db.commit()

@@ -28,7 +28,7 @@ _BLOCKS: Final = "blocks"
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")
-# link(2) of a disk without hard links: vfat (EPERM), and filesystems in user space
+# Errors of link(2) on a disk without hard links: vfat (EPERM), filesystems in user space.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -75,7 +75,7 @@ def resume(state: Path, quarantines: str) -> None:
         if _is_used_since(state, aside):
             _unmark(aside)
         elif not _is_interrupted(state, aside):
-            if not any(aside.iterdir()):  # interrupted before any move
+            if not any(aside.iterdir()):  # interrupted before a file was moved
                 aside.rmdir()
         elif (aside / _BLOCKS).exists():
             _finish(state, aside)

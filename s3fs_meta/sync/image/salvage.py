@@ -4,12 +4,12 @@ Owns: the search for intact pieces, including pieces of other images, and pieces
 manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
 error. At most SALVAGE_IMAGES_MAX images are read. An authentic object of a newer program stops the
-salvage; an unauthentic one counts as lost.
+salvage; an unauthentic object counts as lost.
 
 The name of a piece contains its image's txg and the piece's number, which determines the offset. An
 image stores only pieces that differ from the previous image. So the newest pieces of all numbers up
-to a txg form the database of that txg. The caller checks that it is consistent, because an upload
-of an image may have been interrupted.
+to a txg form the database of that txg. The caller checks that this database is consistent, because
+an upload of an image may have been interrupted.
 """
 
 import logging

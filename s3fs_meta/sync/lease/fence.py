@@ -3,8 +3,9 @@
 Owns: the order of these two steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
 Keeps: this host's holder name and nonce are on its disk before they are in the lease. The fence
-record is on this disk before it is sent. It makes the former writer's next append fail, because the
-key already exists. Txgs that the former writer appended late are applied before the fence record.
+record is on this host's disk before it is sent. It makes the former writer's next append fail,
+because it occupies the key that this append uses. Txgs that the former writer appended late are
+applied before the fence record.
 Design: docs/design/durability.md, "One writer".
 """
 

@@ -96,8 +96,8 @@ async def read_or_derive(
     bucket.
 
     Args:
-        only_head: the caller needs only the name of the newest image. Then only the names of images
-            are listed; to find the epoch, all objects are listed.
+        only_head: the caller needs only the name of the newest image. In this case only images are
+            listed. Otherwise all objects are listed, to find the epoch.
 
     Returns:
         A line about the fault of the lease; None if the lease is valid.

@@ -1,10 +1,10 @@
 """Checking the facts that a local database records about this host, before they are used.
 
-Owns: which rows of ``local_state`` have a format. Does not know: the formats (the module that writes
-a row also parses it), the use of the facts.
-Keeps: a database is opened for a mount or a repair only if every such row is valid. Some facts, such
-as the key of the intent log or the head, are used only hours later or after a crash. An invalid row
-would then look like a missing one, or raise an error in the middle of an upload.
+Owns: the list of the rows of ``local_state`` whose format is checked. Does not know: the formats
+(the module that writes a row also parses it), the use of the facts.
+Keeps: a database is opened for a mount or a repair only if all these rows are valid. Some facts,
+such as the key of the intent log or the head, are used only hours later or after a crash. An
+invalid row would then look like a missing one, or raise an error in the middle of an upload.
 """
 
 from pathlib import Path

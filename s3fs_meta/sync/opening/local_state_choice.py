@@ -530,8 +530,8 @@ def is_settled(db: Database) -> bool:
 def needs_no_lease(db: Database, keyring: Keyring) -> bool:
     """Return whether another host may take the lease, because the bucket has all changes.
 
-    A fence record that may be missing from the bucket contains no changes. If the next txg must be
-    an image, another host could replace the state that this image contains.
+    A fence record may be missing from the bucket, because it contains no changes. If the next txg
+    must be an image, another host could replace the state that this image contains.
 
     Raises:
         DatabaseError, FormatError: the rows cannot be read.

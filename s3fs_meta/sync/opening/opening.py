@@ -220,7 +220,7 @@ class _Opening:
             return
         try:
             self.notices += await put_back(self._store, self._keys, self._options.hook)
-        except StoreError as exc:  # a later check, or the next mount, retries
+        except StoreError as exc:  # a later check or mount stores it again
             self.notices.append(
                 f"a missing copy of the superblock could not be stored again: {exc}"
             )
@@ -333,7 +333,7 @@ class _Opening:
     async def _catch_up(self, db: Database, holder: str) -> Database:
         """Apply to the database the txgs that the former writer appended late."""
         found = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
-        if found is not db:  # the start of *db* is already recorded
+        if found is not db:  # ``note_start`` was already called for *db*
             note_start(found, self._keyring, holder, None)
         return found
 

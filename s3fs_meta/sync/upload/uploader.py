@@ -198,7 +198,7 @@ class Uploader:
                 try:
                     batch = await self.sealer.next_batch(0.0)
                 except (S3fsError, OSError) as exc:
-                    failure = exc  # raise later: the nursery would raise a group
+                    failure = exc  # raise outside the nursery, which wraps exceptions in a group
                     break
                 if batch:
                     await self.acquire(batch)
@@ -448,7 +448,7 @@ class Uploader:
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._db.begin_local()
             self._record_placed(record, piece)
-        packs.note_if_dead(self._db, number)  # part of the last slice's commit group
+        packs.note_if_dead(self._db, number)  # committed together with the last slice
         if cut is not None and number in cut.packs:
             cut.complete.add(number)
         self._hook("locations recorded")
@@ -510,7 +510,8 @@ class Uploader:
                     await self._create(pack)
             except StoreError as exc:
                 self.last_error = str(exc)
-                if exc.sent_bytes is not None:  # the next attempt takes all bytes again
+                # Give unsent bytes back to the limit, because the next attempt takes all bytes.
+                if exc.sent_bytes is not None:
                     throttle.give_back(max(0, taken_bytes - exc.sent_bytes))
                 _log.warning("cannot upload a pack, will retry in %.0f s: %s", delay_s, exc)
             else:

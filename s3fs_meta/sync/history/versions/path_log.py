@@ -6,8 +6,8 @@ Memory does not grow with the history.
 
 The history index lists the inodes that a run of txgs changed. An inode is below the path if one of
 its present or former ancestors is an inode of the path. The database has the present ancestors; the
-removed names in the index give the former ones. The search starts at the last txg, so it knows all
-names that were removed after the current run.
+removed names in the index give its former ancestors. The search starts at the last txg, so it knows
+all names that were removed after the current run.
 
 An inode is followed to its earlier names, as in ``path_versions``. So the log of a directory has
 all earlier changes of a file that was moved into it, and no change of a file after it was moved

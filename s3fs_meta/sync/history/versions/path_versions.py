@@ -114,7 +114,7 @@ class _Names:
     def add(self, names: Iterable[bytes]) -> None:
         """Keep the names that match the pattern; drop the last names if there are too many."""
         self.kept.update(name for name in names if fnmatchcase(name, self._pattern))
-        if len(self.kept) > 2 * self._names_max:  # rarely, because this sorts all names
+        if len(self.kept) > 2 * self._names_max:  # drop names rarely, because nsmallest is slow
             self.kept = set(nsmallest(self._names_max, self.kept))
             self.are_all = False
 

@@ -65,7 +65,7 @@ def note_settled(db: Database, used: Used) -> None:
 
 
 def end_use(db: Database) -> None:
-    """Record that no entry of any log is needed any more. Requires an open transaction."""
+    """Record that no entry of an intent log is needed any more. Requires an open transaction."""
     local_state.delete(db, _ROW)
 
 
@@ -81,7 +81,7 @@ def is_in_use(db: Database) -> bool:
 
 
 def _in_use(db: Database) -> Used | None:
-    """Return the log in use, or None if no log has entries that are needed.
+    """Return the intent log in use, or None if no entry of an intent log is needed.
 
     Raises:
         FormatError: the row is damaged, so the entries cannot be recognised.

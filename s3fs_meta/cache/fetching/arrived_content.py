@@ -90,7 +90,7 @@ class ArrivedContent:
             self._drop_range(source)
 
     def clear(self) -> None:
-        """Drop all content."""
+        """Drop the content of all ranges."""
         for source in list(self._ranges):
             self._drop_range(source)
 

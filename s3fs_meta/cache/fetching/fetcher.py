@@ -74,7 +74,7 @@ def _ignore(_located: Located, _is_gone: bool) -> None:
 
 
 async def _nowhere(_located: Located) -> None:
-    """Return None, because no other location is known."""
+    """Return None: by default, no other location of a block is known."""
 
 
 class DamageHandlers(NamedTuple):

@@ -49,6 +49,6 @@ class WalBound:
             raise self.exceeded(began_s, 1)
 
     def exceeded(self, began_s: float, attempts: int) -> StoreUnavailableError:
-        """Return the error for *attempts* uploads since *began_s*, which were all stopped."""
+        """Return the error that reports that all uploads since *began_s* were stopped."""
         why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
         return StoreUnavailableError("image", attempts, trio.current_time() - began_s, why)

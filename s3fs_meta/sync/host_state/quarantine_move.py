@@ -107,7 +107,7 @@ def _link(state: Path, aside: Path) -> None:
 
 
 def _finish(state: Path, aside: Path) -> None:
-    """Remove the names in the state directory, once the block files are durably quarantined."""
+    """Remove the database from the state directory once the block files are durably moved."""
     sync_path(aside)
     sync_path(state)
     for name in _DATABASE_FILES:
@@ -128,7 +128,7 @@ def _unmark(aside: Path) -> None:
 
 
 def _undo(state: Path, aside: Path) -> None:
-    """Remove the second names and the quarantine directory."""
+    """Remove the second names of the database and its logs, and the quarantine directory."""
     for name in _DATABASE_FILES:
         if _is_same(state / name, aside / name):
             (aside / name).unlink()
@@ -139,7 +139,7 @@ def _undo(state: Path, aside: Path) -> None:
 
 
 def _is_interrupted(state: Path, aside: Path) -> bool:
-    """Return whether a quarantine directory belongs to a move that did not end."""
+    """Return whether the move into a quarantine directory was interrupted."""
     is_marked = (aside / _MARK).exists()
     return is_marked or any(_is_same(state / name, aside / name) for name in _DATABASE_FILES)
 

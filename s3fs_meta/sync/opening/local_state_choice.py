@@ -121,7 +121,7 @@ def advising(state_dir: StateDir) -> Iterator[None]:
 
 
 def _is_doubtful(db: Database) -> bool:
-    """Return whether the last run may have lost committed rows, judging by its pragmas and end."""
+    """Return whether the last run may have lost committed rows, according to its records."""
     if local_state.get(db, "clean") == "1":
         return False
     volatile = local_state.get(db, "volatile")

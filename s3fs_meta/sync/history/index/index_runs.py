@@ -59,7 +59,7 @@ class RunChanges(NamedTuple):
         return len(self.inodes) + len(self.names)
 
     def marked(self, bit: int) -> "RunChanges":
-        """Return these changes with *bit*, the bit of one part of a run, as every nonzero mask."""
+        """Return the same changes with each nonzero mask replaced by *bit*, the bit of one part."""
         return RunChanges(self.inodes.marked(bit), self.names.marked(bit))
 
 

@@ -108,7 +108,7 @@ class PathLog:
         step = HISTORY_FAN_OUT ** (index.level - 1)
 
         def end_of(mask: int) -> Txg:
-            """Return the last txg of the latest part in a mask."""
+            """Return the last txg of the latest part of a run that is set in a mask."""
             return Txg(index.first + mask.bit_length() * step - 1)
 
         self._tree.assume([(row.ino, row.parent, end_of(row.mask)) for row in index.names])

@@ -33,7 +33,7 @@ TRIAL: Final = PROJECT / "build" / "benchmarks" / "figures.json"
 Figures = dict[str, Any]
 
 
-MODULES: Final = {  # benchmarks whose names differ from the names of their modules
+MODULES: Final = {  # Benchmarks whose names differ from the names of their modules.
     "random": "random_access", "recovery": "recovery_point", "workloads": "workloads.session",
 }  # fmt: skip
 # Arguments of a benchmark's run() function that are not sizes.
@@ -123,7 +123,7 @@ def _words(text: str) -> list[str]:
 
 
 def sized(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a benchmark's run() from the options or the plan."""
+    """Build the arguments of a benchmark's run() from the command-line options or the plan."""
     given = vars(arguments)
     sizes: dict[str, Any] = {
         option: size.of(arguments.plan) if given[option] is None else given[option]
@@ -148,7 +148,7 @@ def _now() -> str:
 
 
 def revision(project: Path) -> str:
-    """Return the git revision of *project*, with -dirty if a file except the results differs."""
+    """Return the git revision of *project*; append -dirty if a file other than a result changed."""
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -162,7 +162,7 @@ def revision(project: Path) -> str:
 
 
 def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Figures:
-    """Run a benchmark; return its entry for the report, with the exception if it failed."""
+    """Run a benchmark; return its entry for the report. A failure is recorded in the entry."""
     module = importlib.import_module(f"contrib.bench.{MODULES.get(name, name)}")
     sizes = sized(name, arguments)
     entry: Figures = {
@@ -195,7 +195,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
 
 
 def _signalled(exc: BaseException) -> BaseException | None:
-    """Return the exception that a signal raised before *exc*; None if no signal arrived."""
+    """Return the exception that a signal handler raised before *exc*, or None."""
     found: BaseException | None = exc
     while found is not None and isinstance(found, Exception):
         found = found.__context__
@@ -204,7 +204,7 @@ def _signalled(exc: BaseException) -> BaseException | None:
 
 @contextlib.contextmanager
 def _same_environment() -> Iterator[None]:
-    """Restore the environment variables at the end of a context, for the next benchmark."""
+    """Restore the environment variables when the context ends, for the next benchmark."""
     before = dict(os.environ)
     try:
         yield
@@ -214,7 +214,7 @@ def _same_environment() -> Iterator[None]:
 
 
 def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
-    """Add the peak memory of each daemon to the results, with the target for s3fs-meta."""
+    """Add each daemon's peak memory to the results, and the memory target for s3fs-meta."""
     if peaks:
         figures["largest memory"] = {
             name: {"PSS, MB": peak.pss_bytes / 1e6} for name, peak in peaks.items()
@@ -229,7 +229,7 @@ def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
 
 @contextlib.contextmanager
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
-    """Yield a new directory in which to measure: in *folder*, or on a new disk."""
+    """Yield a new directory for measurements: in *folder*, or on a new disk."""
     with contextlib.ExitStack() as stack:
         parent = folder or stack.enter_context(disk.new())
         directory = tempfile.TemporaryDirectory(
@@ -242,7 +242,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
-    """Return *value* without the keys in *without*, and with numbers rounded to four digits."""
+    """Return a copy of *value* without the keys *without*, with numbers rounded to four digits."""
     if isinstance(value, dict):
         return {
             key: _rounded(each, without=without)
@@ -300,7 +300,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return 1 if a benchmark failed (a missed target is not a failure)."""
+    """Run the command; return 1 if a benchmark failed. A missed target is not a failure."""
     if argv[:1] == ["page"]:
         from contrib.bench import page  # the page needs the packages of the extra "bench"
 

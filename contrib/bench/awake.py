@@ -1,8 +1,8 @@
 """Processes that keep the processors awake while a benchmark runs.
 
-An idle processor halts and takes a long time to wake up, especially in a virtual machine: a request
-to an idle filesystem may take three times as long as a request to a busy filesystem. So a ratio of
-two single operations would depend on background work. To prevent this, a process runs on each
+An idle processor halts and takes a long time to wake up, especially in a virtual machine. A request
+to an idle filesystem may take three times as long as a request to a busy filesystem. The ratio of
+two results would therefore depend on background work. To prevent this, a process runs on each
 processor all the time, with the scheduling policy SCHED_IDLE and the lowest priority. The scheduler
 preempts this process at once when any other process can run.
 
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOAD_WINDOW_S: Final = 60.0  # in 60 s the one-minute load average decays by a factor of e
+LOAD_WINDOW_S: Final = 60.0  # The one-minute load average decays by a factor of e in 60 s.
 NICEST: Final = 19
 _PDEATHSIG: Final = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
-_kept: Final[list["Awake"]] = []  # at most one Awake object per process
+_kept: Final[list["Awake"]] = []  # At most one Awake object exists per process.
 
 
 class Awake:
@@ -61,13 +61,13 @@ class Awake:
             process.wait()
 
     def other_load(self, *, window_s: float = LOAD_WINDOW_S) -> float:
-        """Return the load average over *window_s* seconds, minus the load of ``processes``."""
+        """Return the load average over *window_s* seconds, without the keep-awake processes."""
         share = 1 - math.exp((self._begun_s - time.monotonic()) / window_s)
         return max(os.getloadavg()[0] - len(self.processes) * share, 0.0)
 
 
 def describe() -> str:
-    """Return the number and the scheduling of the processes, to describe the machine."""
+    """Return the number of keep-awake processes and their scheduling policy, for the results."""
     return f"{len(os.sched_getaffinity(0))} processes with SCHED_IDLE"
 
 
@@ -85,7 +85,7 @@ def kept() -> Iterator[Awake]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Let idle processors halt until the context ends."""
+    """Let idle processors halt until the context ends, by pausing the keep-awake processes."""
     stopped = list(_kept)
     for each in stopped:
         each.send(signal.SIGSTOP)
@@ -98,13 +98,13 @@ def paused() -> Iterator[None]:
 
 def main(parent: int, processor: int) -> None:
     """Occupy one processor until the process *parent* exits."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not print a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not print a traceback.
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})
     os.nice(NICEST)  # /proc/stat counts the CPU time of this process as "nice"
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if os.getppid() != parent:  # the parent exited before prctl(2) was called
+    if os.getppid() != parent:  # The parent exited before prctl(2) was called.
         return
     while True:
         pass

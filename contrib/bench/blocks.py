@@ -1,4 +1,4 @@
-"""Throughput, cost of small changes and size of metadata for each block size.
+"""Throughput, cost of small changes and size of the metadata, for each block size.
 
 For each block size the benchmark makes a filesystem, writes a file, uploads the file and reads it
 from the local cache. Then it changes 4 KiB at random offsets and uploads the changes. Finally it
@@ -33,7 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # Use the smallest block size: the database grows in whole pages, so few rows are inaccurate.
+    # Small blocks give many rows; with few rows, whole database pages distort the size per row.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")
@@ -48,10 +48,10 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
-    """Measure the block size *block*; return its results."""
+    """Measure a filesystem with blocks of *block* bytes; return the results."""
     subject.make(["--plain", "--block-size", block])
     with subject:
-        pass  # the first mount creates the database
+        pass  # The first mount creates the database.
     rows_before = _database_bytes(subject)
     path = subject.mountpoint / "file"
     with subject:
@@ -69,7 +69,7 @@ def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, floa
 
 
 def _large(subject: S3fsSubject, path: Path, size_bytes: int) -> dict[str, float]:
-    """Write, ship and read one large file; return MiB per second of each step."""
+    """Write, upload and read a large file; return the speed of each step in MiB per second."""
     start = time.perf_counter()
     sequential.write_file(path, size_bytes)
     written = time.perf_counter()

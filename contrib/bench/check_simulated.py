@@ -32,7 +32,7 @@ PAGE_ROWS = 1000
 
 
 class SimulatedStore(LocalStore):
-    """A store whose listing contains an object for each row of the table ``packs``."""
+    """A store whose listing contains one object for each row of the table ``packs``."""
 
     def __init__(self, bucket: Path, db: Database) -> None:
         super().__init__(bucket)
@@ -40,7 +40,7 @@ class SimulatedStore(LocalStore):
 
     @override
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield the real objects, then an object for each row of ``packs``, ordered by key."""
+        """Yield the real objects and one object for each row of ``packs``, ordered by key."""
         async for info in super().list(prefix, after=after):
             yield info
         if not "pack/".startswith(prefix) and not prefix.startswith("pack/"):
@@ -58,7 +58,7 @@ class SimulatedStore(LocalStore):
 
 
 async def check(bucket: Path, database: Path) -> list[str]:
-    """Check the filesystem with fsck; return the lines of its report."""
+    """Run fsck on the filesystem; return the lines of the report."""
     db = Database.open(database, Pragmas(), read_only=True, repairing=True)
     try:
         store = SimulatedStore(bucket, db)

@@ -98,7 +98,7 @@ def packs_of(blocks: list[memoryview], keyring: Keyring, name: str) -> list[pack
 
 
 def open_all(packs: list[pack.Pack], keyring: Keyring) -> None:
-    """Open each block separately, as if one range read had fetched only this block."""
+    """Decrypt each block of a pack separately, as a reader of single blocks does."""
     for one in packs:
         view = memoryview(one.data)
         for entry in one.entries:
@@ -142,7 +142,7 @@ def measure_records(data: bytes) -> Table:
 
 
 def measure_keys(data: bytes) -> dict[str, float]:
-    """Measure the derivation of a record's key and cipher, and hashing of 1 MiB blocks."""
+    """Measure how long key derivation for a record and hashing of 1 MiB blocks take."""
     salt, blocks = os.urandom(pack.SALT_BYTES), blocks_of(data, MIB)
     derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
     hash_s = best_s(apply, ENCRYPTED.block_hash, blocks)
@@ -205,7 +205,7 @@ def measure_lz4(contents: dict[str, bytes]) -> Table:
 
 
 def run(_scratch: Path, *, corpus_mib: int) -> dict[str, Any]:
-    """Measure blocks, records, keys, images and lz4; takes about two minutes."""
+    """Measure blocks, records, keys, images and lz4. This takes about two minutes."""
     size_bytes = corpus_mib * MIB
     contents = {
         "sources": corpus("*.py", sysconfig.get_path("stdlib"), size_bytes),

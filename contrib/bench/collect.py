@@ -1,9 +1,9 @@
 """The cost of collecting dirty data in open files from the kernel.
 
-A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. Under each
-load the benchmark measures, over ten seconds, the number of requests from the kernel, and the CPU
-time of the daemon and of the collecting process. *Beside* is the number of 100-byte appends by a
-program in these seconds. *Longest ms* is the maximum latency of an append; it shows whether a
+A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For ten
+seconds under each load, the benchmark counts the kernel's requests, and measures the CPU time of
+the daemon and of the collecting process. *Beside* is the number of 100-byte appends by another
+program in these ten seconds. *Longest ms* is the maximum latency of an append; it shows whether a
 collection blocks a program.
 """
 
@@ -32,7 +32,7 @@ LOADS: Final[dict[str, tuple[int, float | None]]] = {
 
 
 def run(scratch: Path, *, watched_s: int) -> dict[str, Any]:
-    """Measure a mount under each load."""
+    """Measure one mount under each load."""
     options = {"commit": "1", "sync_interval": "1h"}
     subject = S3fsSubject("collecting", scratch / "subject", options=options)
     subject.make()
@@ -43,7 +43,7 @@ def run(scratch: Path, *, watched_s: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _appending(files: list[int], pause_s: float | None) -> Iterator[list[float]]:
-    """Append 100 bytes to the files in turn, in a thread; yield the list of latencies."""
+    """Append 100 bytes to each file in turn, in a thread; yield the list of latencies."""
     ending, taken = threading.Event(), list[float]()
 
     def append() -> None:

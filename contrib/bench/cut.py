@@ -1,8 +1,8 @@
 """The time for which the event loop is blocked while a transaction group (txg) is cut.
 
-One process makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
-time of the cut runs from the start of the flush to the hook "txg cut". The longest stall is the
-maximum time for which another task did not run while the txg was shipped.
+The benchmark makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
+duration of the cut is measured from the start of the flush to the hook "txg cut". The longest stall
+is the maximum time for which another task did not run while the txg was shipped.
 """
 
 import time
@@ -27,13 +27,13 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions
 
 CUT_MS_MAX: Final = 5.0
-ROWS_PER_FILE: Final = 2  # each file has an inode row and a dentry row
+ROWS_PER_FILE: Final = 2  # Each file has an inode row and a dentry row.
 GROUP_FILES: Final = 200
 FILE_MODE: Final = 0o100644
 
 
 def run(scratch: Path, *, rows: int, rounds: int) -> dict[str, object]:
-    """Measure *rounds* cuts of *rows* changed rows each."""
+    """Measure *rounds* cuts, each after changes of *rows* rows."""
     cuts, stalls = trio.run(_measure, scratch, rows // ROWS_PER_FILE, rounds)
     median_ms = sorted(cuts)[len(cuts) // 2]
     return {
@@ -85,7 +85,7 @@ def _change(session: Session, files: int, round_number: Txg) -> None:
 
 
 async def _stall_of(session: Session) -> float:
-    """Ship a txg; return the maximum time in milliseconds for which no other task ran."""
+    """Ship a txg; return the longest time in milliseconds during which no other task ran."""
     longest_s = 0.0
 
     async def watch() -> None:

@@ -1,7 +1,7 @@
 """Measure the speed of SQLite for each page size, ``synchronous`` setting and journal mode.
 
-*On the mount*: an application's database of 10,000 rows of 200 bytes, alternately on s3fs-meta and
-on the disk. Each transaction changes one random row.
+*On the mount*: an application's database contains 10,000 rows of 200 bytes. It is measured
+alternately on s3fs-meta and on the disk. Each transaction changes one random row.
 
 *Metadata*: the metadata database of a mount with each set of options. The benchmark makes files,
 and calls fsync on the directory after each file. It also changes attributes without fsync; the
@@ -29,18 +29,18 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # number of changes without fsync for each change with fsync
+CHANGES_PER_SYNC: Final = 20  # Number of changes without fsync per change with fsync.
 
 
 class Setting(NamedTuple):
-    """The pragmas for an application's database or for the metadata database."""
+    """One combination of pragmas for an application's database or for the metadata database."""
 
     journal_mode: str
     synchronous: str
 
     @override
     def __str__(self) -> str:
-        """Return the name of the setting in the tables."""
+        """Return the name of these pragmas in the result tables."""
         return f"{self.journal_mode}, {self.synchronous}"
 
 
@@ -55,7 +55,7 @@ OUR_SETTINGS: Final = _settings("wal/normal wal/full wal/off delete/normal off/o
 
 
 def run(scratch: Path, *, updates: int, rounds: int) -> dict[str, object]:
-    """Measure databases on the mount and the metadata database; return the results."""
+    """Measure databases on the mount, then the metadata database; return the results."""
     return {
         "updates": updates,
         "rounds": rounds,
@@ -125,7 +125,7 @@ def _own(scratch: Path, updates: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def _metadata(subject: S3fsSubject, updates: int) -> dict[str, float]:
-    """Return the time to make a file with fsync, and to change an attribute without fsync."""
+    """Return the times to make a file with fsync, and to change an attribute without fsync."""
     paths = [str(subject.mountpoint / f"file-{number:06d}") for number in range(updates)]
     directory = os.open(subject.mountpoint, os.O_RDONLY)
     try:

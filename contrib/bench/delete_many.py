@@ -1,4 +1,4 @@
-"""The time to remove very many empty files with ``s3fs-meta rm``, rm, find and rsync.
+"""The time to remove a great number of empty files with ``s3fs-meta rm``, rm, find and rsync.
 
 The benchmark inserts the rows of the files into a database, with 1,000 files per directory. Each
 program starts on a mounted copy of the state directory and bucket, with dropped kernel caches. A
@@ -22,7 +22,7 @@ from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
-PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # creating more files would take too long
+PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # Creating more files would take too long.
 OWN_RM: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]
@@ -93,7 +93,10 @@ def _aside(subject: S3fsSubject) -> Path:
 def _ours(
     subject: S3fsSubject, ways: Mapping[str, Command], files: int, empty: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each command's name and times; each command gets a new copy of the filesystem."""
+    """Yield the name and times of each command.
+
+    Each command runs on a new copy of the filesystem.
+    """
     for name, way in ways.items():
         shutil.rmtree(subject.root)
         shutil.copytree(_aside(subject), subject.root, symlinks=True)
@@ -108,7 +111,7 @@ def _at_once(subject: Subject, _: Path) -> list[str]:
 
 
 def _removed(subject: Subject, command: Sequence[str], files: int) -> dict[str, Any]:
-    """Remove the tree; return the time of the command, the time of the removal, and the memory."""
+    """Remove the tree; return the duration of command and removal, and the peak memory."""
     machine.drop_kernel_caches()
     subject.rest()
     root = subject.mountpoint

@@ -1,7 +1,7 @@
 """A new ext4 filesystem in an image file, for measurements.
 
 For about a minute ext4 does not reuse the inode of a deleted file, but examines this inode for each
-new file. After thousands of deletions, making a file takes ten times as long as usual. A new ext4
+new file. After thousands of deletions, creating a file takes ten times as long as usual. A new ext4
 filesystem has no deleted inodes.
 """
 
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FREE_SHARE: Final = 0.6  # largest share of free disk space that the image may use
+FREE_SHARE: Final = 0.6  # The largest share of the free disk space that the image may use.
 BYTES_MAX: Final = 48 << 30
 BYTES_MIN: Final = 8 << 30
 FREED_S_MAX: Final = 60.0
 POLL_S: Final = 0.1
-SEARCHABLE: Final = 0o711  # mode that lets other users search a directory
+SEARCHABLE: Final = 0o711  # The mode that lets other users search a directory.
 
 
 @contextlib.contextmanager
@@ -62,10 +62,7 @@ def new(*, bytes_min: int = BYTES_MIN, bytes_max: int = BYTES_MAX) -> Iterator[P
 
 
 def _wait_until_freed(device: str) -> None:
-    """Wait until no process uses the disk any more, so that the disk image takes up no space.
-
-    A daemon may still run for a short time after a benchmark has unmounted the filesystem.
-    """
+    """Wait until no process uses the disk, so that removing the image file frees its space."""
     attached = Path("/sys/block", Path(device).name, "loop")
     deadline = time.monotonic() + FREED_S_MAX
     while attached.exists():

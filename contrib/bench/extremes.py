@@ -109,7 +109,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Search for a hole; the kernel answers without the daemon and returns the end of the file."""
+    """Search for a hole, which the kernel answers with the end of the file, without the daemon."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 
@@ -143,7 +143,7 @@ def _wide(subject: S3fsSubject, names: int) -> Figures:
 
 
 def _list(directory: Path) -> tuple[float, float, int]:
-    """Return seconds to the first and to the last name of a listing, and the number of names."""
+    """Return the seconds until the first and last name of a listing, and the number of names."""
     began_s, first_s, count = time.perf_counter(), 0.0, 0
     with os.scandir(directory) as found:
         for _ in found:
@@ -193,7 +193,7 @@ def _check_simulated(subject: S3fsSubject) -> tuple[list[str], float, float]:
 
 
 def _make_rows(path: Path, tib: int) -> None:
-    """Insert the rows of files, blocks and packs that result from writing *tib* TiB."""
+    """Insert the rows of files, blocks and packs that writing *tib* TiB would produce."""
     blocks = tib * TIB // BLOCK_BYTES
     per_file = blocks // FILES
     blocks = per_file * FILES

@@ -112,7 +112,7 @@ def running(scratch: Path, delay_ms: float) -> Iterator[FarStore]:
     if not os.access(program, os.X_OK):
         raise SubjectError("versitygw is not installed; see CONTRIBUTING.md for how to install it")
     os.environ.update(CREDENTIALS)
-    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone rejects a CA bundle with plain HTTP
+    os.environ.pop("AWS_CA_BUNDLE", None)  # rclone rejects a CA bundle if the URL is plain HTTP.
     data = scratch / "s3"
     data.mkdir()
     port = _free_port()

@@ -39,10 +39,10 @@ class FarSubject(DaemonSubject):
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
-        """Create the filesystem; do nothing if filesystems of this kind need no creation."""
+        """Create the filesystem; do nothing for kinds that need no creation step."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Wait until *files* files are in the bucket; most filesystems upload at close."""
+        """Wait until *files* files are in the bucket; most filesystems upload a file at close."""
 
     def forget(self) -> None:
         """Use a new empty directory for local state; the filesystem must be unmounted.

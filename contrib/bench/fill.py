@@ -1,8 +1,8 @@
 """Many files for benchmarks: rows of empty files, and tar archives of small files.
 
 Rows are inserted into the metadata database of an unmounted filesystem, with 1,000 files per
-statement. The rows and their order are the same as on a mount, so tables and indexes also have the
-same pages. The insertion does not check whether a name already exists.
+statement. A mount would insert the same rows in the same order, so tables and indexes have the same
+pages. The insertion does not check whether a name already exists.
 """
 
 import io
@@ -29,19 +29,19 @@ DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
 
 
 class Archive(NamedTuple):
-    """A tar archive of small incompressible files; each file begins with its number."""
+    """A tar archive of small incompressible files, each of which begins with its number."""
 
     path: Path
     files: int
 
     @staticmethod
     def name(number: int) -> str:
-        """Return the path of a file in the archive."""
+        """Return the path of file number *number* in the archive."""
         return f"d{number // ARCHIVE_PER_DIRECTORY:05d}/file-{number:06d}"
 
 
 def archive(folder: Path, files: int) -> Archive:
-    """Make a tar archive of *files* files in *folder*."""
+    """Write a tar archive of *files* files into *folder*."""
     made = Archive(folder / f"{files}.tar", files)
     with tarfile.open(made.path, "w") as tar:
         for number in range(files):
@@ -61,7 +61,7 @@ def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_by
 
 
 def bytes_per_file(subject: S3fsSubject, files: int) -> float:
-    """Return the size of the database, its WAL and its shared memory, divided by *files*."""
+    """Return the size of the database, its WAL and its shared memory per file."""
     database = subject.database()
     belonging = database.parent.glob(database.name + "*")
     return sum(path.stat().st_size for path in belonging) / files

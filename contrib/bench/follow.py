@@ -1,4 +1,4 @@
-"""The lag of a follower behind the bucket, and the time of a failover after a kill.
+"""The lag of a follower behind the bucket, and the time of a failover after SIGKILL.
 
 The lag begins when a changelog is in the bucket. It ends when stat(2) of a new name succeeds on the
 follower. A failover begins with SIGKILL to the writer, includes the command ``promote --takeover``,
@@ -18,7 +18,7 @@ from typing import Final
 from contrib.bench import fill, samples, stall
 from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
-POLLS_S: Final = (0.2, 2.0)  # values of the mount option poll=, whose default is 2.0
+POLLS_S: Final = (0.2, 2.0)  # Values of the mount option poll=, whose default is 2.0.
 POLL_S: Final = 0.001
 TURN_FILES: Final = 50_000
 IDLE_S: Final = 5.0
@@ -106,14 +106,14 @@ def _turns(writer: S3fsSubject, follower: S3fsSubject) -> dict[str, object]:
 
 
 def _failover(writer: S3fsSubject, root: Path) -> dict[str, float]:
-    """Kill a writer, promote a follower, write a file there; return the seconds of each step."""
+    """Kill the writer, promote a follower, write a file on it; return the seconds of each step."""
     follower = _follower(writer, root, 2.0)
     with writer, follower:
         (writer.mountpoint / root.name).write_bytes(b"before")
         call(*writer.words("flush"))
         while not (follower.mountpoint / root.name).exists():
             time.sleep(POLL_S)
-        status_s = call_s(*follower.words("status"))  # time of a trivial command
+        status_s = call_s(*follower.words("status"))  # The time of a trivial command.
         assert writer.pid is not None, "the writer is not mounted"
         os.kill(writer.pid, signal.SIGKILL)
         start = time.monotonic()

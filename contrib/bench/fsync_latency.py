@@ -1,11 +1,11 @@
 """The latency of an fsync of a small file while a large file is copied.
 
-The benchmark writes new files of 4 KiB, one after another, and times the fsync of each file: while
-the filesystem is idle, and while a large file from the disk is copied into the same mount. The copy
-ends with an fsync of the large file, so that the data is on the disk. The filesystems take turns,
-and the percentiles include all rounds. *Ratio* is the 99th percentile during the copies, divided by
-the 99th percentile of the idle filesystem. The disk below both FUSE filesystems is also measured,
-because the disk must write the same data.
+The benchmark writes new files of 4 KiB, one after another, and times the fsync of each file. It
+does this on an idle filesystem, and while a large file is copied from the disk into the same mount.
+The copy ends with an fsync of the large file, so that the data is on the disk. The filesystems take
+turns, and the percentiles include all rounds. *Ratio* is the 99th percentile during the copies,
+divided by the 99th percentile of the idle filesystem. The disk below both FUSE filesystems is also
+measured, because the disk must write the same data.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
 
 def run(scratch: Path, *, copy_mib: int, fsyncs: int, rounds: int) -> dict[str, Any]:
-    """Measure s3fs-meta, the do-nothing filesystem over plain files, and the disk."""
+    """Measure s3fs-meta, the do-nothing filesystem with contents in plain files, and the disk."""
     source = scratch / "large"
     sequential.write_file(source, copy_mib * MIB)
     subjects, _ = local_subjects.available(scratch, (DISK, CEILING, OURS))
@@ -65,7 +65,7 @@ def measured(subjects: Sequence[Subject], source: Path, fsyncs: int, rounds: int
 
 
 def _round(subject: Subject, source: Path, fsyncs: int, taken: Taken) -> None:
-    """Measure fsyncs on an idle filesystem, and then during a copy."""
+    """Measure fsyncs on an idle filesystem, then fsyncs during a copy."""
     place = subject.mountpoint / f"round-{len(taken.copies)}"
     place.mkdir()
     _settle(subject, source)
@@ -81,7 +81,7 @@ def _round(subject: Subject, source: Path, fsyncs: int, taken: Taken) -> None:
 
 
 def _settle(subject: Subject, on_disk: Path) -> None:
-    """Wait until the filesystem is idle, and the disk has written all data."""
+    """Wait until the filesystem is idle and the disk has written all data."""
     subject.settle()
     call("sync", "--file-system", on_disk)
 
@@ -92,7 +92,7 @@ def _fsync_s(place: Path, name: str, going_on: Callable[[int], bool]) -> list[fl
     Args:
         place: the directory of the files.
         name: the prefix of the file names.
-        going_on: called with the number of files after each file.
+        going_on: called after each file with the number of files so far.
     """
     taken: list[float] = []
     while not taken or going_on(len(taken)):
@@ -110,7 +110,7 @@ def _fsync_s(place: Path, name: str, going_on: Callable[[int], bool]) -> list[fl
 
 
 def _figures(taken: Taken) -> dict[str, Any]:
-    """Return the results of one filesystem."""
+    """Compute the results of one filesystem from its measured durations."""
     idle, copying = samples.latencies(taken.idle), samples.latencies(taken.copying)
     return {
         "ratio": copying["p99_ms"] / idle["p99_ms"],

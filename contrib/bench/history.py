@@ -1,10 +1,10 @@
 """The time of queries about the past: ``versions``, ``diff`` and files in ``.snapshots``.
 
-The filesystem has *many* empty files and *txgs* changelogs after them; each changelog creates a few
-files, and every hundredth changelog changes one watched file. The bucket is a directory. The
-results ``far`` are from the same commands with versitygw on this directory and a delay of
-*delay_ms* for each request. Each time includes the start of a process, which takes a few tenths of
-a second. The copy of the past is a clone of the root directory at an earlier point in time.
+The filesystem has *many* empty files. After them, *txgs* changelogs create a few files each, and
+every hundredth changelog changes one watched file. The bucket is a directory. For the results
+*far*, the same commands read this directory through versitygw, with a delay of *delay_ms* per
+request. Each time includes the start of a process, which takes a few tenths of a second. The copy
+of the past is a clone of the root directory at an earlier point in time.
 """
 
 import json
@@ -38,8 +38,8 @@ FILE_MODE: Final = 0o100644
 FILES_PER_TXG: Final = 3
 WATCHED: Final = b"watched"
 WATCHED_EVERY: Final = 100
-WEEK_S: Final = 7 * 24 * 3600  # the simulated duration of all txgs
-DAY_TXGS: Final = 17_280  # number of txgs per day, at one every five seconds
+WEEK_S: Final = 7 * 24 * 3600  # The simulated duration of all txgs.
+DAY_TXGS: Final = 17_280  # The number of txgs per day, if one is shipped every five seconds.
 VERSIONS_S_MAX: Final = 2.0
 DIFF_S_MAX: Final = 5.0
 SNAPSHOT_S_MAX: Final = 3.0
@@ -107,7 +107,7 @@ def measured(
 
 
 class _Answers(NamedTuple):
-    """The seconds and memory of ``versions`` and ``diff`` on a host without local state."""
+    """Return the time and memory of ``versions`` and ``diff`` on a host without local state."""
 
     versions_s: list[float]
     diff_s: list[float]
@@ -141,7 +141,7 @@ def _run(*command: str) -> CommandRun:
 
 
 class _Far(NamedTuple):
-    """The results of history queries on a bucket with added latency."""
+    """Measure history queries on a bucket with added latency."""
 
     figures: dict[str, object]
     targets: list[targets.Target]
@@ -175,7 +175,7 @@ def _far(writer: S3fsSubject, earlier: int, last: int, delay_ms: float) -> _Far:
 
 
 def _copied_per_s(writer: S3fsSubject, earlier: int) -> float:
-    """Clone the root directory of a past point in time; return the entries per second."""
+    """Clone the root directory at a past point in time; return the cloned entries per second."""
     copy = writer.mountpoint / "copy"
     command = writer.words(
         "clone", f"--at=txg={earlier}", "--json", paths=[writer.mountpoint, copy]
@@ -188,7 +188,7 @@ def _copied_per_s(writer: S3fsSubject, earlier: int) -> float:
 
 
 def _versions(command: list[str], rounds: int) -> list[float]:
-    """Return the seconds of a command that lists versions, each time with cold kernel caches."""
+    """Return the seconds of a command that lists versions; each run has cold kernel caches."""
     taken = []
     for _ in range(rounds):
         machine.drop_kernel_caches()
@@ -212,12 +212,13 @@ def _bytes(directory: Path) -> int:
 async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
     """Create files in *txgs* transaction groups of an unmounted filesystem; return the last txg.
 
-    Like a mount, this ships the groups with their levels, the history index and images. The groups
-    have simulated times in the last week, so images are kept at the intervals of a real mount.
+    Like a mount, this ships the groups with merged changelogs (levels), the history index and
+    images. The groups have simulated times in the last week, so images are kept at the intervals of
+    a real mount.
     """
     clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
     async with local_bucket.session_of(writer, clock) as session:
-        await session.make_image()  # uploads rows that were inserted without a changelog
+        await session.make_image()  # Upload rows that were inserted without a changelog.
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)

@@ -1,14 +1,14 @@
 """The cost of the history index on create, write and unlink.
 
-Mounts with and without the index alternate and do the same work. The CPU time of the daemon is
-measured until all changes are in the bucket and the due index objects were created.
+Mounts with and without the index alternate and do the same work. The CPU time of the daemon
+includes uploading all changes and creating all index objects that are due.
 
 The measurement at the default interval creates, writes and unlinks files without a pause for
 *turn_s* seconds, and a transaction group is shipped every five seconds. A second mount without the
 index shows how much two equal mounts differ.
 
-The measurement of frequent transaction groups ships one group for every *txg_files* files. No mount
-does this by default. The measurement shows the cost of one transaction group, and has no target.
+The measurement with frequent transaction groups ships one group per *txg_files* files, which no
+mount does by default. It shows the cost of one transaction group, and has no target.
 
 The index has no mount option, so this module starts the daemons.
 """
@@ -30,7 +30,7 @@ from s3fs_meta.limits import HISTORY_CHECK_S, HISTORY_FAN_OUT
 from s3fs_meta.sync.chain.chain import FetchedChangelog
 from s3fs_meta.sync.history.index import index_writer
 
-CHECK_S: Final = 0.5  # check interval of the index writer while txgs are frequent
+CHECK_S: Final = 0.5  # Check interval of the index writer in the measurement with frequent txgs.
 NEVER_S: Final = 1e9
 COST_MAX: Final = 1.05
 PHASES: Final = ("create", "write", "unlink")
@@ -38,7 +38,7 @@ CONTENT: Final = b"x" * 4096
 
 
 class IndexSubject(S3fsSubject):
-    """A mount whose index writer checks at an interval, or never."""
+    """A mount whose index writer checks for work at a given interval, or never."""
 
     def __init__(self, name: str, root: Path, check_s: float, **options: str) -> None:
         """Prepare a mount on a new bucket; the index writer checks every *check_s* seconds."""
@@ -60,7 +60,7 @@ class IndexSubject(S3fsSubject):
         self.rest()
 
     def flush(self) -> None:
-        """Upload all changes by a request to the daemon, without starting a command."""
+        """Ask the daemon to upload all changes, without starting a command."""
         [state] = {path.parent for path in self.state.glob("*/control.sock")}
         plain_call.call(state, "flush", {})
 
@@ -99,12 +99,12 @@ def run(
 
 @dataclass
 class _Use:
-    """A mount in use at the default interval."""
+    """One mount in the measurement at the default interval."""
 
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each turn, and the CPU time before each turn and at the end.
+    # The number of files after each turn; the CPU time before each turn and at the end.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
@@ -145,8 +145,9 @@ class _Use:
 def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[str, Any]:
     """Alternate between one mount with the index and two mounts without it.
 
-    A turn's CPU time includes the time until the next turn, because the index writer checks every
-    30 s. Only a few turns create index objects, so the target applies to the mean of all turns.
+    A turn's CPU time includes the time until the next turn, because the index writer checks for
+    work only every 30 s. Only a few turns create index objects, so the target applies to the mean
+    of all turns.
     """
     checks = {"with": HISTORY_CHECK_S, "without": NEVER_S, "without, again": NEVER_S}
     uses = [
@@ -158,7 +159,7 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
     with uses[0].mount, uses[1].mount, uses[2].mount:
         for use in uses:
             use.ship_txgs(HISTORY_FAN_OUT // 2)
-        for turn in range(-1, rounds):  # turn -1 is a warm-up and does not count
+        for turn in range(-1, rounds):  # Turn -1 is a warm-up and does not count.
             for use in samples.rotated(uses, turn):
                 use.work(turn_s)
         time.sleep(HISTORY_CHECK_S)
@@ -193,7 +194,7 @@ def _frequent(scratch: Path, files: int, txg_files: int, rounds: int) -> dict[st
     for one in mounts:
         one.make()
     with mounts[0], mounts[1]:
-        for turn in range(-1, rounds):  # turn -1 is a warm-up and does not count
+        for turn in range(-1, rounds):  # Turn -1 is a warm-up and does not count.
             for one in samples.rotated(mounts, turn):
                 found = _turn(one, turn, files, txg_files)
                 for phase, cpu_s in found.items() if turn >= 0 else ():
@@ -247,11 +248,11 @@ def _cpu_s(
 
 
 async def _ignore(_indexer: index_writer.Indexer, _fetched: FetchedChangelog) -> None:
-    """Discard the changes in a changelog instead of keeping them for the index."""
+    """Discard the changes of a changelog instead of keeping them for the index."""
 
 
 def _serve() -> None:
-    """Serve a mount whose index writer checks at the interval of the first argument."""
+    """Serve a mount whose index writer checks for work at the interval of the first argument."""
     check_s = float(sys.argv.pop(1))
     vars(index_writer)["HISTORY_CHECK_S"] = check_s
     if check_s == NEVER_S:

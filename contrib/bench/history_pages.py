@@ -25,7 +25,7 @@ Figures = dict[str, dict[str, float]]
 
 
 class _Pages:
-    """The pages of a running command, requested as a browser does."""
+    """A client of a running ``browse`` command, which requests pages as a browser does."""
 
     def __init__(self, printed: str) -> None:
         self._host = printed.partition("//")[2].partition("/")[0]
@@ -53,7 +53,7 @@ class _Pages:
         return answered_s, time.perf_counter() - start
 
     def click_beside(self, slow: str, path: str) -> Figures:
-        """Request a page repeatedly while a slow page is made; return the longest times."""
+        """Request a page repeatedly while a slow page is prepared; return the longest times."""
         with ThreadPoolExecutor(1) as executor:
             made = executor.submit(self.click, slow)
             clicks = [self.click(path)]
@@ -97,7 +97,8 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
                 "page at first, s": first_s,
                 "page again, s": page_s,
             }
-            if path == folder:  # now, because the next page caches the same comparison
+            # Measure the folder's page now, because the next page caches the same comparison.
+            if path == folder:
                 figures |= pages.click_beside(f"/since/{earlier}/", folder)
         return figures
     finally:

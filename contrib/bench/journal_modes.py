@@ -1,11 +1,11 @@
-"""The time to make, search and remove a tree of files, for each journal mode.
+"""The time to create, search and remove a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
-order. A turn makes or removes a directory of 16 directories with empty files. As in caches, the
-file names are hashes. Each round repeats all turns on the same filesystems. ``find`` reads the
-attributes of all files after the kernel dropped its dentries. CPU time includes all threads of the
-daemon and deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio
-compares a turn with the same turn of off/off; the result is the median of the ratios.
+order. A turn creates or removes 16 directories of empty files. The file names are hashes, as in
+caches. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of all
+files after the kernel has dropped its dentries. CPU time includes all threads of the daemon and
+deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio compares a
+turn with the same turn of off/off; the result is the median of the ratios.
 """
 
 import hashlib
@@ -30,8 +30,9 @@ MODES: Final = (
 )  # fmt: skip
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
-FINDS: Final = 8  # number of find commands in each round
-LEFT_S: Final = 0.03  # pause until the group commit, which begins 5 ms after an operation
+FINDS: Final = 8  # Number of find commands in each round.
+# A pause until the commit group ends, which happens 5 ms after its last operation.
+LEFT_S: Final = 0.03
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
 
@@ -40,7 +41,7 @@ class Taken(NamedTuple):
     """The times of one turn with one journal mode."""
 
     wall_s: float
-    cpu_s: float  # CPU time of the daemon in seconds
+    cpu_s: float  # CPU time of the daemon in seconds.
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
@@ -91,7 +92,7 @@ def _round(
     number: int,
     files: int,
 ) -> None:
-    """Make, search and remove all trees once with each journal mode."""
+    """With each journal mode, create, search and remove all trees once."""
     turns = range(files // TURN_FILES)
     for turn in turns:
         for subject in samples.rotated(mounts, turn + number):
@@ -118,7 +119,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make 16 directories of empty files; as in caches, the file names are hashes."""
+    """Make 16 directories of empty files, whose names are hashes as in caches."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()
@@ -134,7 +135,7 @@ def _search(subject: S3fsSubject) -> None:
 
 
 def _figures(taken: Mapping[str, Sequence[Taken]], per: int) -> dict[str, dict[str, Any]]:
-    """Return microseconds per file of each journal mode, and ratios to the mode off/off."""
+    """Return microseconds per file for each journal mode, and the ratios to the mode off/off."""
     reference = taken[REFERENCE]
     return {
         mode: {

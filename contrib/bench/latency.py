@@ -59,7 +59,7 @@ class Proxy(socketserver.ThreadingTCPServer):
         self._guard, self._counts = threading.Lock(), Counter[str]()
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add *number* to the count *name*."""
+        """Increase the count *name* by *number*."""
         with self._guard:
             self._counts[name] += number
 
@@ -86,7 +86,7 @@ class Connection(socketserver.BaseRequestHandler):
                 with (
                     contextlib.suppress(OSError),
                     _pipe() as pipe,
-                ):  # the peer closed its connection
+                ):  # The peer closed its connection.
                     self._requests(pipe)
             finally:
                 self._hang_up()
@@ -94,7 +94,7 @@ class Connection(socketserver.BaseRequestHandler):
 
     def _hang_up(self) -> None:
         for each in (self._client, self._server):
-            with contextlib.suppress(OSError):  # the connection is already closed
+            with contextlib.suppress(OSError):  # The connection is already closed.
                 each.shutdown(socket.SHUT_RDWR)
 
     def _requests(self, pipe: tuple[int, int]) -> None:
@@ -117,7 +117,7 @@ class Connection(socketserver.BaseRequestHandler):
             buffered = self._body(int(length[1]) if length else 0, buffered, head, pipe)
 
     def _body(self, length: int, buffered: bytes, head: bytes, pipe: tuple[int, int]) -> bytes:
-        """Forward the body of a request; return the bytes in *buffered* after the body."""
+        """Forward the body of a request; return the bytes in *buffered* that follow the body."""
         if length and not buffered and _EXPECT.search(head):
             buffered = self._client.recv(HEAD_BYTES_MAX)
             time.sleep(self._proxy.delay_s)
@@ -154,7 +154,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 def _pass_on(
     pipe: tuple[int, int], source: socket.socket, target: socket.socket, count_max: int
 ) -> int:
-    """Forward at most *count_max* bytes; return the number, or 0 if *source* was closed."""
+    """Forward at most *count_max* bytes; return their number, which is 0 if *source* is closed."""
     count = left = os.splice(source.fileno(), pipe[1], min(count_max, PIPE_BYTES))
     while left:
         left -= os.splice(pipe[0], target.fileno(), left)

@@ -19,10 +19,10 @@ from s3fs_meta.sync.volume import OpenOptions
 
 
 class EarlierClock:
-    """A clock that shows an earlier time, which a benchmark advances."""
+    """A clock that starts at an earlier time and that a benchmark advances."""
 
     def __init__(self, behind_s: float) -> None:
-        """Begin *behind_s* seconds before the current time."""
+        """Start the clock *behind_s* seconds before the current time."""
         self._clock = SystemClock()
         self._behind_ns = int(behind_s * 1e9)
 
@@ -31,12 +31,12 @@ class EarlierClock:
         return self._clock.now_ns() - self._behind_ns
 
     def advance(self, seconds: float) -> None:
-        """Let simulated time pass, but never beyond the current time."""
+        """Advance the clock by a duration, but never beyond the current time."""
         self._behind_ns = max(self._behind_ns - int(seconds * 1e9), 0)
 
 
 class StoreWithoutClock(LocalStore):
-    """A store whose time is unknown, so that simulated time is not compared with it."""
+    """A store that reports no time, so that the simulated time is not compared with its clock."""
 
     @override
     async def now_ns(self) -> int | None:
@@ -46,7 +46,7 @@ class StoreWithoutClock(LocalStore):
 
 @asynccontextmanager
 async def opened(bucket: Path, kind: type[LocalStore] = LocalStore) -> AsyncIterator[LocalStore]:
-    """Open a bucket for a context, then close it, so that no open file keeps the disk in use."""
+    """Open a bucket for a context, and close all its files so that the disk can be unmounted."""
     store = kind(bucket)
     try:
         yield store

@@ -27,7 +27,8 @@ from contrib.bench.subjects import (
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    JuiceFS sets its own priority to -19. The benchmark sets the priority to 0, as for all others.
+    JuiceFS sets its own priority to -19. The benchmark sets the priority to 0, which all other
+    filesystems have.
     """
 
     @override
@@ -97,7 +98,7 @@ class S3qlSubject(DaemonSubject):
 
 
 class PassthroughSubject(DaemonSubject):
-    """libfuse's passthrough_hp over a directory of the disk: the limit for FUSE daemons in C++."""
+    """libfuse's passthrough_hp over a directory of the disk: the upper limit for C++ daemons."""
 
     @override
     def command(self) -> list[str]:
@@ -116,10 +117,9 @@ def juicefs() -> str | None:
 def available(
     scratch: Path, wanted: Sequence[str], *, plain_files: bool = True
 ) -> tuple[list[Subject], list[str]]:
-    """Make the *wanted* filesystems; return the filesystems and the names of missing programs.
+    """Make the *wanted* filesystems; return them, and the names of programs that are missing.
 
-    Args:
-        plain_files: True if the do-nothing filesystem keeps content in files, not in memory.
+    Args: plain_files: True if the do-nothing filesystem keeps content in files, not in memory.
     """
     here: list[Subject] = []
     absent = []

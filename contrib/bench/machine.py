@@ -12,7 +12,7 @@ from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 SETTLE_WINDOW_S: Final = 0.1
-SETTLE_CPU_S: Final = 0.002  # a process is idle if it uses less CPU time than this in 0.1 s
+SETTLE_CPU_S: Final = 0.002  # A process is idle if it uses less CPU time than this in 0.1 s.
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0
@@ -20,7 +20,7 @@ GONE_POLL_S: Final = 0.01
 
 
 def cpu_s(pid: int, *, alone: bool = False) -> float:
-    """Return user and system time of *pid* and, unless *alone*, of its child processes.
+    """Return the user and system time of *pid* and, unless *alone* is true, of its child processes.
 
     The clock counts nanoseconds. Its number is computed as in glibc's clock_getcpuclockid(3).
     """
@@ -34,15 +34,15 @@ def family(pid: int) -> list[int]:
     """Return *pid* and all its descendants, because a descendant may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has exited
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The process has exited.
         for thread in os.listdir(threads):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # thread ended
                 below += map(int, (threads / thread / "children").read_text().split())
     return [pid, *(each for child in below for each in family(child))]
 
 
 def loop_cpu_s(pid: int) -> float:
-    """Return user and system time of the first thread in *pid*, the daemon's event loop."""
+    """Return user and system time of the first thread in *pid*, which runs the event loop."""
     text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     fields = text[text.rindex(")") + 2 :].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S
@@ -61,7 +61,10 @@ def memory_bytes(pid: int) -> dict[str, int]:
 
 
 def drop_kernel_caches(pages: bool = True) -> None:
-    """Drop clean dentries and inodes, and also the page cache if *pages* is true. Needs root."""
+    """Drop clean dentries and inodes from the kernel caches, and pages if *pages* is true.
+
+    Needs root.
+    """
     if pages:
         os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3" if pages else "2")
@@ -80,13 +83,13 @@ def settle(pid: int) -> None:
 
 
 def inodes(root: Path) -> int:
-    """Return the number of inodes in use on a filesystem, from statfs(2)."""
+    """Return the number of used inodes on a filesystem, from statfs(2)."""
     figures = os.statvfs(root)
     return figures.f_files - figures.f_ffree
 
 
 def wait_gone(root: Path, left: int) -> None:
-    """Wait until background removal leaves at most *left* inodes on the filesystem."""
+    """Wait until background removal has left at most *left* inodes on the filesystem."""
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
         assert time.monotonic() < deadline, "the background removal takes too long"

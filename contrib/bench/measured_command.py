@@ -23,7 +23,7 @@ class CommandRun(NamedTuple):
     output: str
     seconds: float
     cpu_s: float
-    peak_mb: float  # resident memory of the process
+    peak_mb: float  # Resident memory of the process.
 
 
 def run(*command: str) -> CommandRun:

@@ -30,22 +30,22 @@ class Peak(NamedTuple):
     """The peak memory of all daemons with the same name."""
 
     pss_bytes: int
-    counts: bool  # True if the memory target applies to the daemons
+    counts: bool  # True if the memory target applies to the daemons.
 
 
 class Sampler:
-    """The process that reads the memory of daemons, and the peaks of exited daemons."""
+    """The memory-reading process, and the recorded peaks of exited daemons."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-m", "contrib.bench.memory"]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT,
-            start_new_session=True,  # signals to the benchmark must not reach this process
+            start_new_session=True,  # Signals to the benchmark must not reach this process.
         )  # fmt: skip
         self.peaks: dict[str, Peak] = {}
 
     def watch(self, pid: int) -> None:
-        """Begin to read the memory of a daemon."""
+        """Start to read the memory of a daemon."""
         self._send(f"watch {pid}")
 
     def peak_bytes(self, pid: int) -> int:
@@ -53,13 +53,13 @@ class Sampler:
         return self._ask(f"peak {pid}")
 
     def end(self, pid: int, name: str, *, counts: bool) -> None:
-        """Record the peak of a daemon under a name, and stop reading its memory."""
+        """Record the peak memory of a daemon under a name, and stop reading the daemon's memory."""
         before = self.peaks.get(name, Peak(0, counts=counts))
         pss_bytes = max(before.pss_bytes, self._ask(f"end {pid}"))
         self.peaks[name] = Peak(pss_bytes, counts=before.counts and counts)
 
     def close(self) -> None:
-        """Stop the process that reads memory."""
+        """Stop the memory-reading process."""
         assert self._process.stdin is not None, "it was started with a pipe"
         assert self._process.stdout is not None, "it was started with a pipe"
         self._process.stdin.close()
@@ -128,7 +128,7 @@ class _Readings:
             self._since_watch[pid] = max(self._since_watch[pid], found)
 
     def do(self, command: str) -> int | None:
-        """Execute a command; return the number to print, or None."""
+        """Execute one input line; return the number to print, or None."""
         verb, _, text = command.partition(" ")
         pid = int(text)
         if verb == "watch":

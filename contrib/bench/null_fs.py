@@ -40,9 +40,9 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # same timeout as s3fs-meta, where cached entries need no expiry
+TIMEOUT_S: Final = 3600.0  # The timeout of s3fs-meta, whose cached entries need no expiry.
 NAME_BYTES_MAX: Final = 255
-MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # file sizes are limited, because content is kept in memory
+MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # File sizes are limited, because content is kept in memory.
 BLOCKS_FREE: Final = 1 << 40
 INODES_FREE: Final = 1 << 40
 
@@ -60,7 +60,7 @@ class MemoryData:
         self._contents.setdefault(ino, bytearray())
 
     def close(self, ino: int) -> None:
-        """Undo one call of `open`."""
+        """Close *ino* once; each call undoes one call of `open`."""
 
     def read(self, ino: int, offset: int, length: int) -> bytes:
         """Return the bytes at *offset*, fewer than *length* at the end of the content."""
@@ -76,7 +76,7 @@ class MemoryData:
         content[offset : offset + len(data)] = data
 
     def truncate(self, ino: int, length: int) -> None:
-        """Drop content after *length*; keep shorter content unchanged."""
+        """Drop content after *length* bytes; shorter content stays unchanged."""
         content = self._contents.get(ino)
         if content is not None:
             del content[length:]
@@ -95,7 +95,8 @@ class FileData(MemoryData):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
-        self._open: dict[int, tuple[int, int]] = {}  # file descriptor and open count of each inode
+        # The file descriptor and the open count of each inode.
+        self._open: dict[int, tuple[int, int]] = {}
 
     def _path(self, ino: int) -> Path:
         return self._root / str(ino)
@@ -131,7 +132,7 @@ class FileData(MemoryData):
         try:
             os.truncate(self._path(ino), length)
         except FileNotFoundError:
-            pass  # a file that was never opened has no content
+            pass  # A file that was never opened has no content.
         except OSError as exc:
             raise FUSEError(exc.errno or errno.EIO) from exc
 
@@ -160,7 +161,7 @@ class NullFs(pyfuse3.Operations):
         self._targets: dict[int, bytes] = {}
         self._listings: dict[int, list[tuple[bytes, EntryAttributes]]] = {}
         self._next_listing = 1
-        self._nothing = EntryAttributes()  # inode number 0 means a negative dentry
+        self._nothing = EntryAttributes()  # Inode number 0 means a negative dentry.
         self._nothing.entry_timeout = TIMEOUT_S
         root = self._new(stat.S_IFDIR | 0o755, os.getuid(), os.getgid())
         self._add_directory(root, int(root.st_ino))
@@ -392,10 +393,10 @@ class NullFs(pyfuse3.Operations):
 
     @override
     async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
-        """Answer that no extended attribute is set.
+        """Reply that no extended attribute is set.
 
-        As with s3fs-meta, the kernel requests security.capability before every write. ENOSYS would
-        stop these requests.
+        The kernel requests security.capability before every write, as it does with s3fs-meta. A
+        reply ENOSYS would stop these requests.
         """
         raise FUSEError(pyfuse3.ENOATTR)
 

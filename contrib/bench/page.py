@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys with a number in at least one record, in their order."""
+        """Return the keys that have a number in at least one record, in their original order."""
         every = dict.fromkeys(key for record in self.records.values() for key in record)
         return [
             key for key in every if any(_is_number(each.get(key)) for each in self.records.values())
@@ -61,7 +61,7 @@ def groups(record: Mapping[str, Any], title: str = "") -> Iterator[Group]:
 
 
 def _is_record(value: object) -> bool:
-    """Return whether *value* is a record; a mapping with a median is a single value."""
+    """Return whether *value* is a record of results. A mapping with a median is a single value."""
     return isinstance(value, Mapping) and "median" not in value
 
 
@@ -88,7 +88,7 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG; the same records and *salt* always result in the same SVG."""
+    """Draw the records as SVG. Equal records and *salt* always give the same SVG."""
     # Import matplotlib by name, so that type checks pass without it.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")
@@ -97,7 +97,7 @@ def picture(group: Group, salt: str) -> str:
         size = (11, lines * (0.7 + 0.22 * len(group.records)))
         figure = figures.Figure(figsize=size, layout="constrained")
         plots = [*figure.subplots(lines, PLOTS_WIDE, squeeze=False, sharey=True).flat]
-        plots[0].invert_yaxis()  # inverts all plots, because they share the y axis
+        plots[0].invert_yaxis()  # This call inverts all plots, because they share the y axis.
         for key, axes in zip(group.keys, plots, strict=False):
             found = {name: _median(record.get(key)) for name, record in group.records.items()}
             drawn = axes.barh([*found], [value or 0 for value in found.values()])

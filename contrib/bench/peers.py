@@ -27,12 +27,12 @@ TURN_FILES: Final = 500
 CLIENTS: Final = (1, 4)
 SMALL: Final = bytes(range(256)) * 16  # 4 KiB
 PEER_TIMES_MIN: Final = 3.0
-SMALL_TO_EMPTY_MIN: Final = 0.5  # minimum creation rate of small files, relative to empty files
-SMALL_CPU_US_MAX: Final = 300.0  # maximum CPU time of the daemon for creating a file of 4 KiB
+SMALL_TO_EMPTY_MIN: Final = 0.5  # Minimum creation rate of small files, relative to empty files.
+SMALL_CPU_US_MAX: Final = 300.0  # Maximum CPU time of the daemon for creating a file of 4 KiB.
 OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
 OVER_FILES: Final = f"{CEILING} over files"
 FIRST_WRITE: Final = "write 5 bytes into an empty file"
-FIRST_WRITE_RATIO_MIN: Final = 0.7  # minimum speed relative to OVER_FILES
+FIRST_WRITE_RATIO_MIN: Final = 0.7  # Minimum speed relative to OVER_FILES.
 # Minimum speed with one client, relative to a no-op filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
     "create": 0.8, "create and write 4 KiB": 0.7, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
@@ -64,7 +64,7 @@ class Phase(NamedTuple):
 
     name: str
     one: Callable[[str], object]
-    cold: bool = False  # True to drop the kernel's dentries before the operation
+    cold: bool = False  # True to drop the kernel's dentries before the operation.
 
 
 PHASES: Final = (
@@ -81,7 +81,7 @@ PHASES: Final = (
 
 
 def _turn_s(number: int, paths: Sequence[str]) -> float:
-    """Perform a phase's operation on each path in a worker process; return the seconds."""
+    """Perform the operation of a phase on each path in a worker process; return the seconds."""
     one = PHASES[number].one
     start = time.perf_counter()
     for path in paths:
@@ -111,7 +111,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Return targets relative to the do-nothing filesystem (one client) and to JuiceFS (all)."""
+    """Return targets relative to the do-nothing filesystem with one client, and to JuiceFS."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(

@@ -76,11 +76,11 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
     },
     "journal_modes": {"files": Sizes(20_000, 10_000, 2000), "rounds": Sizes(2, 2, 1)},
     "database_pragmas": {"updates": Sizes(100, 100, 20), "rounds": Sizes(3, 3, 1)},
-    "delete_many": {  # N of 10^N files: minimum, maximum, maximum for other programs
+    "delete_many": {  # The exponents N of 10^N files: minimum, maximum, maximum for other programs.
         "delete_power_min": Sizes(5, 5, 5), "delete_power": Sizes(6, 6, 5),
         "one_by_one_power": Sizes(5, 5, 5), "peer_files": Sizes(100_000, 10_000, 10_000),
     },
-    "scale": {"scale_power": Sizes(7, 7, 5)},  # filesystems of 10^N, 10^(N-1) and 10^(N-2) files
+    "scale": {"scale_power": Sizes(7, 7, 5)},  # Filesystems of 10^N, 10^(N-1) and 10^(N-2) files.
     "extremes": {"names": Sizes(1_000_000, 200_000, 100_000), "tib": Sizes(100, 20, 1)},
     "collect": {"watched_s": Sizes(10, 10, 2)},
     "codec": {"corpus_mib": Sizes(24, 24, 2)},

@@ -5,7 +5,7 @@ preparation is not measured. A server runs on the directory as the user ``postgr
 runs ``pgbench -c 4`` with its default transactions on each filesystem; the order changes from turn
 to turn. A server runs only while its filesystem is measured. All settings of PostgreSQL have their
 defaults: each commit waits for an fdatasync of the write-ahead log. The server listens only on a
-socket in a directory of its own. A ratio is the median of the ratios within a turn.
+Unix socket in a separate directory. A ratio is the median of the ratios within a turn.
 """
 
 import contextlib
@@ -120,10 +120,10 @@ class Database:
 
     @contextlib.contextmanager
     def served(self) -> Iterator[str]:
-        """Run the server for the duration of a context; yield the directory of its socket.
+        """Run the server until the context ends; yield the directory of its socket.
 
-        The path of a socket has at most 107 bytes. So its directory is not below the scratch
-        directory, whose path may be long.
+        The path of a socket has at most 107 bytes. The scratch directory may have a long path, so
+        the socket is in another directory.
         """
         with contextlib.ExitStack() as stack:
             socket = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-postgres-"))
@@ -152,7 +152,7 @@ class Database:
 
 
 def _as_user() -> dict[str, Any]:
-    """Return the arguments that run a program as the user of the server."""
+    """Return the command that runs a program as the user of the server."""
     account = pwd.getpwnam(USER)
     inherited = {"PATH": os.environ.get("PATH", os.defpath)}
     return {
@@ -176,7 +176,7 @@ def _output(words: Sequence[str | Path], **options: Any) -> str:
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
-    """Stop the server with SIGINT; after timeouts use SIGQUIT, then SIGKILL."""
+    """Stop the server with SIGINT, after a timeout with SIGQUIT, and finally with SIGKILL."""
     for end in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         server.send_signal(end)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -190,7 +190,8 @@ def parsed_tps(text: str) -> float:
     Raises:
         SubjectError: the output contains no rate.
     """
-    found = _TPS.findall(text)  # pgbench before 14 prints two rates, the last without connecting
+    # pgbench before version 14 prints two rates; the last rate excludes the time to connect.
+    found = _TPS.findall(text)
     if not found:
         raise SubjectError(f"pgbench printed no rate: {text!r}")
     return float(found[-1])
@@ -199,20 +200,20 @@ def parsed_tps(text: str) -> float:
 def measured(
     databases: Sequence[Database], scale: int, seconds: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Make the databases; return the transactions per second of each turn."""
+    """Make the databases and measure them; return the transactions per second of each turn."""
     for database in databases:
         database.make(scale)
     taken: dict[str, list[float]] = {database.name: [] for database in databases}
     for number in range(rounds):
         for database in samples.rotated(databases, number):
             database.subject.settle()
-            os.sync()  # flush data of other databases before the measured turn
+            os.sync()  # Flush the other databases' data before the measured turn.
             taken[database.name].append(database.transactions_per_s(seconds))
     return taken
 
 
 def _figures(taken: dict[str, list[float]]) -> dict[str, Any]:
-    """Return rates, ratios and the target."""
+    """Compute the rates, the ratios and the target."""
     turns = {
         name: [own / other for own, other in zip(values, taken[CEILING], strict=True)]
         for name, values in taken.items()

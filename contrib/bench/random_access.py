@@ -56,7 +56,7 @@ def run(scratch: Path, *, random_mib: int, operations: int, rounds: int) -> dict
 
 
 def _rate(subject: Subject, kind: str, operations: int, seed: int) -> float:
-    """Run fio; return the operations per second, including the sync before the last write."""
+    """Run fio; return operations per second. The time includes a sync after the last write."""
     path = subject.mountpoint / "file"
     sequential.forget_pages(path)
     subject.settle()

@@ -1,8 +1,7 @@
-"""The age of changes that are not in the bucket, while many small files are unpacked.
+"""The age of changes that are not in the bucket, while tar unpacks many small files.
 
-While tar unpacks an archive on the mount, the benchmark runs ``status`` several times a second.
-``status`` reports the age of the oldest change that is not in the bucket. The results are compared
-with the option ``sync_interval``.
+Several times a second the benchmark runs ``status``, which reports the age of the oldest change
+that is not in the bucket. The results are compared with the option ``sync_interval``.
 """
 
 import json
@@ -16,11 +15,12 @@ from contrib.bench.subjects import S3fsSubject, call
 
 PAUSE_S: Final = 0.25
 INTERVAL_S: Final = 5.0
-RATIO_MAX: Final = 2.0  # maximum ratio of 99th-percentile data age to sync interval
+# Maximum ratio of the 99th percentile of the age of changes to the sync interval.
+RATIO_MAX: Final = 2.0
 
 
 def run(scratch: Path, *, untar: int) -> dict[str, object]:
-    """Unpack *untar* small files and sample the age of the oldest change that is not shipped."""
+    """Unpack *untar* small files; meanwhile sample the age of the oldest unshipped change."""
     archive = fill.archive(scratch, untar)
     subject = S3fsSubject(
         "s3fs-meta", scratch / "subject", options={"sync_interval": f"{INTERVAL_S:g}"}

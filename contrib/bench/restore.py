@@ -1,8 +1,8 @@
 """The time of a restore until the first ``ls``, from an image and many changelogs.
 
-Restores with level objects and restores without them alternate, on a host without local state. The
-bucket is a directory, so that no result includes network time. On a network each object costs a
-round trip, so the benchmark also counts the objects.
+Restores with level objects (merged changelogs) and restores without them alternate, on a host
+without local state. The bucket is a directory, so that no result includes network time. On a
+network each object costs a round trip, so the benchmark also counts the objects.
 """
 
 import shutil
@@ -56,7 +56,10 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
 
 
 async def _work(writer: S3fsSubject, txgs: int) -> None:
-    """Ship *txgs* changelogs of new files and their levels; if *txgs* is 0, make an image."""
+    """Ship *txgs* changelogs of new files, and merge them into levels.
+
+    Make an image if *txgs* is 0.
+    """
     clock = SystemClock()
     async with local_bucket.session_of(writer, clock) as session:
         if not txgs:
@@ -73,7 +76,7 @@ async def _work(writer: S3fsSubject, txgs: int) -> None:
 
 
 async def _objects(bucket: Path, by_levels: bool) -> int:
-    """Return the number of objects that a restore reads after the newest image."""
+    """Return the number of objects that a restore reads in addition to the newest image."""
     async with local_bucket.opened(bucket) as store:
         images = [info.key async for info in store.list("image/") if info.key.endswith("/manifest")]
         start = max(int(key.split("/")[1].split("-")[0]) for key in images)

@@ -2,9 +2,9 @@
 
 *Plain* is the speed of boto3 without a filesystem. boto3 reads ranges of an object as large as the
 file, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
-separate results. *Sequential* is the time from the first read to the last, without the mount.
-*Random* is the time of reads of 4 KiB at random offsets, one after another. Each measurement has a
-new mount without local state, and the filesystems alternate.
+separate results. *Sequential* is the time from the first read to the last read, excluding the
+mount. *Random* is the time of reads of 4 KiB at random offsets, one at a time. Each measurement has
+a new mount without local state, and the filesystems alternate.
 """
 
 import os
@@ -32,7 +32,7 @@ PLAIN_BUCKET: Final = "plain"
 
 
 class Plain:
-    """Range reads of one object with boto3, without a filesystem."""
+    """Read ranges of one object with boto3, without a filesystem."""
 
     def __init__(self, store: FarStore, size_bytes: int) -> None:
         self.endpoint: FarEndpoint = store.endpoint()

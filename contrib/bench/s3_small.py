@@ -16,7 +16,7 @@ from contrib.bench.far_subjects import FarS3fsSubject, FarSubject
 from contrib.bench.fill import Archive
 from contrib.bench.names import JUICEFS, OURS
 
-PUTS_MAX: Final = 100  # maximum number of PUT requests for 10,000 files with metadata
+PUTS_MAX: Final = 100  # Maximum number of PUT requests for 10,000 files with metadata.
 GETS_MAX: Final = 60
 _WRITES: Final = ("PUT", "POST")
 
@@ -51,7 +51,7 @@ def run(scratch: Path, *, untar: int, peer_files: int, delay_ms: float) -> dict[
 
 
 def _measure(subject: FarSubject, archive: Archive) -> dict[str, Any]:
-    """Unpack, unmount, mount and read; return milliseconds per file and requests of each step."""
+    """Unpack, unmount, mount and read; return each step's milliseconds per file and requests."""
     traffic = subject.endpoint.traffic
     subject.make()
     with subject:
@@ -83,7 +83,7 @@ def _measure(subject: FarSubject, archive: Archive) -> dict[str, Any]:
 
 
 def _read(root: Path, archive: Archive) -> None:
-    """Read all files in the order of writing."""
+    """Read all files in the order in which they were written."""
     for number in range(archive.files):
         data = (root / archive.name(number)).read_bytes()
         assert len(data) == fill.FILE_BYTES, f"file {number} has {len(data)} bytes"

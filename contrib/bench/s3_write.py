@@ -55,7 +55,7 @@ class Plain:
         seconds = time.perf_counter() - start
         assert total == size_bytes, f"uploaded {total} of {size_bytes} bytes"
         for path in self._objects.iterdir():
-            if path.is_file():  # skip directories, which contain the server's own files
+            if path.is_file():  # Skip directories, which contain the server's own files.
                 path.unlink()
         return seconds
 
@@ -123,7 +123,7 @@ def _settle_disk(source: Path) -> None:
 def _upload(root: Path, store: FarStore, source: Path) -> dict[str, float]:
     """Copy a file into a new filesystem; return the results of its upload."""
     subject = FarS3fsSubject(root, store)
-    subject.make(())  # without --plain, the filesystem is encrypted
+    subject.make(())  # Without --plain, the filesystem is encrypted.
     with subject:
         subject.rest()
         before, before_s = subject.endpoint.traffic(), subject.cpu_s()

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return *items* in rotation, so that each turn begins with a different item."""
+    """Return all rotations of *items* in turn, so that each turn begins with a different item."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
@@ -38,12 +38,12 @@ def latencies(taken: Sequence[float]) -> dict[str, float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Call *work* and return how many seconds it took."""
+    """Call *work*; return its duration in seconds."""
     began_s = time.perf_counter()
     work()
     return time.perf_counter() - began_s
 
 
 def ratio(ceiling_s: Sequence[float], subject_s: Sequence[float]) -> float:
-    """Return the subject's speed relative to the ceiling; 0.5 means half as fast."""
+    """Return the speed of the subject relative to the ceiling; 0.5 means half as fast."""
     return statistics.median(ceiling_s) / statistics.median(subject_s)

@@ -4,8 +4,8 @@ For each size, the benchmark inserts rows of empty files into the database, 1,00
 directory. It mounts the filesystem and measures: *image*, *restore* (a mount without local state),
 *create* (20,000 files), *find cold* (with dropped kernel caches), *find warm*, *clone* of all
 files, *rm* of the clone up to its last inode, and *fsck*. Names have 16 bytes. The time of *create*
-is divided by the number of created files, and any other time by the number of all files. From the
-time of a command, the time of a command without effect is subtracted; from the time of a restore,
+is divided by the number of created files, and any other time by the number of all files. The time
+of a command is reduced by the time of a command without effect. The time of a restore is reduced by
 the time of a mount with local state. The growth targets compare CPU times of the daemon or of fsck.
 SQLite has its default page cache, so a large database is read through the page cache of the kernel.
 """
@@ -31,11 +31,11 @@ CREATED: Final = 20_000
 IDLE_COMMANDS: Final = 3
 BYTES_PER_FILE_MAX: Final = 110
 MEMORY_GROWTH_MAX: Final = 0.1
-ANSWER_S_MAX: Final = 1.0  # maximum time of a mount with local state, until the first answer
-RESTORED_S_MAX: Final = 60.0  # maximum time of a mount without local state
+ANSWER_S_MAX: Final = 1.0  # Maximum time of a mount with local state, until the first reply.
+RESTORED_S_MAX: Final = 60.0  # Maximum time of a mount without local state.
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
-GROWTH_SLACK: Final = 1.25  # tolerated difference between two runs of equal size
+GROWTH_SLACK: Final = 1.25  # Tolerated difference between two runs of equal size.
 STEPS: Final = (
     "image",
     "restore",
@@ -51,12 +51,12 @@ Row = dict[str, float]
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """Return *largest*, its tenth and its hundredth in ascending order, without small sizes."""
+    """Return *largest*, a tenth and a hundredth of it in ascending order, without small sizes."""
     return [size for size in (largest // 100, largest // 10, largest) if size >= FILES_MIN]
 
 
 def run(scratch: Path, *, scale_power: int, sizes: Sequence[int] | None) -> dict[str, Any]:
-    """Measure one filesystem per size; print the row of each size as soon as it is complete."""
+    """Measure a filesystem of each size; print each result row as soon as it is complete."""
     rows: dict[str, Row] = {}
     for size in sizes or sizes_up_to(10**scale_power):
         place = scratch / str(size)
@@ -91,7 +91,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Run fsck, which must report no damage; compare the time with the time of counting rows."""
+    """Run fsck, which must report no damage; compare its time with the time to count rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     found = measured_command.run(*command)
     row["fsck"] = (found.seconds - row["idle s"]) * 1e6 / row["files"]
@@ -101,7 +101,7 @@ def _fsck(subject: S3fsSubject, row: Row) -> None:
 
 
 def _count_s(database: Path) -> float:
-    """Return the seconds of counting inodes joined with dentries when all pages are cached."""
+    """Return the seconds of a query that counts inodes joined with dentries in cached pages."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         connection.execute(COUNT).fetchone()
         return samples.seconds(lambda: connection.execute(COUNT).fetchone())
@@ -120,7 +120,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image that contains the files, so that the image uploads all its pieces."""
+    """Make the first image with the files, so that all pieces of this image are uploaded."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", subject.words("flush", "--image"))
@@ -161,7 +161,7 @@ def _find(root: Path) -> None:
 
 
 def _gather(root: Path) -> None:
-    """Move the inserted files into the directory ``tree``, so that one command clones all."""
+    """Move the inserted files into the directory ``tree``, so that one clone copies them all."""
     (root / "tree").mkdir()
     for path in root.iterdir():
         if path.name.startswith("directory-"):

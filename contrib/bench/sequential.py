@@ -2,9 +2,9 @@
 
 s3fs-meta and the do-nothing filesystem are compared. Every MiB of the file is different and
 incompressible, so that nothing is deduplicated. The kernel's pages of the file are dropped before
-the read. The pages of the local cache stay, because the benchmark does not measure the disk. A
-write ends with close, which sends all dirty pages to the daemon. fsync waits for the disk, so it is
-timed separately. s3fs-meta uploads the data before the read.
+the read. The pages of the local cache are not dropped, because the benchmark does not measure the
+disk. A write ends with close, which sends all dirty pages to the daemon. fsync waits for the disk,
+so it is timed separately. s3fs-meta uploads the data before the read.
 """
 
 import os
@@ -70,7 +70,7 @@ def write_file(path: Path, size_bytes: int) -> None:
 
 
 def read_file(path: Path, size_bytes: int) -> None:
-    """Read the complete file; check that each MiB begins with its number."""
+    """Read the file to its end; check that each MiB begins with its number."""
     buffer = bytearray(PIECE_BYTES)
     total = 0
     with path.open("rb", buffering=0) as file:

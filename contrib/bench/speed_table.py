@@ -15,8 +15,8 @@ DIGITS: Final = 2
 def table(workloads: Mapping[str, Any]) -> str:
     """Return the median seconds of the steps as a Markdown table.
 
-    A step that S3QL did not complete has a dash in its column; a step that another filesystem did
-    not complete is not in the table.
+    A dash marks a step that S3QL did not complete. A step that another filesystem did not complete
+    is omitted.
     """
     lines = [_row("seconds", COLUMNS), _row("---", ["---:"] * len(COLUMNS))]
     for step, subjects in workloads["seconds"].items():

@@ -16,11 +16,11 @@ from contrib.bench.subjects import S3fsSubject, begin
 
 PAUSE_S: Final = 0.0005
 NAME_BYTES: Final = 128
-BYTES_PER_FILE: Final = 210  # approximate database size per file with a 128-byte name
+BYTES_PER_FILE: Final = 210  # Approximate database size per file with a 128-byte name.
 
 
 def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
-    """Probe a mount while the image of a database of *database_mb* MB is made, and while idle."""
+    """Measure reply times while an image of a *database_mb* MB database is made, and while idle."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     files = database_mb * 1_000_000 // BYTES_PER_FILE
     fill.make_filled(subject, files=files, per_directory=1000, name_bytes=NAME_BYTES)

@@ -1,6 +1,7 @@
 """The filesystems under test, which are mounted in the foreground and always unmounted.
 
-Owns: the daemons that this module starts, and their mountpoints. Only these daemons get signals.
+Owns: the daemons that this module starts, and their mountpoints. The module sends signals only to
+these daemons.
 """
 
 import os
@@ -19,10 +20,10 @@ from contrib.bench import machine, memory
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 
 MOUNT_S_MAX: Final = 120.0
-UNMOUNT_S_MAX: Final = 900.0  # maximum time of an unmount that uploads dirty data
+UNMOUNT_S_MAX: Final = 900.0  # Maximum time of an unmount that uploads dirty data.
 TERMINATE_S_MAX: Final = 60.0
 COMMAND_S_MAX: Final = 3600.0
-UNNOTICED_S_MAX: Final = 10.0  # maximum time from the unmount until the daemon exits
+UNNOTICED_S_MAX: Final = 10.0  # Maximum time from the unmount until the daemon exits.
 BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
@@ -36,7 +37,7 @@ class SubjectError(Exception):
 
 
 def program() -> list[str]:
-    """Return the command of s3fs-meta: $S3FS_META, the script next to the interpreter, or PATH."""
+    """Find the command of s3fs-meta: $S3FS_META, the script next to the interpreter, or PATH."""
     if "S3FS_META" in os.environ:
         return os.environ["S3FS_META"].split()
     beside = Path(sys.executable).parent / "s3fs-meta"
@@ -71,7 +72,7 @@ def call(*command: str | Path) -> str:
 
 
 def call_s(*command: str | Path) -> float:
-    """Run a program to completion and return how many seconds it took."""
+    """Run a program to completion; return its duration in seconds."""
     began_s = time.perf_counter()
     call(*command)
     return time.perf_counter() - began_s
@@ -104,12 +105,12 @@ class Subject:
 
     @property
     def pid(self) -> int | None:
-        """Return the PID of the daemon; None without a daemon."""
+        """Return the PID of the daemon; None for a filesystem without a daemon."""
         return None
 
     @property
     def alive(self) -> bool:
-        """Return whether the daemon still runs; always true without a daemon."""
+        """Return whether the daemon still runs; always true for a filesystem without a daemon."""
         return True
 
     def settle(self) -> None:
@@ -117,7 +118,7 @@ class Subject:
         self.rest()
 
     def rest(self) -> None:
-        """Wait until the daemon is idle; do nothing without a daemon."""
+        """Wait until the daemon is idle; do nothing for a filesystem without a daemon."""
         if self.pid is not None:
             machine.settle(self.pid)
 
@@ -131,7 +132,7 @@ class Subject:
         return machine.memory_bytes(self.pid)
 
     def peak_pss_bytes(self) -> int:
-        """Return the largest PSS of the daemon since the last call; 0 if it is not sampled."""
+        """Return the largest PSS of the daemon since the last call, or 0 if it is not sampled."""
         sampler = memory.sampler()
         return sampler.peak_bytes(self.pid) if sampler and self.pid else 0
 
@@ -142,7 +143,7 @@ class Subject:
         """Unmount the filesystem; a second call does nothing."""
 
     def abandon(self) -> None:
-        """Unmount a filesystem that does not respond, so that pending requests fail."""
+        """Unmount a filesystem that does not respond, and make its pending requests fail."""
 
     def __enter__(self) -> "Subject":
         self.start()
@@ -164,7 +165,7 @@ class PlainDirectory(Subject):
 class DaemonSubject(Subject):
     """A FUSE filesystem whose daemon runs in the foreground."""
 
-    memory_counts = False  # True if the memory target applies to the filesystem
+    memory_counts = False  # True if the memory target applies to the filesystem.
 
     def __init__(self, name: str, root: Path) -> None:
         super().__init__(name, root)
@@ -221,7 +222,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount, and wait until the daemon exits; after timeouts send SIGTERM, then SIGKILL."""
+        """Unmount and wait until the daemon exits; after timeouts send SIGTERM, then SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -229,7 +230,7 @@ class DaemonSubject(Subject):
         _unmount(process, self.mountpoint)
         if not _ended(process, UNNOTICED_S_MAX) and connection and connection.exists():
             _abort(connection)
-            process.terminate()  # S3QL does not notice an aborted connection
+            process.terminate()  # S3QL does not notice an aborted connection.
         if not _ended(process, UNMOUNT_S_MAX):
             process.terminate()
             if not _ended(process, TERMINATE_S_MAX):
@@ -251,7 +252,7 @@ class DaemonSubject(Subject):
 
     @override
     def abandon(self) -> None:
-        """Abort the FUSE connection, so that pending requests fail; kill the daemon and unmount."""
+        """Abort the FUSE connection so that pending requests fail; kill the daemon, and unmount."""
         _abort(self._connection())
         self.kill()
 
@@ -276,7 +277,7 @@ class NullSubject(DaemonSubject):
     ) -> None:
         super().__init__(name, root)
         self._data = root / "data" if plain_files else None
-        self._scheduled = scheduled  # True to use the request loop of pyfuse3
+        self._scheduled = scheduled  # True to use the request loop of pyfuse3.
 
     @override
     def command(self) -> list[str]:
@@ -291,7 +292,7 @@ class NullSubject(DaemonSubject):
 
     @override
     def start(self) -> None:
-        """Mount, and set the kernel's read-ahead to the value of s3fs-meta."""
+        """Mount; set the kernel's read-ahead to the value that s3fs-meta uses."""
         super().start()
         device = self.mountpoint.stat().st_dev
         tunable = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
@@ -310,7 +311,7 @@ class S3fsSubject(DaemonSubject):
         options: Mapping[str, str] | None = None,
         beside: "S3fsSubject | None" = None,
     ) -> None:
-        """Prepare a mount on a new bucket, or on the bucket of another mount, *beside*."""
+        """Prepare a mount on a new bucket, or on the bucket of the mount *beside*."""
         super().__init__(name, root)
         self.options = dict(options or {})
         self.memory_counts = not MEMORY_OPTIONS & self.options.keys()
@@ -324,7 +325,7 @@ class S3fsSubject(DaemonSubject):
         return f"local://{self.bucket}"
 
     def make(self, arguments: Sequence[str] = ("--plain",)) -> None:
-        """Run ``s3fs-meta mkfs`` with *arguments*; the default is no encryption."""
+        """Run ``s3fs-meta mkfs`` with *arguments*. The filesystem is unencrypted by default."""
         self.memory_counts = self.memory_counts and "--block-size" not in arguments
         self.bucket.mkdir(exist_ok=True)
         run(["mkfs", self.url, "--cachedir", str(self.state), *arguments])
@@ -347,7 +348,7 @@ class S3fsSubject(DaemonSubject):
         super().settle()
 
     def words(self, command: str, *options: str, paths: Sequence[Path] = ()) -> list[str]:
-        """Return the arguments that run an s3fs-meta command on the mountpoint, or on *paths*."""
+        """Return the command line of an s3fs-meta command on the mountpoint or on *paths*."""
         places = map(str, paths or [self.mountpoint])
         return [*program(), command, *options, *places, "--cachedir", str(self.state)]
 
@@ -355,7 +356,9 @@ class S3fsSubject(DaemonSubject):
         """Return the path of the metadata database in the state directory."""
         found = sorted(self.state.rglob("*.db"))
         if len(found) != 1:
-            raise SubjectError(f"expected one database below {self.state}, found {found}")
+            raise SubjectError(
+                f"expected exactly one metadata database below {self.state}, found {found}"
+            )
         return found[0]
 
 

@@ -2,13 +2,14 @@
 
 A copy of the past is made from a point in time that is already restored and has no later changes.
 
-The time of a copy is the wall time minus the time of a command that does nothing. The command of a
-removal has two results: the wall time with the start of a Python interpreter, and without. A
-removal in the background is timed from the end of the command until statfs(2) no longer counts any
-inode of the tree. The database's page cache contains all pages. Before a measurement the kernel
-forgets the tree, so that no forget requests disturb the measurement. In *busy* a process calls
-statfs(2) without a pause, and the latencies of these calls are measured. Each call is a request to
-the daemon, so the copy or removal gets half of the event loop's time.
+The time of a copy is the wall time minus the time of a command that does nothing. The removal
+command has two results: the wall time including the start of a Python interpreter, and the wall
+time excluding this start. A removal in the background is timed from the end of the command until
+statfs(2) no longer counts any inode of the tree. The database's page cache contains all pages.
+Before a measurement the kernel forgets the tree, so that no forget requests disturb the
+measurement. In *busy*, a process calls statfs(2) repeatedly without a pause, and the latencies of
+these calls are measured. Each call is a request to the daemon, so the copy or removal gets half of
+the event loop's time.
 """
 
 import os
@@ -24,8 +25,8 @@ from contrib.bench.subjects import S3fsSubject, begin, call, call_s
 
 PER_DIRECTORY: Final = 100
 NAME_BYTES: Final = 16
-SMALL_ENTRIES: Final = 20_000  # number of entries in the tree for cp -al and rm -rf
-CACHE_BYTES_PER_ENTRY: Final = 300  # total size of an inode row and a dentry row
+SMALL_ENTRIES: Final = 20_000  # Number of entries in the tree for cp -al and rm -rf.
+CACHE_BYTES_PER_ENTRY: Final = 300  # Total size of an inode row and a dentry row.
 POLL_S: Final = 0.05
 IDLE_COMMANDS: Final = 5
 REMOVED_PER_S_MIN: Final = 300_000
@@ -101,14 +102,14 @@ def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
 
 
 def _clone_past(subject: S3fsSubject, files: int, idle_s: float) -> Figures:
-    """Clone the tree from a restored point in time without later changes."""
+    """Clone the tree at a restored point in time that has no later changes."""
     call(*subject.words("flush", paths=[subject.mountpoint]))
     os.stat(subject.mountpoint / ".snapshots" / "newest")
     return _clone(subject, "past", files, idle_s, "--at=newest")
 
 
 def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options: str) -> Figures:
-    """Clone the tree as *name*; return rates, and latencies of statvfs during the clone."""
+    """Clone the tree to *name*; return the rates, and the latencies of statvfs during the clone."""
     assert subject.pid is not None, "the filesystem is not mounted"
     subject.rest()
     began_cpu_s = machine.loop_cpu_s(subject.pid)
@@ -129,7 +130,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options:
 
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
-    """Remove the tree *name* and wait for its last inode; return times, rates and latencies."""
+    """Remove the tree *name* up to its last inode; return the times, rates and latencies."""
     assert subject.pid is not None, "the filesystem is not mounted"
     subject.rest()
     root = subject.mountpoint

@@ -33,7 +33,7 @@ def run(scratch: Path, *, read_mib: int, rounds: int, delay_ms: float) -> dict[s
     os.environ["S3FS_META_PASSPHRASE"] = PASSPHRASE
     with far_store.running(scratch, delay_ms) as store:
         subject = FarS3fsSubject(scratch / "ours", store, {"sync_interval": "3600"})
-        subject.make(())  # without --plain, the filesystem is encrypted
+        subject.make(())  # Without --plain, the filesystem is encrypted.
         with subject, NullSubject("do-nothing", scratch / "null") as null:
             for each in (subject, null):
                 _make_files(each)
@@ -82,7 +82,7 @@ def _p99(taken: Sequence[float]) -> float:
 
 
 def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[str, list[float]]:
-    """Call stat on uncached files until *going_on* returns false; return the calls' seconds."""
+    """Call stat on uncached files until *going_on* returns false; return each call's seconds."""
     taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     number = FILES
     while going_on():
@@ -102,7 +102,7 @@ def _probe(subjects: Sequence[Subject], going_on: Callable[[], bool]) -> dict[st
 
 
 def write_file(path: Path, size_bytes: int) -> None:
-    """Write a file of different blocks that compress to about half their size."""
+    """Write a file of blocks that differ from each other and compress to about half their size."""
     pool = bytearray(os.urandom(POOL_BYTES // 2).hex().encode())
     with path.open("wb", buffering=0) as file:
         for at in range(0, size_bytes, MIB):

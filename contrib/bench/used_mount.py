@@ -1,8 +1,9 @@
 """Work on directory trees on a used mount, compared with a new mount and with other filesystems.
 
 The used mount has *cached* files of 4 KiB in its cache and in the bucket, and *txgs* transaction
-groups of a simulated week in its history. The benchmark runs the steps of ``workloads`` that unpack,
-search, copy and remove a tree of *files* files. The steps alternate between all filesystems.
+groups of a simulated week in its history. The benchmark runs the steps of ``workloads`` that
+unpack, search, copy and remove a tree of *files* files. The steps alternate between all
+filesystems.
 """
 
 import shutil
@@ -59,13 +60,13 @@ def _make_history(used: S3fsSubject, txgs: int) -> None:
         writer = S3fsSubject(USED, Path(folder))
         writer.make()
         with writer:
-            pass  # the first mount creates the database
+            pass  # The first mount creates the database.
         trio.run(history.ship_txgs, writer, txgs)
         shutil.copytree(writer.bucket, used.bucket)
 
 
 def _targets(ratios: dict[str, dict[str, float]]) -> list[targets.Target]:
-    """Return the targets for the new and the used mount for each step."""
+    """For each step, return the targets for the new and the used mount."""
     wanted = []
     for step, row in ratios.items():
         for mount in (OURS, USED):

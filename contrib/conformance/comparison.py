@@ -1,8 +1,8 @@
 """Random system calls on the tested filesystem and on ext4: all results must be equal.
 
-A process of the same user makes each call in both filesystems. After each call, this module
-compares the results, all names and attributes, and which times the call changed. After some calls
-it compares the content of all files. A case is one seed, and ends at the first difference.
+Each call is made on the two filesystems by processes of the same user. After each call, this module
+compares the results, all names and attributes, and the set of changed times. After some calls it
+also compares the content of all files. A case is one seed, and ends at the first difference.
 Differences that docs/design/semantics.md lists are not reported: see ``_is_left_out``,
 ``_is_known_time`` and ``random_calls.shown``.
 """
@@ -32,23 +32,23 @@ from contrib.conformance.random_calls import (
 SUITE: Final = "ext4"
 CALLS: Final = 2000
 DISK_BYTES: Final = 256 << 20
-_NAMES_MAX: Final = 60  # above this number of names, the tree is removed
+_NAMES_MAX: Final = 60  # If there are more names than this, the tree is removed.
 _CONTENT_EVERY: Final = 25
-_TICK_NS: Final = 20 * 10**6  # the kernel's clock for file times may be this late
+_TICK_NS: Final = 20 * 10**6  # The kernel's clock for file times may be late by this duration.
 _FAR_NS: Final = 3600 * 10**9
 _SHOWN_CALLS: Final = 40
 _TEXT_MAX: Final = 60
-_SIZE: Final = 4  # index in Entry.attributes
+_SIZE: Final = 4  # Index in Entry.attributes.
 _RESTRICTIONS: Final = {"nodev": os.ST_NODEV, "nosuid": os.ST_NOSUID}
 
 
 class Entry(NamedTuple):
-    """A name, and the attributes of its inode."""
+    """A name in a tree, and the attributes of its inode."""
 
     attributes: tuple[int, ...]
     xattrs: Mapping[str, bytes]
-    target: str  # target of a symbolic link
-    first: str  # path under which the same inode was found first
+    target: str  # Target of a symbolic link.
+    first: str  # The first path under which the same inode was found.
     ino: int
     mtime_ns: int
     ctime_ns: int
@@ -71,7 +71,7 @@ class Side:
         self.look()
 
     def look(self) -> Tree:
-        """Read the tree; return the tree of the last call."""
+        """Read the tree from the filesystem; return the tree as it was after the previous call."""
         before, self.tree = self.tree, dict(_walk(self.top))
         return before
 
@@ -84,7 +84,7 @@ class Side:
         }
 
     def clear(self) -> None:
-        """Remove all names."""
+        """Remove all names from the tree."""
         self.has_flags = False
         for user in range(len(USERS)):
             for slot in range(SLOTS):
@@ -100,7 +100,7 @@ class Side:
         self.look()
 
     def end(self) -> None:
-        """End the processes."""
+        """End the processes of all users."""
         for process in self.processes:
             process.end()
 
@@ -163,10 +163,9 @@ def _run(ours: Path, theirs: Path, name: str, seed: int) -> Case:
 
 
 def compare(theirs: Path, ours: Path, seed: int, calls: int = CALLS) -> str:
-    """Make random calls in two new directories; return a text about the first difference, or "".
+    """Make random calls in two new directories; describe the first difference, or return "".
 
-    Raises:
-        TimeoutError: a call did not return.
+    Raises: TimeoutError: a call did not return.
     """
     with contextlib.ExitStack() as stack:
         sides = Side(theirs), Side(ours)
@@ -211,9 +210,9 @@ def _short(value: object) -> str:
 
 
 def _is_left_out(call: Call, theirs: Side) -> bool:
-    """Return whether to skip a call because semantics.md says that its effects differ.
+    """Return whether to skip a call because semantics.md lists its effects as different.
 
-    If the flags of a file change, the kernel keeps the ctime, and open descriptors remain writable.
+    With FUSE, a change of a file's flags keeps the ctime, and open descriptors remain writable.
     """
     if call.name != "chattr":
         return False
@@ -229,7 +228,8 @@ def _difference(
     start_ns: int,
 ) -> str:
     theirs, ours = sides
-    # The kernel of a FUSE filesystem does not know the flags, so it finds other errors first.
+    # The kernel of a FUSE filesystem does not know the inode flags, so it reports other errors
+    # first.
     is_refused = results[0] is False or results[0] == "E:EPERM"
     if results[0] != results[1] and not (is_refused and theirs.has_flags):
         return f"result: ext4 {_short(results[0])}, here {_short(results[1])}"
@@ -245,7 +245,7 @@ def _difference(
         if entry[:4] != own[:4]:
             return f"{path!r}: ext4 {entry[:4]}, here {own[:4]}"
     if call.name == "rename" and call.arguments[4] & RENAME_WHITEOUT and results[0] is not None:
-        return ""  # ext4 adds the whiteout, fails, and removes the whiteout
+        return ""  # ext4 creates the whiteout, fails, and removes the whiteout again.
     return _different_times(call, sides, before, start_ns)
 
 
@@ -281,14 +281,14 @@ def _different_times(
 
 
 def _is_known_time(call: Call, kind: str, before: Entry | None, after: Entry) -> bool:
-    """Return whether semantics.md says that a call changes a time only on one of the filesystems."""
+    """Return whether semantics.md says that a call changes a time on one filesystem only."""
     if call.name == "truncate":
         return before is not None and before.attributes[_SIZE] == after.attributes[_SIZE]
     return kind == "ctime_ns" and call.name in ("setxattr", "fsetxattr", "removexattr", "chattr")
 
 
 def _changed(before: Entry | None, kind: str, value: int, start_ns: int) -> bool | None:
-    """Return whether a call changed a time; None if the clock is too coarse to know."""
+    """Return whether a call changed a time; return None if the clock is too coarse to decide."""
     if before is None or getattr(before, kind) != value:
         return True
     return None if value > start_ns - _TICK_NS else False

@@ -25,7 +25,7 @@ YES = "yes"
 
 
 def answer(operation: Operation, place: Path) -> str:
-    """Try one operation in a temporary directory; return its result as text."""
+    """Try one operation in a temporary directory; return its result as text for the table."""
     with tempfile.TemporaryDirectory(dir=place, prefix="probe-") as folder:
         try:
             operation.check(Path(folder))
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     given = parser.parse_args(words)
     if os.geteuid() != 0:
-        parser.error("some operations need root: run the probe with sudo")
+        parser.error("some probed operations need root; run probe.py with sudo")
     answers = [(each, [answer(each, place) for place in given.place]) for each in OPERATIONS]
     if given.json:
         rows = [

@@ -34,7 +34,7 @@ KEEP_SIZE, PUNCH_HOLE, COLLAPSE_RANGE, ZERO_RANGE, INSERT_RANGE = 1, 2, 8, 16, 3
 RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT = 1, 2, 4
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 STATX_BTIME: Final = 0x800
-STATX_BTIME_AT: Final = 80  # offset of the birth time in struct statx
+STATX_BTIME_AT: Final = 80  # Offset of the birth time in struct statx.
 STATX_BYTES: Final = 256
 HANDLE_BYTES: Final = 128
 IN_CREATE: Final = 0x100
@@ -45,14 +45,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Different(Exception):  # noqa: N818 - the name describes the result
-    """The effect of the operation differs from its manual page."""
+    """Error: the effect of the operation differs from its manual page."""
 
 
 class Operation(NamedTuple):
     """One operation, its manual page, and the function that tries it."""
 
     name: str
-    page: str  # name of the manual page for the operation
+    page: str  # Name of the manual page for the operation.
     check: Callable[[Path], None]
 
 
@@ -228,7 +228,7 @@ def _fifo(folder: Path) -> None:
 def _socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         here = os.open(folder, os.O_RDONLY)
-        place = f"/proc/self/fd/{here}/s"  # the path of a socket has at most 108 bytes
+        place = f"/proc/self/fd/{here}/s"  # The path of a socket has at most 108 bytes.
         server.bind(place)
         server.listen()
         client.connect(place)
@@ -499,7 +499,7 @@ def _privilege(folder: Path) -> None:
     path.chmod(0o4755)
     fd = os.open(path, os.O_WRONLY)
     child = os.fork()
-    if child == 0:  # the child drops privileges and uses a file that root opened
+    if child == 0:  # The child process drops its privileges and uses a file that root opened.
         status = 1
         try:
             os.setuid(USER_ID)

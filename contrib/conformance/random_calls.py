@@ -1,8 +1,9 @@
-"""Random system calls on names and attributes, and processes that make them as different users.
+"""Random system calls on names and attributes, and the processes of several users that make them.
 
-Owns: the choice of calls, and the processes. Does not know: which filesystems are compared.
-A process lives in a chroot(2), so that no symbolic link leads out of the tested directory. It has
-numbered *slots* for open files. A seed and the results of the earlier calls determine the next call.
+Owns: the choice of calls, and the processes. Does not know: which filesystems are compared. A
+process lives in a chroot(2), so that no symbolic link leads out of the tested directory. It has
+numbered *slots* for open files. A seed and the results of the earlier calls determine the next
+call.
 """
 
 import array
@@ -43,20 +44,20 @@ _HOUR_NS: Final = 3600 * 10**9
 class Call(NamedTuple):
     """A system call of one user: the name of a method of ``Caller``, and its arguments."""
 
-    user: int  # index in USERS
+    user: int  # Index in USERS.
     name: str
     arguments: tuple[Any, ...]
 
 
 class Caller:
-    """The system calls of one process. Each method returns what a program sees, or raises OSError."""
+    """The system calls of one process. Each method returns the call's result or raises OSError."""
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
 
     def _fd(self, slot: int) -> int:
         if slot not in self._slots:
-            raise OSError(errno.EBADF, "no file is open in this slot")
+            raise OSError(errno.EBADF, "no file is open in this slot of the process")
         return self._slots[slot]
 
     def _at(self, at: int | None) -> int | None:
@@ -67,12 +68,12 @@ class Caller:
         self._slots[slot] = fd
 
     def close(self, slot: int) -> None:
-        """Close the file in a slot, if there is one."""
+        """Close the open file of a slot, if there is one."""
         if slot in self._slots:
             os.close(self._slots.pop(slot))
 
     def open(self, at: int | None, path: str, flags: int, mode: int, slot: int) -> None:
-        """Open a file into a slot."""
+        """Open a file and store its descriptor in a slot."""
         self._keep(slot, os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=self._at(at)))
 
     def mkdir(self, at: int | None, path: str, mode: int) -> None:
@@ -84,7 +85,7 @@ class Caller:
         os.rmdir(path, dir_fd=self._at(at))
 
     def unlink(self, at: int | None, path: str) -> None:
-        """Remove a name."""
+        """Remove a name of a file."""
         os.unlink(path, dir_fd=self._at(at))
 
     def mknod(self, at: int | None, path: str, mode: int, device: int) -> None:
@@ -100,12 +101,12 @@ class Caller:
         os.link(path, new, src_dir_fd=self._at(at), follow_symlinks=follow)
 
     def name(self, slot: int, path: str) -> None:
-        """Give an open file a name."""
+        """Give an open file a new name."""
         code = _libc.linkat(self._fd(slot), b"", _AT_FDCWD, path.encode(), _AT_EMPTY_PATH)
         _require(code)
 
     def rename(self, at: int | None, path: str, to: int | None, new: str, flags: int) -> None:
-        """Move a name."""
+        """Rename a file or directory."""
         one, two = self._at(at), self._at(to)
         code = _libc.renameat2(
             _AT_FDCWD if one is None else one, path.encode(),
@@ -114,7 +115,7 @@ class Caller:
         _require(code)
 
     def chmod(self, at: int | None, path: str, mode: int) -> None:
-        """Change a mode."""
+        """Change the mode of a file."""
         os.chmod(path, mode, dir_fd=self._at(at))
 
     def fchmod(self, slot: int, mode: int) -> None:
@@ -122,7 +123,7 @@ class Caller:
         os.fchmod(self._fd(slot), mode)
 
     def chown(self, at: int | None, path: str, uid: int, gid: int, follow: bool) -> None:
-        """Change an owner and a group."""
+        """Change the owner and group of a file."""
         os.chown(path, uid, gid, dir_fd=self._at(at), follow_symlinks=follow)
 
     def fchown(self, slot: int, uid: int, gid: int) -> None:
@@ -130,7 +131,7 @@ class Caller:
         os.fchown(self._fd(slot), uid, gid)
 
     def utime(self, at: int | None, path: str, times: Sequence[int] | None, follow: bool) -> None:
-        """Set both times in nanoseconds; None means now."""
+        """Set atime and mtime in nanoseconds; None means the current time."""
         folder = self._at(at)
         if times is None:
             os.utime(path, dir_fd=folder, follow_symlinks=follow)
@@ -154,15 +155,15 @@ class Caller:
         return os.pread(self._fd(slot), length, offset)
 
     def fallocate(self, slot: int, mode: int, offset: int, length: int) -> None:
-        """Allocate or remove a range."""
+        """Allocate or remove a byte range of a file."""
         _require(_libc.fallocate(self._fd(slot), mode, offset, length))
 
     def copy(self, slot: int, to: int, length: int, offset: int, at: int) -> int:
-        """Copy a range."""
+        """Copy a byte range of a file."""
         return os.copy_file_range(self._fd(slot), self._fd(to), length, offset, at)
 
     def setxattr(self, path: str, name: str, value: bytes, flags: int, follow: bool) -> None:
-        """Set an extended attribute."""
+        """Set an extended attribute of a file."""
         os.setxattr(path, name, value, flags, follow_symlinks=follow)
 
     def fsetxattr(self, slot: int, name: str, value: bytes, flags: int) -> None:
@@ -170,23 +171,23 @@ class Caller:
         os.setxattr(self._fd(slot), name, value, flags)
 
     def removexattr(self, path: str, name: str, follow: bool) -> None:
-        """Remove an extended attribute."""
+        """Remove an extended attribute of a file."""
         os.removexattr(path, name, follow_symlinks=follow)
 
     def getxattr(self, path: str, name: str, follow: bool) -> bytes:
-        """Return an extended attribute."""
+        """Return the value of an extended attribute."""
         return os.getxattr(path, name, follow_symlinks=follow)
 
     def listxattr(self, path: str, follow: bool) -> list[str]:
-        """Return the names of the extended attributes."""
+        """Return the names of all extended attributes of a file."""
         return sorted(os.listxattr(path, follow_symlinks=follow))
 
     def access(self, at: int | None, path: str, mode: int) -> bool:
-        """Return whether the user has the permissions."""
+        """Return whether the user has the given permissions for a file."""
         return os.access(path, mode, dir_fd=self._at(at), effective_ids=True)
 
     def stat(self, at: int | None, path: str, follow: bool) -> tuple[int, ...]:
-        """Return attributes that do not depend on the filesystem."""
+        """Return the attributes of a file that do not depend on the filesystem."""
         return shown(os.stat(path, dir_fd=self._at(at), follow_symlinks=follow))
 
     def readlink(self, at: int | None, path: str) -> str:
@@ -202,7 +203,7 @@ class Caller:
         return sorted(os.listdir(self._fd(slot)))
 
     def umask(self, mask: int) -> int:
-        """Set the umask."""
+        """Set the umask of the process."""
         return os.umask(mask)
 
     def chattr(self, path: str, flags: int) -> None:
@@ -217,7 +218,7 @@ class Caller:
             os.close(fd)
 
     def fsync(self, slot: int) -> None:
-        """Make an open file durable."""
+        """Call fsync or fdatasync on an open file."""
         os.fsync(self._fd(slot))
 
     def slots(self) -> dict[int, tuple[int, ...]]:
@@ -229,7 +230,7 @@ def shown(found: os.stat_result) -> tuple[int, ...]:
     """Return mode, link count, owner, group, size (except of directories) and device number."""
     size, mode = 0 if stat.S_ISDIR(found.st_mode) else found.st_size, found.st_mode
     if stat.S_ISREG(mode) and not mode & stat.S_IXGRP:
-        mode &= ~stat.S_ISGID  # semantics.md: FUSE does not clear this bit if the file changes
+        mode &= ~stat.S_ISGID  # semantics.md: FUSE does not clear this bit if the file changes.
     return (mode, found.st_nlink, found.st_uid, found.st_gid, size, found.st_rdev)
 
 
@@ -250,19 +251,18 @@ class Process:
         theirs.close()
 
     def call(self, call: Call) -> object:
-        """Make a call; return its result, or the name of an errno.
+        """Make a system call; return its result, or the name of an errno.
 
-        Raises:
-            TimeoutError: the call did not return.
+        Raises: TimeoutError: the call did not return.
         """
         self._connection.send((call.name, call.arguments))
         if not self._connection.poll(_REPLY_S_MAX):
-            raise TimeoutError(f"no result within {_REPLY_S_MAX:g} s: {call}")
+            raise TimeoutError(f"the system call had no result within {_REPLY_S_MAX:g} s: {call}")
         return self._connection.recv()
 
     def end(self) -> None:
-        """End the process."""
-        self._connection.send(None)  # processes of other users have copies of this connection
+        """End the process of this user."""
+        self._connection.send(None)  # Processes of other users have copies of this connection.
         self._connection.close()
         self._process.join(_REPLY_S_MAX)
 
@@ -289,11 +289,11 @@ def _serve(top: str, user: int, connection: Any) -> None:
 
 
 class Choice:
-    """Chooses the next call by random numbers."""
+    """A generator that chooses the next system call by random numbers."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self.paths: list[str] = []  # existing paths
+        self.paths: list[str] = []  # Existing paths.
         self.open_slots: list[set[int]] = [set() for _ in USERS]
         self._user = 0
         self._makers: list[tuple[int, Callable[[], tuple[str, tuple[Any, ...]]]]] = [
@@ -306,7 +306,7 @@ class Choice:
         ]  # fmt: skip
 
     def next(self) -> Call:
-        """Return the next call."""
+        """Return the next random system call."""
         weights, makers = zip(*self._makers, strict=True)
         (make,) = self._random.choices(makers, weights)
         self._user = 0 if make == self._chattr else self._random.choice((0, 0, 1, 1, 2))
@@ -314,7 +314,7 @@ class Choice:
         return Call(self._user, name, arguments)
 
     def note(self, call: Call, result: object) -> None:
-        """Learn from the result of a call which slots have an open file."""
+        """Learn from the result of a call which slots now have an open file."""
         if call.name == "open" and result is None:
             self.open_slots[call.user].add(call.arguments[4])
         elif call.name == "close":

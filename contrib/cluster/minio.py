@@ -23,7 +23,7 @@ POLL_S: Final = 0.1
 
 
 class ClusterError(Exception):
-    """The cluster did not start."""
+    """Error: the MinIO cluster did not start."""
 
 
 class Cluster:
@@ -38,7 +38,8 @@ class Cluster:
             **os.environ,
             "MINIO_ROOT_USER": access_key,
             "MINIO_ROOT_PASSWORD": secret_key,
-            "MINIO_CI_CD": "1",  # MinIO may use several drives on one disk
+            # MinIO refuses several drives on one disk unless this variable is set.
+            "MINIO_CI_CD": "1",
             "MINIO_BROWSER": "off",
         }
         self._host = _own_address()
@@ -54,7 +55,7 @@ class Cluster:
         return f"http://{self._host}:{self._ports[node]}"
 
     def start(self, node: int) -> None:
-        """Start a node; do not wait until it is ready."""
+        """Start a node without waiting until it is ready."""
         log = (self._folder / f"node-{node}.log").open("ab")
         with log:
             self.processes[node] = subprocess.Popen(
@@ -72,7 +73,7 @@ class Cluster:
             )
 
     def kill(self, node: int) -> None:
-        """Kill a node."""
+        """Kill a node of the cluster."""
         process = self.processes[node]
         self.processes[node] = None
         if process is not None:
@@ -147,11 +148,13 @@ def find_program() -> str | None:
 
 
 def _own_address() -> str:
-    """Return the loopback address; in a container, the machine's address, as MinIO requires."""
+    """Return the loopback address, or in a container the machine's address, as MinIO requires."""
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends no packet; RFC 5737 reserves the address
+        # connect() of a UDP socket sends no packet. RFC 5737 reserves this address for
+        # documentation.
+        probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
 
 

@@ -13,7 +13,7 @@ EXCLUDED_FILE: Final = Path(__file__).with_name("exclusions.ini")
 
 
 class Outcome(enum.Enum):
-    """The outcome of a case; its value is the text in the tables."""
+    """The outcome of a test case; its value is the text in the tables."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -26,12 +26,12 @@ BAD: Final = frozenset({Outcome.FAILED, Outcome.SURPRISE})
 
 
 class Case(NamedTuple):
-    """One case of one suite."""
+    """One test case of one suite."""
 
     suite: str
     name: str
     outcome: Outcome
-    detail: str = ""  # reason for a failure or a skip
+    detail: str = ""  # Reason for a failure or a skip.
     seconds: float = 0.0
 
 
@@ -44,12 +44,12 @@ def expected_failures(suite: str, path: Path = EXPECTED_FILE) -> Mapping[str, st
 
 
 def exclusions(suite: str, path: Path = EXCLUDED_FILE) -> Mapping[str, str]:
-    """Return the reasons why cases are excluded, by patterns of case names."""
+    """Return the reasons why test cases are excluded, by patterns of their names."""
     return expected_failures(suite, path)
 
 
 def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
-    """Return the reason for excluding a case; None if the case is run."""
+    """Return the reason why a test case is excluded; None if the case is run."""
     for pattern, reason in patterns.items():
         if fnmatch.fnmatchcase(name, pattern):
             return reason
@@ -57,7 +57,7 @@ def is_excluded(name: str, patterns: Mapping[str, str]) -> str | None:
 
 
 def judged(cases: Iterable[Case], expected: Mapping[str, str]) -> Iterator[Case]:
-    """Yield the cases; mark expected failures, and cases that passed but were expected to fail."""
+    """Yield the test cases; mark expected failures, and passes that were expected to fail."""
     for case in cases:
         reason = expected.get(case.name)
         if reason is None:

@@ -67,7 +67,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         named = [name for name, suite in NAMED.items() if suite.VARIABLE in os.environ]
         arguments.suite = [*SUITES, *named]
     if unknown := sorted(set(arguments.suite) - {*SUITES, *NAMED}):
-        parser.error(f"unknown suite: {', '.join(unknown)}")
+        parser.error(f"unknown conformance suite: {', '.join(unknown)}")
     return arguments
 
 
@@ -97,14 +97,14 @@ def _mount_options(arguments: argparse.Namespace) -> dict[str, str]:
 def _run_all(
     subject: Subject, scratch: Path, arguments: argparse.Namespace, *, expecting: bool
 ) -> Iterator[Case]:
-    """Run all suites; yield each case when it is complete."""
+    """Run all suites; yield each test case when it is complete."""
     with subject:
         for suite in arguments.suite:
             expected = expected_failures(suite) if expecting else {}
             with places.prepared(subject, suite, scratch) as place:
                 for case in judged(_cases(suite, place, arguments), expected):
                     yield case
-                    if not subject.alive:  # without the daemon, all later cases would fail
+                    if not subject.alive:  # Without the daemon, all later cases would fail.
                         yield Case(
                             suite, "(the daemon)", Outcome.FAILED, f"exited during {case.name}"
                         )
@@ -129,7 +129,7 @@ def _table(cases: Sequence[Case]) -> None:
 
 @contextmanager
 def _target(arguments: argparse.Namespace) -> Iterator[Path | None]:
-    """Yield a new directory in --target, so that the run changes no existing files there."""
+    """Yield a new directory below --target, so that the run changes no existing files there."""
     if arguments.target is None:
         yield None
         return
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="conf-", dir=arguments.scratch) as name:
         scratch = Path(name)
-        scratch.chmod(0o755)  # other users must reach the mountpoint
+        scratch.chmod(0o755)  # Other users must be able to reach the mountpoint.
         try:
             with _target(arguments) as directory:
                 subject = places.choose(arguments.on, scratch, directory, _mount_options(arguments))

@@ -16,7 +16,7 @@ JOB_FILE: Final = Path(__file__).parent / "jobs" / "verify.fio"
 
 
 def sections() -> dict[str, bool]:
-    """Return the jobs of the file, and whether a second run can verify a job's data.
+    """Return the jobs of the file, and for each job whether a second run can verify its data.
 
     A second run cannot verify a mixture of reads and writes, because the written positions are
     unknown. A second run also fails for blocks of varying size, even on ext4, because fio expects
@@ -46,7 +46,7 @@ def run(place: Place, only: str | None) -> Iterator[Case]:
 
 
 def _forget_pages(place: Place, name: str) -> None:
-    """Drop the kernel's pages of the files, so that reads reach the filesystem."""
+    """Drop the kernel's cached pages of the files, so that reads reach the filesystem."""
     for path in place.directory.glob(f"{name}.*"):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,8 +1,8 @@
 """fsx: random reads, writes, truncates and mmap accesses of one file, compared with a copy.
 
 Every configuration of jobs/fsx-*.toml is run with several seeds. The name of a case contains the
-configuration and the seed. The same seed always results in the same operations, so a failure can
-be repeated.
+configuration and the seed. A seed always produces the same operations, so a failure can be
+repeated.
 """
 
 import os

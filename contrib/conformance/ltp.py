@@ -24,7 +24,7 @@ SCENARIOS: Final = ("fs_perms_simple", "syscalls", "fs")
 LINE: Final = re.compile(r"^(\w[\w.-]*)\s+(\S.*)$")
 TROUBLE: Final = re.compile(r"\b(TFAIL|TBROK|TWARN|FAIL|BROK)\b")
 
-# The name of a system call, then optional digits, letters, or an ending such as _64.
+# The name of a system call, optionally followed by digits, letters or an ending such as _64.
 SYSCALLS: Final = re.compile(
     r"(access|chdir|chmod|chown|close|copy_file_range|creat|dup|faccessat|fallocate|fchdir|fchmod"
     r"|fchmodat|fchmodat2|fchown|fchownat|fcntl|fdatasync|fgetxattr|flistxattr|flock|fremovexattr"
@@ -65,7 +65,7 @@ def run(place: Place, only: str | None) -> Iterator[Case]:
 
 
 def tests(ltp: Path, scenario: str) -> Mapping[str, str]:
-    """Return the command of each test in a scenario, by the test's name."""
+    """Return the commands of all tests in a scenario, by name of the test."""
     found = {}
     for line in (ltp / "runtest" / scenario).read_text().splitlines():
         match = LINE.match(line)
@@ -106,7 +106,7 @@ def judge(finished: programs.Finished) -> tuple[Outcome, str]:
     detail = "\n".join(trouble[:6]) or programs.tail(finished.output, 4)
     if finished.status == 0:
         return Outcome.PASSED, ""
-    if finished.status == 32:  # all cases printed TCONF, "not supported"
+    if finished.status == 32:  # All cases printed TCONF, "not supported".
         reasons = [line for line in lines if "TCONF" in line]
         return Outcome.SKIPPED, "\n".join(reasons[:2]) or programs.tail(finished.output, 2)
     ended = "timed out" if finished.status is None else f"status {finished.status}"

@@ -22,7 +22,7 @@ from contrib.conformance.places import Place
 SUITE: Final = "pjdfstest"
 SECONDS_MAX: Final = 1800.0
 REMOUNT_PATTERN: Final = "erofs"
-USERS: Final = ("nobody", "daemon")  # the default users of the suite, which exist on every system
+USERS: Final = ("nobody", "daemon")  # The default users of the suite, which exist on every system.
 # The path of a socket has at most 108 bytes, including the terminating NUL.
 # The suite adds two temporary directories and one or two names to the run's directory.
 DIRECTORY_BYTES_MAX: Final = 107 - 2 * len("/.tmpXXXXXX") - len("/") - 32 - len("/file")
@@ -53,7 +53,10 @@ entries = [{entries}]
 
 
 def run(place: Place, only: str | None) -> Iterator[Case]:
-    """Run the suite on *place*; if *only* is given, run only cases with this text in the name."""
+    """Run the suite in *place*.
+
+    If *only* is given, run only cases whose names contain this text.
+    """
     if len(os.fsencode(place.directory)) > DIRECTORY_BYTES_MAX:
         detail = (
             f"{place.directory} has more than {DIRECTORY_BYTES_MAX} bytes: sockets below it "
@@ -116,7 +119,7 @@ def parse(output: str) -> Iterator[Case]:
 
 
 def _group(user: str) -> str:
-    """Return the name of a user's primary group, which differs between systems."""
+    """Return the name of a user's primary group, which depends on the system."""
     return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
 
 

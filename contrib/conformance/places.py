@@ -37,13 +37,13 @@ class Place(NamedTuple):
     """An empty directory for one suite, and a scratch directory on another filesystem."""
 
     directory: Path
-    scratch: Path  # directory for configuration and artifacts, outside the target
-    own_mount: bool  # True if tests may remount the directory read-only
+    scratch: Path  # Directory for configuration and artifacts, outside the target.
+    own_mount: bool  # True if tests may remount the directory read-only.
 
 
 @contextmanager
 def prepared(subject: Subject, suite: str, scratch: Path) -> Iterator[Place]:
-    """Create the directories of one suite, on a mounted subject and in *scratch*."""
+    """Create the directories for one suite: on a mounted filesystem and in *scratch*."""
     directory = subject.mountpoint / suite
     directory.mkdir()
     directory.chmod(0o755)

@@ -40,7 +40,7 @@ class MissingProgramError(Exception):
 class Finished(NamedTuple):
     """The result of a program that exited, or was killed after its time limit."""
 
-    status: int | None  # exit status of the program; None if the program was killed
+    status: int | None  # Exit status of the program; None if the program was killed.
     output: str
     seconds: float
 
@@ -63,7 +63,8 @@ def run(
 ) -> Finished:
     """Run *command* in *directory*; return standard output and standard error as one text.
 
-    After *seconds_max* the command is killed with its process group, which includes its children.
+    If the command runs longer than *seconds_max*, it is killed with its process group, which
+    includes its children.
     """
     start = time.monotonic()
     process = subprocess.Popen(
@@ -94,8 +95,8 @@ def pieces(
 ) -> Generator[str | None, None, None]:
     """Run *command* in *directory*, and yield its output piece by piece.
 
-    After *seconds_max* without output the command is killed with its process group, and the last
-    piece is None.
+    If the command prints nothing for *seconds_max*, it is killed with its process group, and None
+    is yielded last.
     """
     process = subprocess.Popen(
         command,

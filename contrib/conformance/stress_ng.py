@@ -10,8 +10,9 @@ from contrib.conformance.places import Place
 
 SUITE: Final = "stress-ng"
 WORKERS: Final = 2
-SECONDS_GRACE: Final = 240.0  # time that a stopped job may need to remove thousands of files
-NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}  # exit codes: stress-ng(1)
+SECONDS_GRACE: Final = 240.0  # Time that a stopped job may need to remove thousands of files.
+# Exit codes of stress-ng(1).
+NOT_APPLICABLE: Final = {3: "no resources", 4: "not implemented here"}
 MEMORY_BYTES: Final = "32m"
 
 # The stress-ng jobs, with all options except the number of workers.
@@ -33,8 +34,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limit the number of operations, not the time. Without fallocate(2), stress-ng writes its files.
-    # If the time ended during such a write, stress-ng would report an error.
+    # Limit the number of operations, not the time: stress-ng would report an error if the time
+    # ended while it writes its files, as it does on filesystems without fallocate(2).
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

@@ -6,8 +6,8 @@ program under test, because mount(8) finds helpers only in /sbin. This ``df`` om
 because xfstests supports the type ``fuse`` only without a subtype. ``exclusions.ini`` lists the
 excluded tests with reasons. A test that the suite reports as not applicable counts as skipped.
 
-One call of ``check`` runs many tests. If a test takes longer than SECONDS_MAX, the call is killed,
-and a new call continues with the next test.
+One run of the suite's program ``check`` executes many tests. If a test takes longer than
+SECONDS_MAX, this run is killed, and a new run continues with the next test.
 
 Source: https://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, README and README.fuse.
 """
@@ -115,7 +115,7 @@ def run(
             if name not in wanted:
                 break
             wanted = wanted[wanted.index(name) + 1 :]
-            if wanted:  # processes of a killed test must not disturb the next test
+            if wanted:  # Processes of a killed test must not disturb the next test.
                 _unmount(place.scratch)
     finally:
         _unmount(place.scratch)
@@ -123,7 +123,7 @@ def run(
 
 
 def members(groups: str, group: str = GROUP) -> list[str]:
-    """Return the tests of a group, without dangerous tests, which may crash a kernel."""
+    """Return the tests of a group, except dangerous tests, which may crash a kernel."""
     found = []
     for line in groups.splitlines():
         number, *words = line.split() or ["#"]
@@ -133,7 +133,7 @@ def members(groups: str, group: str = GROUP) -> list[str]:
 
 
 def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
-    """Make both filesystems, and the programs ``mount`` and ``df``; return the environment."""
+    """Make TEST and SCRATCH, and the programs ``mount`` and ``df``; return the environment."""
     (scratch / "bin").mkdir()
     for name in ("test", "scratch"):
         (scratch / name).mkdir()
@@ -169,7 +169,7 @@ def _prepare(scratch: Path, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _call(checkout: Path, names: Sequence[str], environment: Mapping[str, str]) -> Iterator[Case]:
-    """Run tests until all are done, a test hangs, or ``check`` exits early; yield the cases."""
+    """Run tests until all are done, a test hangs, or ``check`` exits early; yield the results."""
     pieces = programs.pieces(
         ["./check", *names], directory=checkout, seconds_max=SECONDS_MAX, environment=environment
     )
@@ -199,7 +199,7 @@ def reports(text: str) -> list[str]:
 
 
 def parse(report: str) -> Case:
-    """Return the case of a report; a line of the report has the outcome and perhaps a reason."""
+    """Parse the report of a test: one line has the outcome and sometimes a reason."""
     first, _, below = report.partition("\n")
     if ended := ENDED.match(first):
         return Case(SUITE, ended[1], Outcome.PASSED, seconds=float(ended[2]))
@@ -229,7 +229,7 @@ def _unmount(scratch: Path) -> None:
 
 
 def _checked(scratch: Path) -> Iterator[Case]:
-    """Yield a case for each filesystem; the case passes if fsck reports no damage."""
+    """Yield a case for each filesystem, which passes if fsck reports no damage."""
     for name in ("test", "scratch"):
         url = f"local://{scratch}/{name}-bucket"
         try:

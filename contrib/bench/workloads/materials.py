@@ -18,11 +18,11 @@ from contrib.bench.subjects import PROJECT
 SEED: Final = 1
 POOL_BYTES: Final = 4 << 20
 FILES_PER_DIRECTORY: Final = 16
-SIZE_MEDIAN_BYTES: Final = 4000  # median size of source files; the mean size is 12 KB
+SIZE_MEDIAN_BYTES: Final = 4000  # Median size of source files; the mean size is 12 KB.
 SIZE_SIGMA: Final = 1.4
 SIZE_BYTES_MAX: Final = 1 << 20
 NEEDLE: Final = "a_word_that_one_file_has"
-REPOSITORY_SHARE: Final = 0.3  # number of files in the repository, relative to the source tree
+REPOSITORY_SHARE: Final = 0.3  # Number of files in the repository, relative to the source tree.
 COMMITS: Final = 5
 C_FILES: Final = 40
 C_FUNCTIONS: Final = 30
@@ -32,7 +32,7 @@ NODE_PACKAGES: Final = 25
 NODE_FILES: Final = 80
 PHOTOS: Final = 40
 PHOTO_SIZE: Final = (2400, 1600)
-CALM_ENVIRONMENT: Final = {  # programs must ignore the user's configuration
+CALM_ENVIRONMENT: Final = {  # Programs must ignore the user's configuration.
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_AUTHOR_NAME": "bench", "GIT_AUTHOR_EMAIL": "bench@localhost",
     "GIT_COMMITTER_NAME": "bench", "GIT_COMMITTER_EMAIL": "bench@localhost",
@@ -73,7 +73,7 @@ def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
 
 
 def source(place: Path, files: int) -> None:
-    """Make a source tree unless it exists, and an archive of it, ``source.tar``."""
+    """Make a source tree, unless it already exists, and pack it into the archive ``source.tar``."""
     root = place / "source"
     for path, content in _sources(0 if root.exists() else files):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def photos(place: Path, _files: int) -> None:
 
 
 def photo_python() -> str | None:
-    """Return a Python interpreter with Pillow (the extra "bench"); None if it is missing."""
+    """Find a Python interpreter with Pillow (the extra "bench"); return None if there is none."""
     for python in (sys.executable, str(PROJECT / "build" / "bench-venv" / "bin" / "python")):
         words = [python, "-c", "import PIL.Image"]
         if (

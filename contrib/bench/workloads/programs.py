@@ -1,7 +1,7 @@
 """The workload steps that have no installed command: databases, logs, mail, photos.
 
 ``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` runs a step in a directory,
-and prints its seconds. The start of the interpreter is not included.
+and prints the seconds that the step took, without the start of the interpreter.
 """
 
 import os
@@ -59,7 +59,7 @@ def _write_synced(path: str, content: bytes) -> None:
 
 
 def small_synced(directory: Path, count: int) -> None:
-    """Write small files, and fsync each file."""
+    """Write small files, with an fsync of each file."""
     for number in range(count):
         _write_synced(f"{directory}/synced-{number:05}", os.urandom(SMALL_BYTES))
 
@@ -89,7 +89,7 @@ def mail_read(directory: Path, count: int) -> None:
 
 def photos(directory: Path, count: int, width: int, height: int) -> None:
     """Make photographs of noise over gradients as JPEG files."""
-    from PIL import Image  # installed only with the extra "bench"
+    from PIL import Image  # Pillow is installed only with the extra "bench".
 
     red = Image.linear_gradient("L").resize((width, height))
     blue = Image.radial_gradient("L").resize((width, height))
@@ -101,7 +101,7 @@ def photos(directory: Path, count: int, width: int, height: int) -> None:
 
 def thumbnails(directory: Path) -> None:
     """Make a thumbnail of each photograph."""
-    from PIL import Image  # installed only with the extra "bench"
+    from PIL import Image  # Pillow is installed only with the extra "bench".
 
     (directory / "thumbnails").mkdir()
     for path in sorted((directory / "photos").iterdir()):
@@ -119,7 +119,7 @@ PROGRAMS: Final[Mapping[str, Callable[..., None]]] = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run one step, and print its seconds."""
+    """Run one step; print the seconds that it took."""
     name, directory, *numbers = argv
     start = time.perf_counter()
     PROGRAMS[name](Path(directory), *map(int, numbers))

@@ -30,7 +30,7 @@ STEP_S_MAX: Final = 900.0
 SYNC_S_MAX: Final = 300.0
 KILLED_S_MAX: Final = 5.0
 CEILING_RATIO_MAX: Final = 1.3
-LINES_KEPT: Final = 3  # number of lines kept from the error output of a failed step
+LINES_KEPT: Final = 3  # Number of lines kept from the error output of a failed step.
 
 
 class Taken(NamedTuple):
@@ -38,10 +38,10 @@ class Taken(NamedTuple):
 
     wall_s: float
     processor_s: float
-    pss_bytes: int  # peak PSS of the daemon and its children; 0 if it was not sampled
+    pss_bytes: int  # Peak PSS of the daemon and its children; 0 if the memory was not sampled.
 
 
-Table = dict[str, dict[str, dict[int, Taken]]]  # results by step, filesystem and repetition
+Table = dict[str, dict[str, dict[int, Taken]]]  # Results by step, filesystem and repetition.
 
 
 def run(
@@ -83,13 +83,13 @@ def run(
 
 
 class Work(NamedTuple):
-    """The steps of a run and their sizes."""
+    """The steps of a benchmark run, and the sizes of their input."""
 
     steps: Sequence[Step]
-    files: int  # number of files in the generated source tree
+    files: int  # Number of files in the generated source tree.
     messages: int
     turns: int
-    tree: Path | None = None  # existing source tree to copy; otherwise a tree is generated
+    tree: Path | None = None  # Existing source tree to copy; if there is none, a tree is generated.
 
 
 class Measured(NamedTuple):
@@ -122,7 +122,7 @@ def measure(scratch: Path, work: Work, subjects: Sequence[Subject]) -> Measured:
 
 
 def _shown(words: Sequence[str]) -> str:
-    """Return a command without the directory of its program, which differs between machines."""
+    """Return a command without the directory of its program, which differs on each machine."""
     return " ".join([Path(words[0]).name, *words[1:]])
 
 
@@ -136,11 +136,11 @@ class Session:
         table: Table,
         failed: dict[str, str],
     ) -> None:
-        self._marks = marks  # values of the placeholders in commands
+        self._marks = marks  # Values of the placeholders in commands.
         self._subjects = subjects
         self._table = table
         self._failed = failed
-        self._lost: set[str] = set()  # names of filesystems that stopped responding
+        self._lost: set[str] = set()  # Names of filesystems that stopped responding.
 
     def turn(self, turn: int, todo: Sequence[Step]) -> None:
         """Run all steps once on each filesystem."""
@@ -168,7 +168,7 @@ class Session:
                     )
 
     def _note(self, step: str, subject: Subject, turn: int, error: Exception) -> None:
-        """Record a failed step."""
+        """Record the reason for the failure of a step."""
         text = str(error)
         if isinstance(error, subprocess.CalledProcessError):
             text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
@@ -176,7 +176,7 @@ class Session:
         print(f"failed: {step} on {subject.name}: {text}", file=sys.stderr)
 
     def _abandon(self, subject: Subject) -> None:
-        """Stop using a filesystem that does not respond, or accepts no new directory."""
+        """Exclude a filesystem that does not respond or accepts no new directory."""
         self._lost.add(subject.name)
         subject.abandon()
 
@@ -185,7 +185,7 @@ class Session:
         if step.before:
             call(steps.filled(step.before, marks))
         self._calm(subject)
-        subject.peak_pss_bytes()  # reset the measured peak memory before the step
+        subject.peak_pss_bytes()  # Reset the measured peak memory before the step.
         before_s = _processor_s(subject)
         with awake.paused() if step.waits_for_disk else contextlib.nullcontext():
             start = time.perf_counter()
@@ -215,8 +215,9 @@ def _processor_s(subject: Subject) -> float:
 def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     """Run a command; return its output.
 
-    After *timeout_s* the command is killed. This function does not wait for a process that the
-    kernel cannot kill; the process exits when the caller aborts its filesystem.
+    After *timeout_s* seconds the command is killed. The kernel may be unable to kill a process that
+    waits for a filesystem. The function does not wait for such a process, which exits when the
+    caller aborts the filesystem.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """The workload steps in order, each with its command, material and required programs.
 
-In a command ``{work}`` is the turn's directory on the filesystem under test. ``{materials}`` is the
-directory of the material on the disk; ``{messages}`` is the number of messages.
+In a command ``{work}`` stands for the directory of the current turn on the filesystem under test,
+``{materials}`` for the directory of input files on the disk, and ``{messages}`` for the number of
+mail messages.
 """
 
 import shutil
@@ -27,13 +28,14 @@ class Step(NamedTuple):
     """One workload step: a row in the table of results."""
 
     name: str
-    command: Words | Mapping[str, Words]  # one command for all filesystems, or one per filesystem
+    # A single command for all filesystems, or a command per filesystem.
+    command: Words | Mapping[str, Words]
     material: str = ""
-    needs: Words = ()  # earlier steps whose output the command uses
-    before: Words = ()  # untimed command that runs before the timed command
-    programs: Words = ()  # required programs; without them, the step is skipped
-    waits_for_disk: bool = False  # True if the program calls fsync often
-    prints_seconds: bool = False  # True if the command prints its own time
+    needs: Words = ()  # Earlier steps whose output the command uses.
+    before: Words = ()  # An untimed command that runs before the timed command.
+    programs: Words = ()  # Required programs; without them, the step is skipped.
+    waits_for_disk: bool = False  # True if the program calls fsync often.
+    prints_seconds: bool = False  # True if the command prints its own time.
 
     def of(self, subject: str) -> Words:
         """Return the command for a filesystem; () if the step skips the filesystem."""
@@ -120,13 +122,12 @@ BY_NAME: Final = {step.name: step for step in STEPS}
 
 
 def chosen(only: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Return the steps to run, in order, and the skipped steps with the missing programs.
+    """Return the steps to run, in order, and the skipped steps with their missing programs.
 
-    Args:
-        only: prefixes of step names; steps that these steps need are added. Empty for all steps.
+    Args: only: prefixes of step names; the steps that they depend on are added. Empty for all
+    steps.
 
-    Raises:
-        ValueError: no step's name begins with one of the prefixes.
+    Raises: ValueError: no step's name begins with one of the prefixes.
     """
     for word in only:
         if not any(name.startswith(word) for name in BY_NAME):

@@ -128,8 +128,7 @@ def _round(
 def _require_nothing_left(home: Path) -> None:
     """Require that the run has left no process and no mount.
 
-    Raises:
-        FindingError: a process or mount is left.
+    Raises: FindingError: a process or mount still exists.
     """
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
@@ -157,7 +156,7 @@ def _report(
 
 
 def command_of_repetition(seed: int, minutes: float, only: str) -> str:
-    """Return the command that repeats a run; the chosen events also depend on *only*."""
+    """Return the command that repeats a run. The chosen events also depend on *only*."""
     command = f"make soak SOAK_SEED={seed} SOAK_MINUTES={minutes:g}"
     return f"{command} ARGS=--only={only}" if only else command
 

@@ -24,35 +24,35 @@ class LocalBucket:
         self.options: list[str] = []
 
     def keys(self) -> list[str]:
-        """Return the names of all objects."""
+        """Return the names of all objects in the bucket."""
         found = (
             str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()
         )
         return sorted(key for key in found if not key.startswith(_UNFINISHED))
 
     def get(self, key: str) -> bytes:
-        """Return an object."""
+        """Return the content of an object."""
         return (self._root / key).read_bytes()
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object."""
+        """Store an object in the bucket."""
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
+        """Delete an object from the bucket."""
         (self._root / key).unlink()
 
     def go_away(self, how: int) -> None:
-        """Begin an outage, in which no request is answered."""
+        """Begin an outage, in which the store answers no request."""
         del how
         self._root.rename(self._root.with_name("bucket-away"))
 
     def come_back(self) -> None:
-        """End the outage."""
+        """End the outage of the store."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # s3fs-meta should never recreate the bucket's directory
+            if self._root.exists():  # s3fs-meta must never recreate the bucket's directory.
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 
@@ -84,7 +84,7 @@ class S3Bucket:
         )
 
     def keys(self) -> list[str]:
-        """Return the names of all objects."""
+        """Return the names of all objects in the bucket."""
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket="bucket", Prefix="soak/"
         )
@@ -95,20 +95,20 @@ class S3Bucket:
         )
 
     def get(self, key: str) -> bytes:
-        """Return an object."""
+        """Return the content of an object."""
         answer = self._client.get_object(Bucket="bucket", Key=f"soak/{key}")
         return bytes(answer["Body"].read())
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object."""
+        """Store an object in the bucket."""
         self._client.put_object(Bucket="bucket", Key=f"soak/{key}", Body=data)
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
+        """Delete an object from the bucket."""
         self._client.delete_object(Bucket="bucket", Key=f"soak/{key}")
 
     def go_away(self, how: int) -> None:
-        """Begin an outage: close the server, or stop its process with SIGSTOP."""
+        """Begin an outage: close the S3 server, or stop its process with SIGSTOP."""
         assert self._server is not None
         assert self._server.process is not None
         if how % 2:
@@ -118,7 +118,7 @@ class S3Bucket:
             self._server = None
 
     def come_back(self) -> None:
-        """End the outage."""
+        """End the outage of the S3 server."""
         if self._server is None:
             server = running_versitygw(self._folder, port=self._port)
             self._server = self._context.enter_context(server)
@@ -126,9 +126,10 @@ class S3Bucket:
             os.kill(self._server.process.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the S3 server."""
         if self._server is not None and self._server.process is not None:
-            self._server.process.send_signal(signal.SIGCONT)  # no effect if the process has exited
+            # This call has no effect if the process has exited.
+            self._server.process.send_signal(signal.SIGCONT)
         self._context.close()
 
 

@@ -15,17 +15,17 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# Time after which a command is considered hung, even on a busy machine.
+# Time after which a command counts as hung, even on a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 
 
 class FindingError(Exception):
-    """The filesystem violated a guarantee; the purpose of the run is to find such violations."""
+    """The filesystem violated a guarantee. The purpose of the run is to find violations."""
 
 
 class Journal:
-    """The log of a run, in a file and, if *loud*, on standard output."""
+    """The journal of a run: a file and, if *loud*, a copy on standard output."""
 
     def __init__(self, path: Path, *, loud: bool) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class Commands:
-    """Runs programs, which must exit in time and without a traceback."""
+    """A runner of programs, which must exit in time and without a traceback."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -70,7 +70,7 @@ class Commands:
             shown: the name of the command in the journal.
             environment: the environment of the command.
             folder: the directory for its output.
-            expected: the allowed exit statuses; None allows every status but the status of a bug.
+            expected: the allowed exit statuses; None allows every status except that of a bug.
 
         Raises:
             FindingError: the command hangs, exits with an unexpected status, or prints a traceback.
@@ -136,14 +136,14 @@ def _stacks() -> str:
 
 
 class Hand:
-    """Accesses mounts through a separate process (``hand``), because an access may hang."""
+    """A client that accesses mounts through a separate process, because an access may hang."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, message: tuple[Any, ...]) -> None:
-        """Begin an operation; ``answer`` returns its outcome."""
+        """Begin an operation on a mount; the method ``answer`` returns its outcome."""
         if self._process is None:
             command = [sys.executable, "-m", "contrib.soak.hand"]
             self._process = subprocess.Popen(
@@ -155,8 +155,7 @@ class Hand:
     def answer(self) -> tuple[str, Any]:
         """Return ``done`` and the result, or ``error`` and an errno.
 
-        Raises:
-            FindingError: the operation hangs.
+        Raises: FindingError: the operation on the mount hangs.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -168,17 +167,16 @@ class Hand:
         return str(kind), result
 
     def do(self, root: Path, operation: Operation) -> int:
-        """Perform one operation; return 0 or an errno."""
+        """Perform one operation on a mount; return 0 or an errno."""
         self.start(("do", str(root), operation))
         kind, result = self.answer()
         self._journal.note(f"  {operation}" + (f" -> {_name(result)}" if kind == "error" else ""))
         return int(result) if kind == "error" else 0
 
     def ask(self, kind: str, *arguments: str | bytes) -> Any:
-        """Perform an operation that must succeed.
+        """Perform an operation on a mount, which must succeed.
 
-        Raises:
-            FindingError: the operation fails or hangs.
+        Raises: FindingError: the operation fails or hangs.
         """
         self.start((kind, *arguments))
         how, result = self.answer()
@@ -187,10 +185,10 @@ class Hand:
         return result
 
     def see(self, root: Path) -> Observed:
-        """Return all entries and content below a directory.
+        """Return all entries below a directory, with their content.
 
-        Raises:
-            FindingError: an entry cannot be read. An EIO while reading content is recorded instead.
+        Raises: FindingError: an entry cannot be read. An EIO while reading content is recorded
+        instead.
         """
         result = self.ask("see", str(root))
         assert isinstance(result, Observed)

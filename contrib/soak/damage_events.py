@@ -1,4 +1,4 @@
-"""Events that damage one object of the bucket, which fsck then repairs."""
+"""Events that damage one object in the bucket, which fsck then repairs."""
 
 import re
 import time
@@ -87,14 +87,14 @@ def _keyring(run: Run) -> Keyring:
 
 
 def _note_tainted(run: Run, damage: Damage) -> None:
-    """Record which content and which points in time the damage may have destroyed."""
+    """Record the content and the points in time that the damage may have destroyed."""
     if damage.kind == "pack":
         key = ObjectKey(damage.key)
         try:
             opened = pack_codec.open_pack(_keyring(run), key, damage.original)
             blocks = {trimmed(data) for _, data in opened}
         except CorruptionError:
-            return  # an earlier event damaged the pack and recorded its content
+            return  # An earlier event damaged the pack and recorded its content.
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:
@@ -102,17 +102,17 @@ def _note_tainted(run: Run, damage: Damage) -> None:
 
 
 def damage(run: Run) -> None:
-    """Damage an object; fsck on one host repairs it, and every host continues."""
+    """Damage an object; fsck on one host repairs the bucket, and every host continues."""
     if run.follower.pid:
         run.follower.umount()
     run.operate_somewhat()
     run.flush(*(["--image"] if run.rnd.random() < 0.3 else []))
-    run.check()  # read all content into the cache of the host
+    run.check()  # Read all content into the cache of the host.
     chosen = _choose(run)
     _note_tainted(run, chosen)
     way = run.rnd.choice((_while_mounted, _while_unmounted, _by_another_host))
     if chosen.kind in {"manifest", "piece"} and _images(run) < 2:
-        # Without an intact image, only the local state of a host has all names.
+        # Without an intact image, only a host with local state has all names.
         way = _while_unmounted
     run.journal.note(f"damage: {way.__name__}")
     way(run, chosen)
@@ -159,7 +159,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
 
 
 def _read_damaged(run: Run) -> None:
-    """Mount on a new machine: the mount must be refused or show correct content."""
+    """Mount a damaged bucket on a new machine, which must refuse or show correct content."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)
     if done.status == 0:
@@ -171,7 +171,7 @@ def _read_damaged(run: Run) -> None:
 
 
 def _repair_here(run: Run) -> None:
-    """Repair on the host that has all content in its cache, so no content may be lost."""
+    """Repair the bucket on the host that has all content cached, so that no content is lost."""
     host = run.writer
     if run.rnd.random() < 0.3:
         host.on_bucket("fsck", "-y", expected=None)
@@ -183,7 +183,7 @@ def _repair_here(run: Run) -> None:
 
 
 def _by_another_host(run: Run, chosen: Damage) -> None:
-    """Repair on the second host; only content of the damaged object may be lost."""
+    """Repair the bucket on the second host. Only content of the damaged object may be lost."""
     before = run.history.fork()
     run.umount()
     old, new = run.writer, run.other
@@ -201,7 +201,9 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         run.history.forget_points(int(number[0]))
     observed = run.observe(new)
     if observed.failed:
-        raise FindingError(f"files of the repaired filesystem cannot be read: {observed.failed}")
+        raise FindingError(
+            f"after the repair of the filesystem, files cannot be read: {observed.failed}"
+        )
     _go_on(run, observed, low)
     taken = run.history.now
     run.flush()
@@ -250,7 +252,7 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
             history.reached_bucket()
             return
     history.require(observed, "after the repair by another host", low, history.last)
-    raise FindingError("content outside the damaged object is lost, or a loss is not reported")
+    raise FindingError("content outside the damaged object is lost, or fsck did not report a loss")
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:

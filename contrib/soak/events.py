@@ -21,7 +21,7 @@ _REFUSED: Final = frozenset({errno.EROFS, errno.EIO})
 
 
 def use(run: Run) -> None:
-    """Perform random program operations on the filesystem."""
+    """Perform a random number of random operations on the filesystem."""
     run.operate_somewhat(30)
     if run.rnd.random() < 0.5:
         time.sleep(run.rnd.random() * 2)
@@ -35,7 +35,7 @@ def flush(run: Run) -> None:
 
 
 def use_while_busy(run: Run) -> None:
-    """Let programs write while a flush, an image upload or a reclaim runs."""
+    """Let programs write during a flush, an image upload or a reclaim."""
     run.operate_somewhat()
     first = run.history.last
     words = run.rnd.choice((("flush",), ("flush", "--image"), ("reclaim",)))
@@ -52,7 +52,7 @@ def use_while_busy(run: Run) -> None:
 
 
 def hold_open(run: Run) -> None:
-    """Append lines to an open file; lines older than the commit interval must survive a kill."""
+    """Append lines to an open file; a line older than the commit interval must survive a kill."""
     name = f"{HELD}{run.rnd.getrandbits(32):x}"
     run.hand.ask("hold", f"{run.writer.mnt}/{name}")
     lines: list[tuple[float, bytes]] = []
@@ -92,7 +92,7 @@ def hold_open(run: Run) -> None:
 
 
 def reclaim(run: Run) -> None:
-    """Make an image, compact packs, and delete objects older than the retention."""
+    """Make an image, compact packs, and delete objects that retention no longer keeps."""
     for _ in range(run.rnd.randrange(1, 4)):
         run.operate_somewhat()
         run.flush("--image")
@@ -140,7 +140,7 @@ def hand_over(run: Run) -> None:
 
 
 def kill(run: Run) -> None:
-    """Kill the daemon, perhaps in the middle of an operation; the next mount recovers."""
+    """Kill the daemon, perhaps in the middle of an operation. The next mount recovers."""
     run.operate_somewhat()
     if run.rnd.random() < 0.3:
         time.sleep(run.rnd.random() * 3)
@@ -157,14 +157,16 @@ def kill(run: Run) -> None:
 
 
 def stand_still(run: Run) -> None:
-    """Stop the daemon with SIGSTOP, and let it continue after a while."""
+    """Stop the daemon with SIGSTOP; let it continue after a while."""
     run.operate_somewhat()
     run.writer.stop()
     operation = run.begin_operation()
     time.sleep(run.rnd.random() * 6)
     run.writer.go_on()
     if not run.end_operation(operation):
-        raise FindingError(f"the operation {operation} failed while the daemon was stopped")
+        raise FindingError(
+            f"the operation {operation} failed because the daemon was stopped for a while"
+        )
     run.check()
 
 
@@ -204,7 +206,7 @@ def take_over(run: Run) -> None:
 
 
 def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
-    """Write on a fenced host until the mount refuses a change; unmount; return the last state."""
+    """Write on a fenced host until the mount refuses a change. Unmount; return the last state."""
     low = branch.last
     for _ in range(run.rnd.randrange(5)):
         operation = run.chooser.choose(branch.now, new=True)
@@ -221,9 +223,7 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
     unshipped = branch.steps[low].state.view() != taken.view()
     flushed = old.run("flush", old.mnt, expected=None)
     if flushed.status == 0 and unshipped:
-        raise FindingError(
-            f"{old.name} has lost the lease, but its flush reports that the bucket has all changes"
-        )
+        raise FindingError(f"{old.name} has lost the lease, but its flush reports success")
     done = old.end()
     if done.status == 0 and unshipped:
         raise FindingError(f"{old.name} was fenced, but its unmount reports no lost changes")
@@ -266,11 +266,11 @@ def promote(run: Run) -> None:
 def outage(run: Run) -> None:
     """Write during an outage of the store, and require that no change is lost."""
     run.operate_somewhat()
-    run.check()  # read all content into the host's cache
+    run.check()  # Read all content into the host's cache.
     run.bucket.go_away(run.rnd.randrange(2))
     run.journal.note("the store is unreachable")
     killed_s = 0.0
-    run.chooser.syncs = not run.history.remote  # fsync with fsync=remote fails during the outage
+    run.chooser.syncs = not run.history.remote  # With fsync=remote, fsync fails during the outage.
     try:
         run.operate(run.rnd.randrange(10))
         if run.rnd.random() < 0.3:
@@ -294,7 +294,7 @@ def outage(run: Run) -> None:
 
 def _mount_offline(run: Run) -> None:
     """Mount read-only on the other host during an outage, and check the names that it shows."""
-    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # status 2: the directory is missing
+    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # Status 2: the directory is missing.
     if done.status == 0:
         names = run.hand.ask("names", str(run.other.mnt))
         steps = [step for step in run.history.steps if not step.dead]
@@ -306,12 +306,12 @@ def _mount_offline(run: Run) -> None:
 
 
 def turn_clock(run: Run) -> None:
-    """Set the writer's clock wrong, then right again; require that no history is lost."""
+    """Set the writer's clock wrong and later right. Require that no history is lost."""
     run.operate_somewhat()
     run.flush()
     offset_s = run.rnd.choice((-10 * YEAR_S, -HOUR_S, HOUR_S, 10 * YEAR_S))
     host = run.writer
-    # S3 refuses requests whose time is wrong.
+    # S3 refuses requests whose time differs too much from its own.
     expected = (0,) if run.bucket.url.startswith("local:") else None
     run.clock_was_off = True
     run.chooser.syncs = expected is not None or not run.history.remote

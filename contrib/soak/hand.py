@@ -1,7 +1,7 @@
 """A process that accesses mounts for the run, so that a hanging mount does not block the run.
 
-Requests arrive on standard input, and replies go to standard output. Each message is a length,
-followed by a pickle of this length.
+Requests arrive on standard input, and replies go to standard output. Each message consists of a
+length and a pickle of this length.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ LENGTH: Final = struct.Struct(">I")
 MARK: Final = "user.soak"
 LOST: Final = "user.s3fs-meta.lost"
 IGNORED: Final = frozenset({"lost+found"})
-HELD: Final = "held-"  # prefix of files that stay open and are compared separately
+HELD: Final = "held-"  # Prefix of files that stay open and are compared separately.
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """Return the next message; None at the end of the stream."""
+    """Read the next message; return None at the end of the stream."""
     length = stream.read(LENGTH.size)
     if len(length) < LENGTH.size:
         return None
@@ -32,7 +32,7 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 def send(stream: IO[bytes], message: object) -> None:
-    """Send one message."""
+    """Send one message to the run."""
     data = pickle.dumps(message)
     stream.write(LENGTH.pack(len(data)) + data)
     stream.flush()
@@ -57,10 +57,9 @@ def _write(path: str, operation: Operation, flags: int) -> None:
 
 
 def do(root: str, operation: Operation) -> None:
-    """Perform one operation.
+    """Perform one operation on the mount.
 
-    Raises:
-        OSError: the operation is refused.
+    Raises: OSError: the operation is refused.
     """
     path, other = f"{root}/{operation.path}", f"{root}/{operation.other}"
     acts: dict[str, Callable[[], object]] = {
@@ -87,15 +86,15 @@ class _Held:
         self._fd = -1
 
     def open(self, path: str) -> None:
-        """Create the file and keep it open."""
+        """Create a file and keep it open."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, line: bytes) -> None:
-        """Append a line."""
+        """Append a line to the open file."""
         os.write(self._fd, line)
 
     def close(self) -> None:
-        """Close the file; ignore an error, since the daemon may have been killed."""
+        """Close the file. Ignore an error, because the daemon may have been killed."""
         with contextlib.suppress(OSError):
             os.close(self._fd)
 
@@ -109,10 +108,9 @@ def _content(path: str) -> bytes:
 
 
 def see(root: str) -> Observed:
-    """Return all entries and content below a directory.
+    """Return all entries below a directory, with their content.
 
-    Raises:
-        OSError: an entry cannot be read. An EIO while reading content is recorded instead.
+    Raises: OSError: an entry cannot be read. An EIO while reading content is recorded instead.
     """
     found = Observed()
     waiting = [""]
@@ -171,7 +169,7 @@ def _attribute(path: str, name: str) -> bytes:
 
 
 def _read(path: str, size: int, name: str, found: Observed) -> bytes:
-    """Drop the kernel's cached pages of a file, and read its content from the daemon."""
+    """Drop the kernel's cached pages of a file, so that its content is read from the daemon."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

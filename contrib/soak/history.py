@@ -1,4 +1,4 @@
-"""The states that a filesystem had, and the states that must still exist.
+"""The earlier states of a filesystem, and the states that must still exist.
 
 The soak test adds a state after each operation, and numbers the states. A takeover or a kill may
 undo a state: the state is then *dead*, and no mount may show it again. A *point* is a txg whose
@@ -23,18 +23,18 @@ from contrib.soak.states import (
     state_of,
 )
 
-# The longest time until a group commits: usually 50 ms, but longer on a busy machine.
+# The longest time until a commit group ends: usually 50 ms, but longer on a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 
 
 @dataclass
 class Step:
-    """One state, and the operation that resulted in it."""
+    """One state of the filesystem, and the operation that produced it."""
 
     state: State
     operation: Operation | None
-    ended_s: float | None  # end time of the operation; None if it was not acknowledged
+    ended_s: float | None  # End time of the operation; None if the operation was not acknowledged.
     dead: bool = False
 
 
@@ -43,13 +43,13 @@ class History:
 
     def __init__(self) -> None:
         self.steps = [Step(State(), None, time.monotonic())]
-        self.remote = False  # True if fsync waits for the upload
-        self.local_floor = 0  # index of the newest state that a kill must not lose
-        self.bucket_floor = 0  # index of the newest state that the bucket must contain
-        self.points: dict[int, int] = {}  # index of each txg's state
-        self.tainted: set[bytes] = set()  # blocks of the pack that is currently damaged
-        self.past_tainted: set[bytes] = set()  # blocks of all packs that were ever damaged
-        self.holes: list[tuple[int, int]] = []  # ranges of txgs that damage made unreachable
+        self.remote = False  # True if fsync waits for the upload.
+        self.local_floor = 0  # Index of the newest state that a kill must not lose.
+        self.bucket_floor = 0  # Index of the newest state that the bucket must contain.
+        self.points: dict[int, int] = {}  # Index of each txg's state.
+        self.tainted: set[bytes] = set()  # Blocks of the pack that is currently damaged.
+        self.past_tainted: set[bytes] = set()  # Blocks of all packs that were ever damaged.
+        self.holes: list[tuple[int, int]] = []  # Ranges of txgs that damage made unreachable.
 
     @property
     def now(self) -> State:
@@ -58,15 +58,15 @@ class History:
 
     @property
     def last(self) -> int:
-        """Return the number of the current state."""
+        """Return the number of the expected current state."""
         return len(self.steps) - 1
 
     def begin(self, operation: Operation) -> None:
-        """Record an operation when it is sent, and the state after the operation."""
+        """Record an operation when it is sent, and the state that it should produce."""
         self.steps.append(Step(self.now.after(operation), operation, None))
 
     def ended(self, operation: Operation) -> None:
-        """Record that the last operation was acknowledged."""
+        """Record that the last operation succeeded."""
         self.steps[-1].ended_s = time.monotonic()
         if operation.sync:
             self.local_floor = self.last
@@ -74,11 +74,11 @@ class History:
             self.bucket_floor = self.last
 
     def refused(self) -> None:
-        """Record that the last operation was refused without a change."""
+        """Record that the last operation was refused and changed nothing."""
         self.steps.pop()
 
     def reached_bucket(self) -> None:
-        """Record that the current state is in the bucket."""
+        """Record that the bucket contains the current state."""
         self.local_floor = self.bucket_floor = self.last
 
     def floor_before(self, seconds: float) -> int:
@@ -170,7 +170,7 @@ class History:
                 for at in range(first - first % BLOCK_BYTES, last, BLOCK_BYTES):
                     if not self._was_tainted(path, at, tainted):
                         raise FindingError(
-                            f"{what}: {path} lost the block at byte {at} (range {first} to"
+                            f"{what}: {path} fsck lost the block at byte {at} (range {first} to"
                             f" {last}), which no damaged object contained"
                         )
 
@@ -187,13 +187,13 @@ class History:
     # --- continuing from an observed tree --------------------------------------------------------
 
     def adopt(self, number: int, observed: Observed) -> None:
-        """Continue from the observed tree; mark the states after *number* as undone."""
+        """Continue the history from the observed tree; mark the states after *number* as undone."""
         for step in self.steps[number + 1 :]:
             step.dead = True
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
 
     def go_on_from(self, observed: Observed) -> None:
-        """Continue from the observed tree; earlier states are not undone."""
+        """Continue the history from the observed tree, without marking earlier states as undone."""
         self.steps.append(Step(state_of(observed), None, time.monotonic()))
         self.reached_bucket()
 
@@ -204,7 +204,7 @@ class History:
         return max(before, default=0), min(after, default=self.last)
 
     def forget_points(self, first: int) -> None:
-        """Drop the states of all txgs from *first* on, because their numbers may be reused."""
+        """Drop the states of all txgs from *first* on, because these numbers may be reused."""
         self.points = {txg: number for txg, number in self.points.items() if txg < first}
 
     def in_hole(self, txg: int) -> bool:
@@ -213,7 +213,7 @@ class History:
 
 
 def trimmed(block: bytes) -> bytes:
-    """Return a block without its trailing zeros, because a store may omit them."""
+    """Return a block without its trailing zeros, which a store may omit."""
     return block.rstrip(b"\0")
 
 

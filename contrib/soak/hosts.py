@@ -22,7 +22,7 @@ CLOCK_LIBRARY: Final = "wrong_clock.so"
 
 
 class Host:
-    """One simulated machine."""
+    """A simulated machine that mounts the filesystem."""
 
     def __init__(self, name: str, folder: Path, bucket: Bucket, journal: Journal) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Host:
         self.cachedir = self.folder / "state"
         self.mnt = self.folder / "mnt"
         self.mnt.mkdir(parents=True)
-        self.pid = 0  # PID of the daemon; 0 without a mount
+        self.pid = 0  # PID of the daemon; 0 without a mount.
         self.bucket = bucket
         self._journal = journal
         self._commands = Commands(journal)
@@ -59,12 +59,12 @@ class Host:
     def on_bucket(
         self, command: str, *words: str | Path, expected: Collection[int] | None = (0,)
     ) -> Done:
-        """Run one command with the URL as its first argument."""
+        """Run one command with the filesystem's URL as its first argument."""
         words = (command, *self.bucket.options, self.bucket.url, *words)
         return self.run(*words, expected=expected)
 
     def mount(self, options: str, *words: str, expected: Collection[int] | None = (0,)) -> Done:
-        """Mount the filesystem."""
+        """Mount the filesystem on this host."""
         done = self.run(
             "mount", *self.bucket.options, "-o", options, *words, self.bucket.url, self.mnt,
             expected=expected,
@@ -80,7 +80,7 @@ class Host:
         return found
 
     def umount(self, *words: str, expected: Collection[int] | None = (0,)) -> Done:
-        """Unmount, and wait until the daemon exits."""
+        """Unmount the filesystem; wait until the daemon exits."""
         done = self.run("umount", *words, self.mnt, expected=expected)
         if not self.is_mounted():
             self.wait_until_gone()
@@ -96,7 +96,7 @@ class Host:
         )
 
     def kill(self) -> None:
-        """Kill the daemon with SIGKILL, to simulate a crash."""
+        """Kill the daemon with SIGKILL to simulate a crash."""
         self._journal.note(f"{self.name}: SIGKILL to {self.pid}")
         os.kill(self.pid, signal.SIGKILL)
         self.wait_until_gone()
@@ -129,10 +129,9 @@ class Host:
         self.pid = 0
 
     def end(self) -> Done:
-        """Unmount, with --force if needed; unshipped changes stay on this host.
+        """Unmount, with --force if needed. Unshipped changes stay on this host.
 
-        Raises:
-            FindingError: the filesystem is still mounted afterwards.
+        Raises: FindingError: the filesystem is still mounted afterwards.
         """
         done = self.umount(expected=None)
         if self.is_mounted():
@@ -142,12 +141,12 @@ class Host:
         return done
 
     def forget(self) -> None:
-        """Delete the local state, as on a new machine."""
+        """Delete the local state, so that the host resembles a new machine."""
         self._journal.note(f"{self.name}: its state directory is removed")
         shutil.rmtree(self.cachedir, ignore_errors=True)
 
     def kept(self) -> list[str]:
-        """Return the names of quarantined states, except states that contain only block files."""
+        """Return the names of quarantined states, except those that contain only block files."""
         return sorted(path.parent.name for path in self.cachedir.glob("*/kept-*/meta.db"))
 
     def log(self) -> str:

@@ -1,4 +1,4 @@
-"""The process and mount namespaces of a run; their removal ends all processes and mounts."""
+"""The process and mount namespaces of a run. Their removal ends all processes and mounts."""
 
 import ctypes
 import os
@@ -20,10 +20,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def run_inside(main: Callable[[], int], folder: Path) -> int:
-    """Run *main* in the namespaces, where ^C reaches it; return its status. Needs root.
+    """Run *main* in new namespaces, where ^C reaches it; return its status. Needs root.
 
     At the end no filesystem is mounted below *folder*. This process waits for the first process of
-    the namespace; when the first process exits, the kernel kills all others. *main* runs in a third
+    the namespace. When the first process exits, the kernel kills all others. *main* runs in a third
     process.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))
@@ -34,8 +34,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGTERM))
     _, status = os.waitpid(first, 0)
-    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # unmount /proc of the PID namespace that ended
-    for mountpoint in mountpoints(folder):  # mounts that killed daemons left behind
+    _check(_libc.umount2(b"/proc", _MNT_DETACH))  # Unmount /proc of the PID namespace that ended.
+    for mountpoint in mountpoints(folder):  # These mounts were left behind by killed daemons.
         _check(_libc.umount2(os.fsencode(mountpoint), _MNT_DETACH))
     return os.waitstatus_to_exitcode(status)
 
@@ -43,7 +43,8 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # Mount notes are named after PIDs, so each PID namespace needs its own directory for them.
+    # Files about mounts are named after PIDs, so each PID namespace needs its own directory for
+    # them.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))
@@ -79,6 +80,6 @@ def others() -> dict[int, str]:
 
 
 def mountpoints(folder: Path) -> list[str]:
-    """Return the mountpoints below a directory."""
+    """Return all mountpoints below a directory."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [found for line in lines if (found := line.split()[4]).startswith(f"{folder}/")]

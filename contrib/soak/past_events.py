@@ -11,7 +11,7 @@ _REFUSED = (0, 3, 12)
 
 
 def _known(run: Run) -> list[dict[str, Any]]:
-    """Return the newest txgs whose changelogs can be read."""
+    """Return the newest txgs whose changelogs are readable."""
     found = [txg for txg in run.txgs(run.writer) if "created_ns" in txg and txg.get("kind")]
     if not found:
         raise FindingError("s3fs-meta log lists no txg")
@@ -19,19 +19,19 @@ def _known(run: Run) -> list[dict[str, Any]]:
 
 
 def _one_of(run: Run, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a random txg, which in most cases is within the retention."""
+    """Choose a random txg, which in most cases is within the retention."""
     retained = [txg for txg in found if run.is_retained(txg)]
     return run.rnd.choice(retained if retained and run.rnd.random() < 0.7 else found)
 
 
 def _require_then(run: Run, txg: dict[str, Any], observed: Observed, what: str) -> None:
-    """Require that a tree matches the state of a txg."""
+    """Require that a tree matches the recorded state of a txg."""
     low, high = run.history.range_of(txg["txg"])
     run.history.require_past(observed, f"{what} of txg {txg['txg']}", low, high)
 
 
 def mount_past_txgs(run: Run) -> None:
-    """Mount a point in time, and compare the tree with the state of that time."""
+    """Mount a past point in time; compare its tree with the recorded state."""
     run.operate_somewhat()
     run.flush()
     found = _known(run)
@@ -39,7 +39,7 @@ def mount_past_txgs(run: Run) -> None:
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        when = txg["time"]  # the time is rounded up to ms, so it may include a later txg
+        when = txg["time"]  # The time is rounded up to ms, so it may include a later txg.
         txg = max(
             (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
             key=lambda one: (one["time"] == when, one["txg"]),
@@ -60,7 +60,7 @@ def mount_past_txgs(run: Run) -> None:
 
 
 def restore(run: Run) -> None:
-    """Copy files out of the current state or a point in time."""
+    """Copy files out of the current state or a past point in time."""
     run.operate_somewhat()
     run.flush()
     txg = _one_of(run, _known(run))
@@ -83,10 +83,10 @@ def restore(run: Run) -> None:
 
 
 def roll_back(run: Run) -> None:
-    """Roll back to a point in time."""
+    """Roll the filesystem back to a past point in time."""
     run.operate_somewhat()
     run.umount()
-    found = _known(run)[1:]  # skip the first txg in the list, which is the current txg
+    found = _known(run)[1:]  # Skip the first txg in the list, which is the current txg.
     if not found:
         run.mount(run.writer)
         return

@@ -1,6 +1,7 @@
-"""The program ``s3fs-meta`` with small limits, so that an hour tests as much as weeks of use.
+"""The program ``s3fs-meta`` with small limits, so that one hour tests as much as weeks of use.
 
-Packs, levels and images are smaller and are made earlier, and reclaim runs every few seconds.
+Packs, levels (merged changelogs) and images are smaller and are made earlier. Reclaim runs every
+few seconds.
 """
 
 from s3fs_meta import limits

@@ -40,7 +40,8 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        self.clock_was_off = False  # True after the clock was wrong, so times do not identify txgs
+        # True after the clock was wrong, so that times do not identify txgs.
+        self.clock_was_off = False
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))
         images = self.rnd.choice(("4", "20"))
@@ -80,7 +81,7 @@ class Run:
         return self.b if self.writer is self.a else self.a
 
     def cold(self) -> Host:
-        """Return a machine without local state."""
+        """Return a new host, which has no local state."""
         self._colds += 1
         return self._host(f"cold-{self._colds}")
 
@@ -91,10 +92,9 @@ class Run:
     # --- use of the mounted filesystem -----------------------------------------------------------
 
     def operate(self, count: int, *, new: bool = False) -> None:
-        """Perform operations on the writer; each operation must succeed.
+        """Perform operations on the writer, each of which must succeed.
 
-        Raises:
-            FindingError: an operation is refused.
+        Raises: FindingError: an operation is refused.
         """
         for _ in range(count):
             operation = self.chooser.choose(self.history.now, new=new)
@@ -109,7 +109,7 @@ class Run:
         self.operate(self.rnd.randrange(1, most + 1))
 
     def begin_operation(self) -> Operation:
-        """Send an operation, and return before it finishes."""
+        """Send an operation to the writer without waiting for the result."""
         operation = self.chooser.choose(self.history.now)
         self.history.begin(operation)
         self.journal.note(f"  {operation} …")
@@ -117,7 +117,7 @@ class Run:
         return operation
 
     def end_operation(self, operation: Operation) -> bool:
-        """Wait until an operation finishes; return whether it was acknowledged."""
+        """Wait for the result of an operation; return whether it was acknowledged."""
         kind, result = self.hand.answer()
         self.journal.note(f"  … {kind} {result}")
         if kind == "done":
@@ -130,7 +130,7 @@ class Run:
         if done.status != 0:
             return None
         shipped = json.loads(done.out)["txg"]
-        if shipped is None:  # None if there were no changes to ship
+        if shipped is None:  # None if there were no changes to ship.
             txg = int(self.writer.status()["chain"]["txg"])
             self.history.points.setdefault(txg, self.history.last)
         else:
@@ -140,29 +140,29 @@ class Run:
         return txg
 
     def observe(self, host: Host) -> Observed:
-        """Return the tree that a host shows."""
+        """Return the tree that a host's mount shows."""
         observed = self.hand.see(host.mnt)
         self.journal.note(f"{host.name}: saw {len(observed.entries)} entries")
         return observed
 
     def check(self) -> None:
-        """Compare every byte of the writer with the model."""
+        """Compare every byte on the writer with the model."""
         self.history.require_now(self.observe(self.writer), f"the writer {self.writer.name}")
 
     # --- mounts of the filesystem ----------------------------------------------------------------
 
     def mount(self, host: Host, *words: str) -> None:
-        """Mount for writing; the host becomes the writer."""
+        """Mount a host for writing, which makes it the writer."""
         host.mount(self.options, *words)
         self.writer = host
 
     def umount(self) -> None:
-        """Unmount the writer; afterwards the bucket contains all changes."""
+        """Unmount the writer, after which the bucket contains all changes."""
         self.writer.umount()
         self.history.reached_bucket()
 
     def recover(self, what: str, low: int) -> None:
-        """Compare the tree after a kill or takeover with the allowed states, and adopt it."""
+        """After a kill or takeover, compare the tree with the allowed states; adopt the match."""
         observed = self.observe(self.writer)
         number = self.history.require(observed, what, low, self.history.last)
         lost = self.history.last - number
@@ -171,7 +171,7 @@ class Run:
         self.history.local_floor = self.history.last
 
     def shipped_floor(self, figures: dict[str, Any], asked_s: float) -> int:
-        """Return the newest state that must be in the bucket, according to the writer's status."""
+        """Return the newest state that must be in the bucket according to the writer's status."""
         if self.writer.clock_off:
             return self.history.bucket_floor
         age_s = figures["chain"]["unshipped_age_s"] + figures["kernel"]["age_s"]
@@ -189,10 +189,11 @@ class Run:
     def require_kept(
         self, host: Host, before: set[str], branch: History, low: int, base: State
     ) -> None:
-        """Require that a host has quarantined its state, or a state from *low* on equals *base*.
+        """Require that a host has quarantined its unshipped changes, if it had any.
 
-        Raises:
-            FindingError: the host has quarantined no state, or a different state.
+        If it quarantined nothing, a state from *low* on must equal *base*.
+
+        Raises: FindingError: the host has quarantined no state, or a different state.
         """
         kept = sorted(set(host.kept()) - before)
         if not kept:
@@ -226,7 +227,7 @@ class Run:
     # --- checks at the end -----------------------------------------------------------------------
 
     def judge_at_end(self) -> None:
-        """Unmount all hosts; a new machine must have all content, and fsck must find no damage."""
+        """Unmount all hosts. A new machine must read all content, and fsck must find no damage."""
         self.journal.note("the end of this filesystem")
         if self.follower.pid:
             self.follower.umount()
@@ -251,6 +252,6 @@ class Run:
                 raise FindingError(f"the log of {host.name} contains a traceback:\n{log[-6000:]}")
 
     def close(self) -> None:
-        """Stop the processes that the run started."""
+        """Stop all processes that the run started."""
         self.hand.end()
         self.bucket.close()

@@ -13,15 +13,15 @@ NAMES_MAX: Final = 60
 _DIRECTORY_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
-Path = str  # path relative to the root, without a leading slash
+Path = str  # Path relative to the root, without a leading slash.
 
 
 class Operation(NamedTuple):
-    """One change by a program."""
+    """One change that a program makes."""
 
     act: str
     path: Path
-    other: str = ""  # second path, or target of a symbolic link
+    other: str = ""  # Second path, or target of a symbolic link.
     offset: int = 0
     data: bytes = b""
     sync: bool = False
@@ -40,17 +40,17 @@ SIZED: Final = frozenset({"put", "write", "append", "truncate"})
 class Seen(NamedTuple):
     """The properties of one path that a program can read."""
 
-    kind: str  # d for a directory, f for a file, l for a symbolic link
+    kind: str  # d for a directory, f for a file, l for a symbolic link.
     mode: int = 0
     links: int = 0
-    mark: bytes = b""  # value of an extended attribute
+    mark: bytes = b""  # Value of an extended attribute.
     size: int = 0
-    digest: bytes = b""  # digest of the content or the link target
+    digest: bytes = b""  # Digest of the content or the link target.
 
 
 @dataclass
 class Observed:
-    """A tree as it was read from a mount."""
+    """A tree of names and content as it was read from a mount."""
 
     entries: dict[Path, Seen] = field(default_factory=dict)
     # The contents of files, with zeros in unreadable ranges.
@@ -71,9 +71,9 @@ class Name(NamedTuple):
     """The object that a name refers to."""
 
     kind: str
-    file: int = 0  # number of the file that a name refers to
-    target: str = ""  # target of a symbolic link
-    mode: int = _DIRECTORY_MODE  # mode of a directory
+    file: int = 0  # Number of the file that a name refers to.
+    target: str = ""  # Target of a symbolic link.
+    mode: int = _DIRECTORY_MODE  # Mode of a directory.
 
 
 class File(NamedTuple):
@@ -116,7 +116,7 @@ class State:
         return self.files[self.names[path].file].data
 
     def after(self, operation: Operation) -> "State":
-        """Return the state after an operation, which this state must allow."""
+        """Return the state after an operation that is possible in this state."""
         names, files = dict(self.names), dict(self.files)
         state = replace(self, names=names, files=files)
         result = _ACTS[operation.act](state, operation)
@@ -169,7 +169,7 @@ def _symlink(state: State, operation: Operation) -> None:
 def _rename(state: State, operation: Operation) -> None:
     source, target = operation.path, operation.other
     if state.names[source].kind == "f" and state.names.get(target) == state.names[source]:
-        return  # rename(2) does nothing if both names refer to one file
+        return  # rename(2) does nothing if the two names refer to the same file.
     for path in [one for one in state.names if one == source or one.startswith(source + "/")]:
         state.names[target + path[len(source) :]] = state.names.pop(path)
 
@@ -255,8 +255,8 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
     if not shortest <= len(found) <= max(len(old), len(new)):
         return False
     if operation.act == "put":
-        old = b""  # the put operation truncates the file first
-    begin, width = len(old), len(found)  # pages beyond the file's old end may be missing
+        old = b""  # The put operation truncates the file first.
+    begin, width = len(old), len(found)  # Pages beyond the file's old end may be missing.
     wanted_old, wanted_new = old[:width].ljust(width, b"\0"), new[:width].ljust(width, b"\0")
     return all(
         byte in {first, second} or (byte == 0 and at >= begin)
@@ -269,15 +269,16 @@ def _is_partly(found: bytes, old: bytes, new: bytes, operation: Operation) -> bo
 
 
 class Chooser:
-    """Chooses random operations that a state allows."""
+    """A generator of random operations that are possible in a state."""
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Blocks that many files contain, to test deduplication. One is all zeros, one compressible.
+        # Blocks that many files contain, to test deduplication. One block is all zeros, one
+        # compressible.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0
-        self.syncs = True  # True if some operations end with an fsync
+        self.syncs = True  # True if some operations end with an fsync.
 
     def data(self) -> bytes:
         """Return random content of random length."""
@@ -289,7 +290,7 @@ class Chooser:
         return found[:size] if self._rnd.random() < 0.5 else found[: FILE_BYTES_MAX // 2]
 
     def choose(self, state: State, *, new: bool = False) -> Operation:
-        """Return an operation; if *new*, an operation that reads no existing content."""
+        """Return an operation. If *new* is true, it reads no existing content."""
         acts = ["put", "put", "mkdir", "symlink", "rename", "unlink", "link", "chmod", "mark"]
         if not new:
             acts += ["put", "write", "write", "append", "append", "truncate", "rmdir"]
@@ -313,7 +314,8 @@ class Chooser:
             return Operation("symlink", self._fresh(state, "l"), f"to-{self._number}")
         if act == "rmdir":
             return self._empty_directory(state)
-        if act == "unlink":  # remove symbolic links too, which may be most of the names
+        # Symbolic links are removed too, because they may be most of the names.
+        if act == "unlink":
             paths = [path for path, name in state.names.items() if name.kind != "d"]
             return Operation("unlink", self._rnd.choice(paths)) if paths else None
         if not files:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).with_name("s3fs-meta")
 SOURCE = Path(sysconfig.get_path("stdlib"))
-# The copy omits installed packages and compiled files, which may change during the comparison.
+# The copy omits installed packages and compiled files, which may change before the comparison.
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__")
 
 
@@ -52,7 +52,7 @@ def tree(root: Path) -> Iterator[Path]:
 
 
 def differences(source: Path, copy: Path) -> list[str]:
-    """Return the differences between two trees, one line each."""
+    """Return the differences between two trees, with one line per difference."""
     names, copied = set(tree(source)), set(tree(copy))
     found = [f"missing: {name}" for name in sorted(names - copied)]
     found += [f"not in the source: {name}" for name in sorted(copied - names)]

@@ -12,12 +12,12 @@ from s3fs_meta.cli.entry import COMMANDS, load, make_app
 
 
 class Parameter(NamedTuple):
-    """One option or argument."""
+    """One option or argument of a command."""
 
-    names: tuple[str, ...]  # all spellings of an option, longest first; or the name of an argument
-    takes: str  # placeholder of an option's value; empty for a flag
+    names: tuple[str, ...]  # All spellings of an option, longest first; or the name of an argument.
+    takes: str  # Placeholder of an option's value; empty for a flag.
     text: str
-    default: str  # default value; empty without a default, or if the text contains the default
+    default: str  # Default value; empty without a default, or if the text contains the default.
     required: bool
 
 
@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
     @property
     def usage(self) -> str:
-        """Return the line that shows the syntax of the command."""
+        """Return the usage line that shows the syntax of the command."""
         return " ".join(
             ["s3fs-meta", self.words.name, "[OPTIONS]", *(one.names[0] for one in self.arguments)]
         )

@@ -1,15 +1,15 @@
 """Run flake8-async on the files that changed since their last successful check.
 
-    python contrib/lint/async_rules.py
+python contrib/lint/async_rules.py
 
 A file is checked again only if its content, the configuration or the version of flake8-async
 changed; ``.flake8_cache`` contains the digests of checked files. Files without async code are
 skipped.
 
-flake8 also runs all its other rules, whose results the configuration discards, and one rule of
-flake8-async walks a second syntax tree. Both take most of the time. So flake8 checks only the files
-in which a quick pass of the remaining rules finds a problem, and files to which the slow rule can
-apply.
+Two parts of a check take most of the time: flake8 runs all its other rules, whose results the
+configuration discards; and one rule of flake8-async walks a second syntax tree. The script
+therefore runs the other async rules first, in a quick pass. flake8 checks only files in which this
+pass finds a problem, and files to which the slow rule can apply.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def needs_flake8(path: Path) -> bool:
 
 
 def configure() -> None:
-    """Give flake8-async the options of setup.cfg without flake8."""
+    """Set the options of setup.cfg in flake8-async without running flake8."""
     config = _configuration()
     parser = argparse.ArgumentParser()
     flake8_async.Plugin.add_options(parser)
@@ -81,7 +81,7 @@ def configure() -> None:
 
 
 def digests() -> dict[Path, str]:
-    """Return a digest of content, configuration and version for each file with async code."""
+    """For each file with async code, return a digest of content, configuration and version."""
     rules = [(ROOT / "setup.cfg").read_bytes(), metadata.version("flake8-async").encode()]
     found = {}
     for path in sorted(each for folder in FOLDERS for each in (ROOT / folder).rglob("*.py")):
@@ -94,7 +94,7 @@ def digests() -> dict[Path, str]:
 
 
 def check(paths: list[Path]) -> int:
-    """Check files; return the exit status of flake8."""
+    """Check all given files with flake8; return its exit status."""
     assert concrete_rules() == {"ASYNC101"}, "the quick pass leaves out other rules"
     with multiprocessing.get_context("fork").Pool(initializer=configure) as pool:
         needed = pool.map(needs_flake8, paths, chunksize=4)
@@ -104,7 +104,7 @@ def check(paths: list[Path]) -> int:
 
 
 def main() -> int:
-    """Check the changed files; return the exit status of flake8."""
+    """Check only the changed files with flake8; return its exit status."""
     passed = set(CACHE.read_text().split()) if CACHE.exists() else set()
     found = digests()
     changed = [path for path, digest in found.items() if digest not in passed]

@@ -1,6 +1,6 @@
-"""Find private idioms, which are not plain English.
+"""Find idioms of the project that are not plain English.
 
-    python contrib/lint/prose.py [PATH…]
+python contrib/lint/prose.py [PATH…]
 
 The script prints the location of each idiom with a better wording. The exit status is 1 if an idiom
 is found. `make lint` runs it on the files that PROSE in the Makefile lists.
@@ -37,11 +37,11 @@ PATTERNS: Final = {
     r"kill of the": "if the daemon is killed, after the daemon was killed",
     r"(?<!there )(is|are) no (error|damage|proof|reason)": "is not, does not",
 }
-# The first line of a docstring is a sentence or a noun phrase, and must not begin with these words.
+# The first line of a docstring is a sentence or a noun phrase, and never begins with these words.
 FIRST_LINE: Final = re.compile(r'^ *[rbf]?"""(what|whether)\b', re.MULTILINE)
 # A test name is a sentence with underscores between its words.
 TEST_NAME: Final = re.compile(r"def test_\w+")
-# The file prose.py is excluded, because it contains the patterns.
+# The file prose.py is not checked, because it contains the patterns.
 EXCEPT: Final = frozenset({"contrib/lint/prose.py"})
 COMPILED: Final = [(re.compile(rf"({each})\b"), hint) for each, hint in PATTERNS.items()]
 # One search for all patterns takes an eighth of the time that single searches take.
@@ -49,7 +49,7 @@ ANY: Final = re.compile(rf"\b({'|'.join(PATTERNS)})\b")
 
 
 def offences(name: str, text: str) -> list[str]:
-    """Return a line for each private idiom in *text*."""
+    """Return a line for each listed idiom in *text*."""
     words = TEST_NAME.sub(lambda hit: hit[0].replace("_", " "), text.lower())
     hits = [
         (hit.start(), f'"{hit[0]}": write {_better(words, hit.start())}')

@@ -1,7 +1,8 @@
 """Write requirements/*.txt: the pinned versions for Python 3.10 and for later versions.
 
-Newer releases of some packages need Python 3.11. So pip resolves the requirements under both
-versions, and pins that differ get markers. ``python3.10`` and ``python3.11`` must be in PATH.
+Newer releases of some packages need Python 3.11. So pip resolves the requirements under each of the
+two versions. A pin that differs gets a marker for its version. ``python3.10`` and ``python3.11``
+must be in PATH.
 """
 
 import configparser
@@ -24,7 +25,7 @@ def frozen(version: str, requirements: list[str]) -> dict[str, str]:
 
 
 def merged(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return the lines of a pins file, sorted by package name."""
+    """Return the lines of a file with pinned versions, sorted by package name."""
     lines = []
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) == new.get(name):
@@ -50,7 +51,7 @@ def write(name: str, purpose: str, requirements: list[str]) -> None:
 
 
 def main() -> None:
-    """Write dev.txt and bench.txt."""
+    """Write the files of pinned versions, dev.txt and bench.txt."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     runtime = listed(setup["options"]["install_requires"])

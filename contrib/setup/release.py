@@ -2,8 +2,8 @@
 
 The order of the steps ensures that a failure leaves no commit and no tag: write the version to
 setup.cfg; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
-build a wheel and an sdist; try each in a new environment; commit; tag. Publishing
-(``git push --follow-tags``, ``twine upload dist/*``) is left to the maintainer.
+build a wheel and an sdist; try each in a new environment; commit; tag. The maintainer publishes the
+release (``git push --follow-tags``, ``twine upload dist/*``).
 """
 
 import datetime as dt
@@ -43,7 +43,7 @@ def run(*words: str | Path) -> str:
 
 
 def check(version: str) -> None:
-    """Refuse an invalid version, a version that is too old, and uncommitted changes."""
+    """Refuse an invalid version, a version that is not newer, and uncommitted changes."""
     if not VERSION.fullmatch(version):
         raise SystemExit("usage: make release VERSION=MAJOR.MINOR.PATCH")
     if run("git", "status", "--porcelain"):
@@ -108,7 +108,7 @@ def build() -> tuple[Path, Path]:
 
 
 def check_installed(environment: Path, version: str, shared: Sequence[str] = SHARED) -> None:
-    """Refuse an environment without the program, its extension or a data file."""
+    """Refuse an installation that lacks the program, its extension or a data file."""
     found = run(environment / "bin" / "s3fs-meta", "--version")
     assert version in found.split(), f"{found} instead of {version}"
     missing = [name for name in shared if not (environment / name).is_file()]

@@ -1,4 +1,4 @@
-"""Systemd units, and a trial of them in a container that boots systemd.
+"""The systemd units, and a trial of the units in a container that boots systemd.
 
-Start at ``container``; ``trial`` runs inside.
+Start at ``container``; ``trial`` runs inside the container.
 """

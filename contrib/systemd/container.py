@@ -1,10 +1,11 @@
 """Test the systemd units in a container that boots a copy of this host.
 
-    python -m contrib.systemd.container [STEP…]   # as root; prints one line for each step
+python -m contrib.systemd.container [STEP…]   # as root; prints one line for each step
 
 systemd-nspawn (Debian package systemd-container) boots an overlay of the root directory. Changes in
 the overlay are in memory and are dropped at the end. The device /dev/autofs belongs to the host.
-``trial`` runs as a unit inside; afterwards this module checks what the shutdown left in the bucket.
+The module ``trial`` runs as a unit inside the container. After the shutdown, this module checks the
+content of the bucket.
 """
 
 import os
@@ -60,7 +61,7 @@ StandardOutput=append:/results/output
 StandardError=append:/results/output
 ExecStart={sys.executable} -u -m contrib.systemd.trial run
 """
-# The timeouts are shorter than in the units, so that the trial is short.
+# The timeouts are shorter than in the installed units, so that the trial is short.
 _QUICK: Final = """
 [Service]
 WatchdogSec=4s
@@ -89,7 +90,7 @@ exec systemd-nspawn --quiet --directory="$base/root" --machine=s3fs-meta-trial -
 
 
 def _files(to: Path) -> None:
-    """Write the files that the container has in addition to the files of this host."""
+    """Write the files that the container needs in addition to the host's files."""
     system, user, config = (
         to / "etc" / name for name in ("systemd/system", "systemd/user", "s3fs-meta")
     )
@@ -164,7 +165,7 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
 
 def _check_shutdown(results: Path) -> None:
-    """Restore the bucket like another host; the file that was written last must exist."""
+    """Restore the bucket as another host would; the file that was written last must exist."""
     to = results / "restored"
     where = [f"local://{results}/bucket", "--cachedir", str(results / "state")]
     command = [str(PROGRAM), "restore", "--to", str(to), *where]

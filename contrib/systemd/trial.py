@@ -1,6 +1,7 @@
 """The steps of the trial, which run inside the container that ``container`` boots.
 
-Each step uses the units as an administrator does, and checks the mount from outside the unit.
+Each step uses the systemd units as an administrator does, and checks the mount from outside the
+unit.
 """
 
 import json
@@ -29,12 +30,12 @@ def command(*words: str | Path, check: bool = True) -> str:
 
 
 def systemctl(*words: str, user: bool = False) -> str:
-    """Run systemctl for the system, or for the user of the trial."""
+    """Run systemctl for the system, or for the test user."""
     return command("systemctl", *(["--user", f"--machine={USER}@"] if user else []), *words)
 
 
 def shown(name: str, unit: str = UNIT, *, user: bool = False) -> str:
-    """Return a property of a unit."""
+    """Return a property of a systemd unit."""
     return systemctl("show", "--value", "--property", name, unit, user=user)
 
 
@@ -47,13 +48,13 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
 
 
 def is_mounted(mountpoint: Path) -> bool:
-    """Return whether the first process of the container sees the mount."""
+    """Return whether the mount is visible to the first process of the container."""
     lines = Path("/proc/1/mountinfo").read_text().splitlines()
     return any(line.split()[4] == str(mountpoint) and "fuse.s3fs-meta" in line for line in lines)
 
 
 def write_synced(path: Path) -> None:
-    """Write a file with fsync, so that it survives if the daemon is killed."""
+    """Write a file with fsync, so that the file survives if the daemon is killed."""
     with path.open("w") as file:
         file.write("synced\n")
         file.flush()
@@ -99,7 +100,7 @@ def step_boot() -> None:
 
 
 def step_status() -> None:
-    """The status text says that the mount is serving and everything is in the bucket."""
+    """The status text says that the mount is serving and that everything is in the bucket."""
     (MOUNTPOINT / "file").write_bytes(os.urandom(1 << 20))
     command("s3fs-meta", "flush", MOUNTPOINT)
     text = "serving; everything is in the bucket"
@@ -107,7 +108,7 @@ def step_status() -> None:
 
 
 def step_kill() -> None:
-    """After SIGKILL systemd mounts again on the same path, and restarts units with Requires=."""
+    """After SIGKILL, systemd mounts again on the same path and restarts units with Requires=."""
     before = shown("InvocationID", "consumer.service")
     returns_after(signal.SIGKILL, MOUNTPOINT, UNIT, user=False)
     wait_for("consumer", lambda: shown("InvocationID", "consumer.service") not in {"", before})
@@ -115,7 +116,7 @@ def step_kill() -> None:
 
 
 def step_watchdog() -> None:
-    """The watchdog kills a stopped daemon, which prints its stack; systemd mounts again."""
+    """The watchdog kills a stopped daemon, which prints its stack. Then systemd mounts again."""
     returns_after(signal.SIGSTOP, MOUNTPOINT, UNIT, user=False)
     journal = command("journalctl", "--unit", UNIT, "--output", "cat")
     assert "Watchdog timeout" in journal, journal
@@ -123,7 +124,7 @@ def step_watchdog() -> None:
 
 
 def step_stop() -> None:
-    """A stop waits for an upload that takes longer than TimeoutStopSec, which is 5 s here."""
+    """A stop of the unit waits for an upload that takes longer than TimeoutStopSec, here 5 s."""
     conf = CONFIG / "home.conf"
     conf.write_text(conf.read_text().replace("allow_other", "allow_other,compress=zstd-19"))
     systemctl("restart", UNIT)
@@ -142,7 +143,7 @@ def step_stop() -> None:
 
 
 def step_busy() -> None:
-    """A stop while a file is open returns after 10 s, and the written data is kept."""
+    """A stop of the unit while a file is open returns after 10 s, and the written data is kept."""
     with (MOUNTPOINT / "open").open("w") as file:
         file.write("before the stop")
         file.flush()
@@ -226,7 +227,7 @@ def step_user() -> None:
 
 
 def kept() -> dict[str, str]:
-    """Return the content of the file ``report`` at each kept point."""
+    """Return the content of the file ``report`` at each kept point (named txg)."""
     listed = json.loads(command("s3fs-meta", "keep", "--list", "--json", MOUNTPOINT))
     snapshots = MOUNTPOINT / ".snapshots"
     return {
@@ -236,7 +237,7 @@ def kept() -> dict[str, str]:
 
 
 def run_backup(service: str, timer: str) -> str:
-    """Make the timer fire as if a backup was overdue for long; return the state of the service."""
+    """Trigger the timer as if a backup were overdue; return the state of the service."""
     before = shown("InvocationID", service)
     systemctl("stop", timer)
     stamp = Path("/var/lib/systemd/timers", f"stamp-{timer}")
@@ -249,7 +250,7 @@ def run_backup(service: str, timer: str) -> str:
 
 
 def rsync_status_24() -> None:
-    """Make rsync exit with status 24 after a complete copy, as if files had vanished."""
+    """Replace rsync by a script that exits with status 24, as if files had vanished."""
     rsync, real = Path("/usr/bin/rsync"), Path("/usr/bin/rsync.real")
     rsync.rename(real)
     rsync.write_text(f'#!/bin/sh\n{real} "$@" && exit 24\n')
@@ -257,7 +258,7 @@ def rsync_status_24() -> None:
 
 
 def step_backup() -> None:
-    """The timer starts the backup, which keeps a point each night and drops the earliest one."""
+    """The timer starts the backup, which keeps one point in time per night and drops the oldest."""
     service, timer = "s3fs-meta-backup@home.service", "s3fs-meta-backup@home.timer"
     source, conf = Path("/srv/source"), CONFIG / "home.backup"
     source.mkdir()

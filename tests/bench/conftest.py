@@ -9,6 +9,6 @@ from tests.page_cache import locked_page_cache
 
 @pytest.fixture(autouse=True)
 def page_cache() -> Iterator[None]:
-    """Let benchmarks drop the page cache of the machine."""
+    """Hold the shared lock that allows benchmarks to drop the page cache of the machine."""
     with locked_page_cache(is_exclusive=False):
         yield

@@ -12,8 +12,8 @@ from contrib.bench.subjects import PlainDirectory
 pytestmark = pytest.mark.thorough
 
 
-def test_fsync_latency_is_measured_without_load_and_during_copies(tmp_path: Path) -> None:
-    """An fsync benchmark combines the samples of all rounds; only s3fs-meta has a target."""
+def test_fsync_latency_is_measured_on_an_idle_filesystem_and_during_copies(tmp_path: Path) -> None:
+    """A benchmark of fsync combines the samples of all rounds, and only s3fs-meta has a target."""
     source = tmp_path / "large"
     source.write_bytes(os.urandom(1 << 20))
     subjects = [PlainDirectory(name, tmp_path / name) for name in (DISK, OURS)]
@@ -31,8 +31,9 @@ def test_fsync_latency_is_measured_without_load_and_during_copies(tmp_path: Path
     assert target["measured"] == figures["fsync"][OURS]["ratio"]
 
 
-def test_failed_copy_during_a_benchmark_is_an_error(tmp_path: Path) -> None:
+def test_failed_copy_makes_the_fsync_benchmark_fail(tmp_path: Path) -> None:
     disk = PlainDirectory(DISK, tmp_path / "disk")
 
     with pytest.raises(AssertionError, match="the copy failed"):
-        fsync_latency.measured([disk], tmp_path, 1, 1)  # The source is a directory; copying fails.
+        # The source is a directory, so copying fails.
+        fsync_latency.measured([disk], tmp_path, 1, 1)

@@ -1,4 +1,4 @@
-"""Measurements of one command run."""
+"""Tests of measuring the run of one command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Memory use of daemons while a benchmark runs."""
+"""Tests of measuring the memory of daemons while a benchmark runs."""
 
 import subprocess
 import sys
@@ -55,7 +55,10 @@ def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() 
 
 
 def test_peak_memory_is_the_largest_among_processes_with_the_same_name() -> None:
-    """A benchmark reports the largest memory peak; a changed cache size has no memory target."""
+    """A benchmark reports the largest memory peak.
+
+    A daemon with a changed cache size has no memory target.
+    """
     with memory.sampled() as sampler, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         sampler.peaks["one"] = Peak(LARGE, counts=True)
         for counts in (True, False):

@@ -99,7 +99,7 @@ def test_benchmark_page_groups_records_with_equal_keys_in_a_table() -> None:
     assert below[0].keys == ["x_ms"]
 
 
-def test_benchmark_chart_shows_a_dash_for_a_missing_result() -> None:
+def test_benchmark_chart_shows_a_dash_for_a_missing_value() -> None:
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     drawn = page.picture(page.Group("", {"a": {"s": 1.5}, "b": {"t": SUMMARY}}, {}), "salt")
 

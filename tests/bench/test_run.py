@@ -1,4 +1,4 @@
-"""The command that runs benchmarks."""
+"""Tests of the command that runs benchmarks."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def _arguments(scratch: Path) -> list[str]:
 
 
 def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> bench.Figures:
-    """Measure a benchmark whose module contains only the function *run*."""
+    """Measure a module that contains only *run* as a benchmark."""
     module = types.ModuleType("contrib.bench.cut")
     vars(module)["run"] = run
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -31,7 +31,7 @@ def _measure(monkeypatch: pytest.MonkeyPatch, scratch: Path, run: object) -> ben
 def test_environment_variables_of_a_benchmark_are_unset_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A passphrase left in the environment would make the next unencrypted benchmark fail."""
+    """A passphrase left in the environment would make a later unencrypted benchmark fail."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -66,8 +66,8 @@ def test_signal_stops_all_benchmarks_even_if_their_cleanup_fails(
         _measure(monkeypatch, tmp_path, run)
 
 
-def test_benchmark_memory_is_measured_even_if_a_signal_ends_the_benchmark() -> None:
-    """The cleanup of a benchmark can measure memory even after a signal to its process group."""
+def test_memory_of_a_benchmark_is_measured_even_if_a_signal_ends_the_benchmark() -> None:
+    """The cleanup of a benchmark can measure memory even after a signal to the process group."""
     program = """
 import os, signal
 from contrib.bench import memory
@@ -109,7 +109,10 @@ def test_missing_scratch_directory_is_a_usage_error(
 
 
 def test_recorded_revision_ignores_changed_results(tmp_path: Path) -> None:
-    """A run writes its results after each benchmark, which does not change the measured code."""
+    """A run writes its results after each benchmark.
+
+    These files do not change the recorded revision.
+    """
     results = tmp_path / bench.KEPT.relative_to(PROJECT)
     results.parent.mkdir(parents=True)
     code = tmp_path / "code.py"

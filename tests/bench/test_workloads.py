@@ -19,7 +19,7 @@ def _names(only: list[str]) -> list[str]:
 
 
 def test_benchmark_step_runs_after_the_steps_that_it_needs() -> None:
-    """The benchmark step rm runs after the two steps that create the trees it removes."""
+    """The benchmark step rm runs after the two steps that create the trees for rm."""
     assert _names(["rm -rf of both"]) == ["untar of sources", "cp -a", "rm -rf of both trees"]
 
 
@@ -40,7 +40,7 @@ def test_benchmark_step_is_skipped_if_its_program_is_missing(
     assert skipped == ["rsync, nothing to do: no rsync"]
 
 
-def test_benchmark_steps_are_listed_after_the_steps_that_they_need() -> None:
+def test_benchmark_steps_are_listed_after_the_steps_that_they_depend_on() -> None:
     """The input files of each benchmark step can be created."""
     earlier: list[str] = []
     for step in steps.STEPS:
@@ -117,6 +117,6 @@ def test_benchmark_continues_if_a_filesystem_refuses_a_directory(tmp_path: Path)
 
 
 def test_hanging_benchmark_step_is_killed() -> None:
-    """A benchmark command that takes too long raises TimeoutExpired."""
+    """A benchmark command that exceeds its time limit raises TimeoutExpired."""
     with pytest.raises(subprocess.TimeoutExpired):
         session.call(["sh", "-c", "sleep 60 & wait"], 0.1)

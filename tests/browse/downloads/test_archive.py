@@ -1,4 +1,4 @@
-"""The entries of the archives that the browse pages offer for download."""
+"""Tests of the entries in the archives that the browse pages offer for download."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -31,7 +31,7 @@ async def test_archive_of_a_directory_that_contains_itself_is_aborted(tmp_path: 
     db.close()
 
 
-async def test_archive_omits_names_that_point_outside_its_directory(tmp_path: Path) -> None:
+async def test_archive_omits_names_that_point_outside_its_target_directory(tmp_path: Path) -> None:
     """Names such as ".." exist only in damaged or forged metadata."""
     db = points.made(tmp_path)
     for name in (b"good", b"..", b".", b"../../x", b"/etc/passwd", b"a\0b"):

@@ -1,4 +1,4 @@
-"""Downloads of folders as tar archives."""
+"""Tests of downloads of folders as tar archives."""
 
 import io
 import os
@@ -18,7 +18,9 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_tar_archive_matches_the_tree(served: Served, tmp_path: Path) -> None:
+def test_tar_archive_contains_the_same_tree_as_the_filesystem(
+    served: Served, tmp_path: Path
+) -> None:
     archive = served.ask(f"/tar/{served.txg}/").content
     subprocess.run(["tar", "--extract"], input=archive, cwd=tmp_path, check=True)
     compared = ["diff", "--recursive", "--no-dereference", "--exclude=strange"]
@@ -68,7 +70,7 @@ def test_hostile_names_are_stored_unchanged_in_a_tar_archive(
 
 
 @pytest.mark.parametrize(("most", "contents"), [(0, 3), (1, 1)])
-async def test_tar_archive_repeats_hard_linked_content_only_above_the_link_limit(
+async def test_tar_archive_repeats_content_of_a_hard_link_only_above_the_link_limit(
     tmp_path: Path, most: int, contents: int
 ) -> None:
     db = points.made(tmp_path)

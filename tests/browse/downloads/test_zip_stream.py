@@ -1,4 +1,4 @@
-"""Downloads of folders as zip archives."""
+"""Tests of downloads of folders as zip archives."""
 
 import io
 import shutil
@@ -24,7 +24,9 @@ from tests.browse.serving import Served
 
 
 @pytest.mark.mount
-def test_zip_archive_matches_the_tree(served: Served, tmp_path: Path) -> None:
+def test_zip_archive_contains_the_same_tree_as_the_filesystem(
+    served: Served, tmp_path: Path
+) -> None:
     content = served.ask(f"/zip/{served.txg}/reports").content
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         assert opened.testzip() is None
@@ -55,7 +57,7 @@ def test_zip_archive_omits_special_files_and_setuid_bits(served: Served) -> None
 
 
 @pytest.mark.mount
-def test_hostile_names_in_a_zip_archive_are_unique_and_stay_below_the_target(
+def test_hostile_names_in_a_zip_archive_become_unique_and_stay_below_the_target_directory(
     served: Served,
 ) -> None:
     content = served.ask(f"/zip/{served.txg}/hostile").content
@@ -103,5 +105,5 @@ async def test_zip_archive_of_too_many_entries_is_refused(tmp_path: Path) -> Non
 
 
 def test_longest_path_fits_into_the_zip_format() -> None:
-    """One byte of a name can become three characters, and zip stores the path length in 16 bits."""
+    """One byte of a name can become three characters, and zip stores a path length in 16 bits."""
     assert BROWSE_PATH_BYTES_MAX * len("%XX") < 1 << 16

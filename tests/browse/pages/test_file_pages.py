@@ -1,4 +1,4 @@
-"""Downloads of files, and previews of their content."""
+"""Tests of downloads of files, and of previews of their content."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_downloaded_content_equals_the_content_of_the_file(served: Served) -> None:
+def test_downloaded_file_has_the_content_of_the_file_in_the_filesystem(served: Served) -> None:
     for name in ("report.txt", "picture.png", "sparse", "page.html"):
         reply = served.ask(f"/content/{served.txg}/reports/{name}")
         assert reply.content == (served.tree / "reports" / name).read_bytes()

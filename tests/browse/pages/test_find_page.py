@@ -1,4 +1,4 @@
-"""The browse page that shows the results of a search by name."""
+"""Tests of the browse page that shows the results of a search by name."""
 
 import html
 import re
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def found(served: Served, path: str) -> tuple[list[str], list[str]]:
-    """Return the paths that the result page links to: current entries and former names."""
+    """Return the paths that the result page links to, of current entries and of former names."""
     now, _, former = served.page(path).partition('id="former"')
     entries = re.findall(rf'row"><a href="{served.root}/at/\d+/([^"]*)"', now)
     names = re.findall(rf'<li><a href="{served.root}/versions/([^"]*)"', former)
@@ -55,7 +55,7 @@ def test_search_supports_only_the_wildcards_star_and_question_mark(
     assert paths == ([f"strange/{LONG}"] if typed == LONG else [])
 
 
-def test_search_reports_that_more_results_exist(served: Served) -> None:
+def test_search_page_reports_that_more_results_exist(served: Served) -> None:
     page = served.page(f"/find/{served.txg}/many?name=0")
     assert "200 found; there are more" in page
 

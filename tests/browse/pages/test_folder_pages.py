@@ -1,4 +1,4 @@
-"""The browse pages that list the entries of folders."""
+"""Tests of the browse pages that list the entries of folders."""
 
 import html
 import re
@@ -21,7 +21,9 @@ def test_folder_page_lists_the_tree_at_each_point_in_time(served: Served) -> Non
     assert served.page("/").count("changes since") == served.txg + 1
 
 
-def test_folder_page_has_a_frame_with_changes_only_for_the_past(served: Served) -> None:
+def test_folder_page_shows_a_frame_with_changes_only_for_a_past_point_in_time(
+    served: Served,
+) -> None:
     then, now = served.page("/at/2/reports"), served.page(f"/at/{served.txg}/reports")
     assert f'<iframe src="{served.root}/since/2/reports"' in then
     assert f'href="{served.root}/changes/2/reports"' in then

@@ -1,4 +1,4 @@
-"""The browse pages that list versions of files, and changes between points in time."""
+"""Tests of the browse pages that list file versions and changes between points in time."""
 
 import html
 import re
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mount
 
 
 def _versions(page: str) -> list[str]:
-    """Return the versions that a page offers for a comparison, newest first."""
+    """Return the versions that a page offers for comparison, newest first."""
     return re.findall(r'name="old" value="(\d+-\d+)"', page)
 
 
@@ -31,7 +31,7 @@ def test_two_versions_of_a_file_can_be_compared(served: Served) -> None:
     assert re.findall(r'<th scope="col"[^>]*>(\w+)</th>', listed)[:3] == ["Time", "Old", "New"]
 
 
-def test_removal_of_a_file_is_listed_as_a_version_without_a_comparison(served: Served) -> None:
+def test_removal_of_a_file_is_listed_as_a_version_that_cannot_be_compared(served: Served) -> None:
     page = served.page("/versions/reports/old%20name")
     assert "removed" in page
     assert len(_versions(page)) == 1
@@ -67,12 +67,12 @@ def test_changes_page_lists_all_changes_since_a_point_in_time(served: Served) ->
 
 
 def _listed(page: str) -> dict[str, str]:
-    """Return the changes in the list beside a folder, by the name shown."""
+    """Return the changes in the list beside a folder, by displayed name."""
     found = re.findall(r'<li><a [^>]*>([^<]*)</a>\n<span class="note">([^<]*)</span>', page)
     return {html.unescape(name): html.unescape(change) for name, change in found}
 
 
-def test_list_beside_a_folder_shows_the_first_changes_relative_to_the_folder(
+def test_list_beside_a_folder_shows_the_first_changes_with_paths_relative_to_the_folder(
     served: Served,
 ) -> None:
     page = served.page("/since/2/reports")

@@ -1,4 +1,4 @@
-"""Recognition of text files and pictures by their first bytes."""
+"""Tests of the detection of text files and pictures by their first bytes."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_only_raster_images_are_recognised_as_images(begin: bytes, kind: str | N
     assert preview.picture_type(begin) == kind
 
 
-def test_text_preview_may_end_within_a_character() -> None:
+def test_text_preview_may_end_in_the_middle_of_a_character() -> None:
     assert preview.text_of("aä".encode()[:-1]) == "a"
     assert preview.text_of(b"a\0") is None
     assert preview.text_of(b"\xff\xfe") is None

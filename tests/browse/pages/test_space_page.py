@@ -1,4 +1,4 @@
-"""The browse page that shows how much space folders and files use."""
+"""Tests of the browse page that shows how much space folders and files use."""
 
 import re
 
@@ -43,7 +43,7 @@ def test_space_page_shows_growth_since_another_point_in_time(served: Served) -> 
     assert "No folder has more content" in served.page(f"/space/2/?since={served.txg}")
 
 
-def test_space_page_compares_bucket_size_and_file_sizes(served: Served) -> None:
+def test_space_page_shows_the_bucket_size_and_the_file_sizes(served: Served) -> None:
     page = served.page("/space/2/")
     shown = dict(re.findall(r"<dt>([^<]*)</dt><dd>([\d.]+ \w+)", page))
     assert set(shown) == {
@@ -53,4 +53,5 @@ def test_space_page_compares_bucket_size_and_file_sizes(served: Served) -> None:
         "Stored",
         "Only for the past",
     }
-    assert shown["Only for the past"] != "0 B"  # The first version of report.txt needs space.
+    # The first version of report.txt still occupies space.
+    assert shown["Only for the past"] != "0 B"

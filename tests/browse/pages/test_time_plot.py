@@ -1,4 +1,4 @@
-"""The plot of the time line, with one bar for each run of txgs."""
+"""Tests of the plot of the time line, which has one bar for each run of txgs."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ S = 10**9
 
 
 def run(first: int, last: int, begin_s: int | None, end_s: int | None, changed: int | None) -> Run:
-    """Return a run of txgs."""
+    """Return a run of consecutive txgs."""
     begin_ns, end_ns = (None if one is None else one * S for one in (begin_s, end_s))
     return Run(Txg(first), Txg(last), begin_ns, end_ns, changed)
 
@@ -50,12 +50,12 @@ def test_time_line_shows_long_periods_without_changes_as_short_gaps() -> None:
 
 
 def kept(name: str, txg: int, time_s: int) -> KeptPoint:
-    """Return a kept point."""
+    """Return a kept point (a named txg)."""
     point = point_of(Keyring(None, bytes(range(32))), name, txg=txg, image=0)
     return replace(point, created_ns=time_s * S)
 
 
-def test_time_line_bar_marks_the_kept_points_in_its_txgs() -> None:
+def test_time_line_marks_the_kept_points_in_the_bar_of_their_txgs() -> None:
     """Each kept point in the shown runs of txgs has a mark with its name."""
     points = [kept(*one) for one in (("a", 2, 10), ("b", 3, 100), ("c", 3, 100), ("d", 8, 1000))]
     found = kept_in(RUNS, points)
@@ -74,7 +74,7 @@ def test_time_line_bar_marks_the_kept_points_in_its_txgs() -> None:
     assert kept_in(RUNS[:1], points[:3]) == kept_in([], points) == {}
 
 
-def test_time_line_of_zero_or_one_txgs_can_be_drawn() -> None:
+def test_time_line_can_be_drawn_for_zero_or_one_txgs() -> None:
     assert Plot([]).bars == []
     [bar] = Plot([run(7, 7, 5, 5, 3)]).bars
     assert (bar.x, bar.height) == (0.0, HEIGHT)

@@ -1,4 +1,4 @@
-"""A tree map: rectangles whose areas are proportional to sizes."""
+"""Tests of tree maps: rectangles whose areas are proportional to sizes."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ from s3fs_meta.browse.pages.tree_map import Tile, tiles
 
 
 def overlap(one: Tile, other: Tile) -> float:
-    """Return the common area of two rectangles."""
+    """Return the area that two rectangles have in common."""
     width = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
     height = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
     return max(width, 0.0) * max(height, 0.0)
@@ -33,6 +33,6 @@ def test_tree_map_rectangles_of_equal_sizes_are_nearly_square() -> None:
     assert max(max(one.width / one.height, one.height / one.width) for one in found) < 2.1
 
 
-def test_tree_map_of_zero_or_one_sizes_can_be_drawn() -> None:
+def test_tree_map_can_be_drawn_for_zero_or_one_sizes() -> None:
     assert tiles([5.0], 10, 20) == [Tile(0.0, 0.0, 10.0, 20.0)]
     assert tiles([], 10, 20) == []

@@ -1,8 +1,8 @@
 """Counts of function calls in the package, and of moves between its files.
 
-A *move* is a call from a function in one file to a function in another file. Calls of functions
-outside the package are not counted, but calls that these functions make back into the package are.
-Only the current thread is observed, with all coroutines that it awaits.
+A *move* is a call from a function in one file to a function in another file. A call of a function
+outside the package is not counted, but a call back into the package is counted. Only the current
+thread is observed, including all coroutines that it awaits.
 """
 
 import dis
@@ -19,7 +19,7 @@ _PACKAGE = f"{Path(s3fs_meta.__file__).parent}/"
 
 
 class Counted:
-    """The recorded calls of the package's functions."""
+    """The recorded calls of functions in the package."""
 
     def __init__(self) -> None:
         self.trip: list[tuple[str, str]] = []  # The file and function of each recorded call.
@@ -32,7 +32,7 @@ class Counted:
         return len({file for file, _function in self.trip})
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Count a function call that ``sys.setprofile`` reports."""
+        """Count a function call that the profiler (``sys.setprofile``) reports."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(_PACKAGE):
             return
@@ -48,7 +48,7 @@ class Counted:
 
 @functools.cache
 def _first_instruction(code: CodeType) -> int:
-    """Return the offset of the instruction at which the profiler reports a new call."""
+    """Return the instruction offset at which the profiler reports a new call."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "RESUME":
             return instruction.offset
@@ -57,7 +57,7 @@ def _first_instruction(code: CodeType) -> int:
 
 @contextmanager
 def counting() -> Iterator[Counted]:
-    """Count calls for the duration of the context."""
+    """Count function calls until the context ends."""
     counted = Counted()
     before = sys.getprofile()
     sys.setprofile(counted.note)

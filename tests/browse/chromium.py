@@ -1,7 +1,7 @@
-"""A headless Chromium, driven over a pipe by its DevTools protocol.
+"""A headless Chromium, controlled over a pipe with the DevTools protocol.
 
-The messages are JSON, and each ends with a NUL byte.
-Source: https://chromedevtools.github.io/devtools-protocol
+The messages are JSON, and each ends with a NUL byte. Source:
+https://chromedevtools.github.io/devtools-protocol
 """
 
 import base64
@@ -24,18 +24,18 @@ PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-brow
 
 
 class CallError(AssertionError):
-    """The browser answers a call with an error, for example because the page was replaced."""
+    """The browser answered a call with an error, for example because the page was replaced."""
 
 
 class Browser:
-    """A page of a running browser."""
+    """A page in a running browser."""
 
     def __init__(self, replies: BinaryIO, requests: BinaryIO) -> None:
         self._replies = replies
         self._requests = requests
         self._numbers = itertools.count(1)
         self._session: str | None = None
-        self._frame = ""  # The page's own frame; the page may contain other frames.
+        self._frame = ""  # The main frame of the page, which may contain other frames.
         self.messages: list[str] = []  # Console messages, such as security policy violations.
         self.loads = 0  # The number of loaded pages, except "please wait" pages.
         self._waits = False  # True while a "please wait" page is shown.
@@ -68,7 +68,7 @@ class Browser:
         return found
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol and return its result."""
+        """Call a method of the DevTools protocol and return its result."""
         number = next(self._numbers)
         session = {} if self._session is None else {"sessionId": self._session}
         message = {"id": number, "method": method, "params": params, **session}
@@ -90,7 +90,7 @@ class Browser:
             self.wait_for_load()
 
     def wait_for_load(self, after: int | None = None) -> None:
-        """Wait until the next page is loaded, or until more than *after* pages are loaded."""
+        """Wait until the next page is loaded, or until more than *after* pages have been loaded."""
         after = self.loads if after is None else after
         while self.loads <= after:
             self._receive()
@@ -101,7 +101,7 @@ class Browser:
         return str(self.call("Page.getFrameTree")["frameTree"]["frame"]["url"])
 
     def run(self, script: str) -> Any:
-        """Run a script outside the page's security policy, and return its value."""
+        """Run a script to which the page's security policy does not apply; return its value."""
         found = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -141,7 +141,7 @@ class Browser:
 
 
 def _end_group(group: int) -> None:
-    """Kill the remaining processes of a browser, which still write into the profile."""
+    """Kill the remaining processes of a browser, which still write into its profile."""
     deadline_s = time.monotonic() + 20
     while True:
         try:
@@ -154,7 +154,7 @@ def _end_group(group: int) -> None:
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """Run a browser for the duration of a context."""
+    """Run a browser until the context ends."""
     assert PROGRAM is not None
     their_reading, writing = os.pipe()
     reading, their_writing = os.pipe()

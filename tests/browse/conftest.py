@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem with two versions of its files, and pages served by the real command."""
+"""Fixtures: a filesystem whose files have two versions, and pages served by the real command."""
 
 import os
 import stat
@@ -54,7 +54,7 @@ def picture() -> bytes:
 
 
 def _fill_strange(folder: Path) -> None:
-    """Create special files and files with unusual names, to test archives of them."""
+    """Create special files and files with unusual names, for tests of archives."""
     folder.mkdir()
     (folder / LONG).write_bytes(b"long")
     (folder / "setuid").write_bytes(b"#!/bin/sh\n")

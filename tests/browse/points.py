@@ -1,4 +1,4 @@
-"""Points in time for tests: databases with names of files, without the files' content."""
+"""Points in time for tests: databases that contain file names but no file content."""
 
 import io
 from pathlib import Path
@@ -45,7 +45,7 @@ def link(db: Database, parent: Ino, name: bytes, ino: Ino) -> None:
 
 
 def point_of(db: Database) -> OpenPoint:
-    """Return a database as an open point in time, in which all files consist of holes."""
+    """Return a database as an open point in time, in which files consist only of holes."""
 
     async def read(_located: list[Any]) -> list[Any]:
         await trio.lowlevel.checkpoint()

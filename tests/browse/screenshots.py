@@ -1,9 +1,9 @@
 """Take the screenshots for the browse guide from a small filesystem made for this purpose.
 
-    python -m tests.browse.screenshots docs/guide/browse
+python -m tests.browse.screenshots docs/guide/browse
 
-The program needs Chromium and /dev/fuse. Screenshots of two runs differ only in the times that
-they show, so run the program again only after changing a page.
+The program needs Chromium and /dev/fuse. Two runs give the same screenshots except for displayed
+times, so run the program again only after changing a page.
 """
 
 import os
@@ -23,7 +23,7 @@ from tests.browse.serving import Served, serving
 from tests.private_mounts import make_private
 from tests.programs import Program
 
-PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # the path shown in screenshots
+PLACE: Final = Path(tempfile.gettempdir()) / "demo"  # The path shown in screenshots.
 WIDE: Final = (1000, 700)
 DESKTOP: Final = (1200, 900)
 PHONE: Final = (390, 780)
@@ -33,17 +33,17 @@ _FRAME_LOADED: Final = """new Promise(done => {
     ? requestAnimationFrame(() => requestAnimationFrame(done)) : setTimeout(look, 10);
   look();
 })"""
-_SAMPLES: Final = 8  # The mount page shows 8 readings.
+_SAMPLES: Final = 8  # The mount page shows 8 readings of the mount's statistics.
 
 
 class Picture(NamedTuple):
-    """A screenshot of one page."""
+    """The description of one screenshot of a page."""
 
     name: str
     path: str
     size: tuple[int, int]
     scheme: str
-    script: str = ""  # JavaScript that runs before the screenshot is taken
+    script: str = ""  # JavaScript that runs before the screenshot is taken.
 
 
 PICTURES: Final = (
@@ -68,7 +68,7 @@ def _text(month: str, sum_: int) -> str:
 
 
 def _fill(program: Program, home: Path) -> None:
-    """Create files and points in time that look like a user's data."""
+    """Create files and points in time that look like those of a real user."""
     for name in ("reports", "photos/2025", "photos/2026", "music", "code/site", "letters"):
         (home / name).mkdir(parents=True)
     (home / "reports" / "figures.txt").write_text(_text("September", 1580))
@@ -94,7 +94,7 @@ def _fill(program: Program, home: Path) -> None:
 
 @contextmanager
 def demo(place: Path) -> Iterator[Served]:
-    """Mount a new filesystem with demo files, and serve its pages for the duration of a context."""
+    """Mount a new filesystem with demo files, and serve its pages until the context ends."""
     place.mkdir(0o700)
     program, home = Program(place / "state"), place / "home"
     url = f"local://{place}/bucket"

@@ -1,4 +1,4 @@
-"""The running browse command, and requests to its pages."""
+"""A running browse command, and requests for its pages."""
 
 import http.client
 import signal
@@ -13,7 +13,7 @@ from tests.polling import PROCESS_S_MAX
 
 
 class Reply(NamedTuple):
-    """A reply to one request."""
+    """The reply to one HTTP request."""
 
     status: int
     headers: http.client.HTTPMessage

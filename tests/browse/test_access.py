@@ -1,4 +1,4 @@
-"""Access to the browse pages: a login token is exchanged for a cookie and a secret path."""
+"""Tests of access to the browse pages, with a login token, a cookie and a secret path."""
 
 import re
 
@@ -15,7 +15,7 @@ def made() -> Access:
 
 
 def status_of(reply: Reply | None) -> int:
-    """Return the status of a refused request, or 200 if the request is allowed."""
+    """Return the HTTP status of a refused request, or 200 if the request is allowed."""
     return 200 if reply is None else reply.status
 
 
@@ -41,7 +41,7 @@ def test_login_token_is_valid_once_and_sets_a_strict_cookie() -> None:
 
 
 def test_login_page_opens_the_browse_pages_without_a_redirect() -> None:
-    """After a redirect that another program or page began, browsers omit a strict cookie."""
+    """Browsers omit a strict cookie after a redirect that another program or page began."""
     access = made()
     target = access.url.removeprefix("http://127.0.0.1:8080").encode()
     reply = access.refusal(HttpRequest("GET", target, HOST))
@@ -52,7 +52,7 @@ def test_login_page_opens_the_browse_pages_without_a_redirect() -> None:
 
 
 def test_browser_sends_the_cookie_only_to_urls_below_the_secret_path() -> None:
-    """A cookie for the path / would also be sent to another user's server on another port."""
+    """A cookie for the path "/" would also be sent to another user's server on another port."""
     access, other = made(), made()
     cookie, _ = cookie_of(access)
     assert access.root != other.root

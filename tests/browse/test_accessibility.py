@@ -1,4 +1,4 @@
-"""Accessibility of the browse pages with a keyboard or a screen reader, checked by axe-core."""
+"""Tests of the accessibility of the browse pages by keyboard and screen reader, with axe-core."""
 
 from importlib import resources
 from importlib.util import find_spec
@@ -35,7 +35,7 @@ axe.run().then(found => found.violations
 
 
 def findings(browser: Browser) -> list[str]:
-    """Return the serious and critical violations on the page."""
+    """Return the serious and critical accessibility violations on the page."""
     if find_spec("axe_core_python") is None and "chromium" not in REQUIRED:
         pytest.skip("axe-core-python is not installed (requirements/dev.txt)")
     browser.run(resources.files("axe_core_python").joinpath("axe.min.js").read_text())
@@ -54,7 +54,9 @@ def test_browse_pages_have_no_serious_accessibility_violation(
     assert findings(browser) == []
 
 
-def test_accessibility_check_finds_a_missing_label(served: Served, browser: Browser) -> None:
+def test_accessibility_check_finds_a_form_field_without_a_label(
+    served: Served, browser: Browser
+) -> None:
     browser.go(served.url("/"))
     browser.run("document.querySelector('label').remove()")
     assert "label" in [one.partition(":")[0] for one in findings(browser)]

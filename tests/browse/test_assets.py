@@ -1,4 +1,4 @@
-"""The style sheet, the icon and the script of the browse pages."""
+"""Tests of the style sheet, the icon and the script of the browse pages."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The browse pages in a real browser: what the browser loads, runs and shows."""
+"""Tests of the browse pages in a real browser: what the browser loads, runs and shows."""
 
 import os
 import re
@@ -45,7 +45,8 @@ def test_browse_page_is_styled_and_fits_the_window_width(
     assert browser.run("document.querySelector('h1') !== null")
     assert browser.run("getComputedStyle(document.body).maxWidth") == "1216px"
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
-    assert browser.messages == []  # no policy violations or missing resources
+    # The browser reports no policy violations and no missing resources.
+    assert browser.messages == []
 
 
 def test_dark_and_light_colour_schemes_use_different_colours(
@@ -107,7 +108,7 @@ def test_links_to_files_with_hostile_names_work(served: Served, browser: Browser
 
 
 @pytest.mark.parametrize(("width", "is_beside"), [(360, False), (1200, True)])
-def test_folder_of_the_past_shows_the_changes_since_then_in_a_frame(
+def test_page_of_a_past_folder_shows_in_a_frame_how_the_folder_changed_since_then(
     served: Served, browser: Browser, width: int, is_beside: bool
 ) -> None:
     """The list of changes is beside the folder in a wide window, and below it on a phone."""
@@ -141,7 +142,7 @@ def test_folder_of_the_past_shows_the_changes_since_then_in_a_frame(
 
 
 def _bar(browser: Browser, index: int) -> dict[str, float]:
-    """Return the centre of a bar on the screen."""
+    """Return the screen position of the centre of a bar."""
     found = browser.run(
         f"(box => ({{x: box.x + box.width / 2, y: box.y + box.height / 2}}))"
         f"([...document.querySelectorAll('.bar')].at({index}).getBoundingClientRect())"
@@ -215,7 +216,7 @@ def test_time_line_can_be_used_with_the_keyboard(served: Served, browser: Browse
     assert browser.run("location.href").endswith(f"?first={served.txg}&last={served.txg}")
 
 
-def test_time_line_page_shows_a_kept_point_in_plot_and_list(
+def test_time_line_page_shows_a_kept_point_in_its_plot_and_in_its_list(
     served: Served, browser: Browser
 ) -> None:
     """A keyboard user can select a kept point in the plot and in the list."""
@@ -247,7 +248,7 @@ def test_time_line_page_shows_a_kept_point_in_plot_and_list(
 def test_time_line_table_with_a_kept_point_fits_into_the_window(
     served: Served, browser: Browser, width: int
 ) -> None:
-    """The link to the changes is in the last column, so it must be visible without scrolling."""
+    """The last column of the table has the link to the changes and must be visible at once."""
     browser.look(width, 800, "light")
     browser.go(served.url("/"))
     table = "[...document.querySelectorAll('.wide')].find(one => one.querySelector('.plot'))"
@@ -274,7 +275,7 @@ def test_time_line_without_scripts_has_links_to_other_time_ranges(
 def test_login_token_is_passed_to_the_browser_in_a_private_file(
     served: Served, tmp_path: Path
 ) -> None:
-    """Any user can read a browser's arguments, so they do not contain the token."""
+    """Any user can read a browser's arguments, so the arguments do not contain the token."""
     require_chromium()
     given = tmp_path / "arguments"
     program = tmp_path / "opener"

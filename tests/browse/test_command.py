@@ -1,4 +1,4 @@
-"""The browse command, which serves the files of a bucket as web pages."""
+"""Tests of the browse command, which serves the files of a bucket as web pages."""
 
 import contextlib
 import os

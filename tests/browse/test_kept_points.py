@@ -1,4 +1,4 @@
-"""Kept points older than the retention, as the browse pages show them."""
+"""Tests of how the browse pages show kept points that are older than the retention."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_time_line_lists_kept_points_older_than_the_retention(tmp_path: Path) -> None:
-    """The time line begins at the retention floor, and older kept points are listed."""
+    """The time line begins at the oldest txg that retention keeps; older kept points are listed."""
     program, url, mnt = Program(tmp_path / "state"), f"local://{tmp_path}/bucket", tmp_path / "mnt"
     mnt.mkdir()
     program.ok("mkfs", "--plain", url)
@@ -39,7 +39,8 @@ def test_time_line_lists_kept_points_older_than_the_retention(tmp_path: Path) ->
             assert f'<a href="{served.root}/at/{txg}/">{name}</a>' in page
         assert "the first figures" in served.page(f"/at/{txg}/report")
         assert served.ask(f"/content/{txg}/report").content == b"the first figures\n"
-        # The page of changes needs all txgs; without them, it shows the diff command.
+        # The page of changes needs all txgs. If some are missing, the page suggests the diff
+        # command.
         assert "s3fs-meta diff" in served.page(f"/changes/{txg}/")
 
         for path in sorted((tmp_path / "bucket" / "kept").iterdir())[:1]:

@@ -1,4 +1,4 @@
-"""File names in URLs, on pages and in suggested commands."""
+"""Tests of file names in URLs, on pages and in suggested commands."""
 
 import subprocess
 

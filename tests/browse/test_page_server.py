@@ -1,4 +1,4 @@
-"""The web server of the browse command, which listens on loopback only."""
+"""Tests of the web server of the browse command, which listens on loopback only."""
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None
         await page_server.listening(Address(host, 0))
 
 
-async def test_page_server_accepts_connections_before_it_serves_pages() -> None:
+async def test_page_server_accepts_connections_before_the_first_page_can_be_served() -> None:
     """The browse command prints the URL first, so a client may connect at once."""
     server = await page_server.listening(Address("127.0.0.1", 0))
     try:

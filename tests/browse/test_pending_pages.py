@@ -1,4 +1,4 @@
-"""Browse pages that take so long to make that the browser has to wait for them."""
+"""Tests of browse pages that take so long to make that the browser has to wait."""
 
 import pytest
 import trio
@@ -24,7 +24,7 @@ class Slow:
         self.begun = self.made = 0
 
     async def __call__(self) -> Reply:
-        """Make one page."""
+        """Make one page slowly."""
         self.begun += 1
         await trio.sleep(self.seconds)
         self.made += 1
@@ -43,7 +43,7 @@ async def test_page_that_is_made_quickly_is_returned_immediately_and_not_cached(
 async def test_slow_page_is_made_only_once_while_the_browser_polls(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """The first request is answered before the slow page is made; the second returns the page."""
+    """The first request is answered before the slow page is ready; the second returns the page."""
     pages, make = PendingPages(nursery), Slow(BROWSE_PENDING_S / 2)
     began_s = trio.current_time()
 
@@ -62,7 +62,7 @@ async def test_slow_page_is_cancelled_if_no_browser_waits(
     await trio.sleep(2 * BROWSE_ABANDONED_S)
     assert make.made == 0
     assert await pages.get(b"/a", make) is None
-    assert make.begun == 2  # The dropped page is built again.
+    assert make.begun == 2  # The dropped page is made again.
 
 
 async def test_slow_page_is_not_cancelled_while_a_browser_waits(
@@ -92,5 +92,6 @@ async def test_lists_beside_folders_leave_room_for_other_pending_pages(
         assert await pages.get(b"/%d" % number, make, BROWSE_PENDING_FRAMES_MAX) is None
     with pytest.raises(BusyError):
         await pages.get(b"/one more", make, BROWSE_PENDING_FRAMES_MAX)
-    assert await pages.get(b"/0", make, BROWSE_PENDING_FRAMES_MAX) is None  # already pending
+    # This page is already pending.
+    assert await pages.get(b"/0", make, BROWSE_PENDING_FRAMES_MAX) is None
     assert await pages.get(b"/one more", make) is None

@@ -1,4 +1,4 @@
-"""The screenshots of the guide: the guide uses all of them, and they can be generated."""
+"""Tests that the guide uses all screenshots, and that the screenshots can be made."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The URLs of the browse pages, and access to them."""
+"""Tests of the URLs of the browse pages, and of access to the pages."""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -98,7 +98,7 @@ def test_browse_server_accepts_only_get_and_head_requests(served: Served, method
 def test_every_browse_page_has_the_security_headers(
     served: Served, path: str, ancestors: str, options: str
 ) -> None:
-    """Only the list beside a folder may be in a frame, and only in a frame of this server."""
+    """Only the list of changes may be in a frame, and only in a frame of this server."""
     headers = served.ask(path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -126,7 +126,7 @@ def test_browse_pages_load_nothing_from_other_hosts(served: Served) -> None:
 
 
 class _Away:
-    """A source of pages, whose bucket fails from the beginning or never responds."""
+    """A source of pages whose bucket fails from the beginning or never responds."""
 
     def __init__(self, age_s: float) -> None:
         self._began_s = trio.current_time()
@@ -136,7 +136,7 @@ class _Away:
 
     @property
     def outage(self) -> Outage:
-        """Return an outage of the bucket that begins after *age_s* seconds."""
+        """Return an outage of the bucket that began *age_s* seconds ago."""
         age_s = trio.current_time() - self._began_s - self._age_s
         return Outage(max(age_s, 0.0), "refused", 0.0)
 
@@ -145,7 +145,7 @@ class _Away:
         await trio.sleep_forever()
 
     async def link(self, _txg: Txg) -> Any:
-        """Wait forever for an answer from the bucket."""
+        """Wait forever for the chain position of a txg."""
         await self.bounds()
 
 
@@ -169,7 +169,7 @@ class _Browser(NamedTuple):
 
 
 async def _entered(source: _Away, nursery: trio.Nursery) -> _Browser:
-    """Return the site of a source, and a browser that has entered the site."""
+    """Return the site of a source, and a browser that has logged in to the site."""
     access = Access(Address("127.0.0.1", 8080), new_path())
     render = templates.load(root=access.root, place="s3://away", target="x", has_mount=False)
     site = Site(cast("Source", source), access, render, PendingPages(nursery))
@@ -210,7 +210,7 @@ async def test_wait_page_and_error_fit_into_the_frame_of_the_list_beside_a_folde
         assert "frame-ancestors 'self'" in reply.headers["content-security-policy"]
 
 
-async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(
+async def test_client_that_is_not_a_browser_waits_until_a_slow_page_is_ready(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     browser = await _entered(_Away(0.0), nursery)
@@ -220,7 +220,7 @@ async def test_client_other_than_a_browser_waits_until_a_slow_page_is_ready(
 
 
 class _Failing(_Away):
-    """A source of pages, whose requests to the bucket fail, several at the same time."""
+    """A source of pages for which several requests to the bucket fail at the same time."""
 
     @override
     async def bounds(self) -> Any:
@@ -247,15 +247,15 @@ async def test_page_reports_several_failed_requests_as_one_error(
 
 
 class _Damaged(_Away):
-    """A source of pages, whose bucket has damaged changelogs."""
+    """A source of pages whose bucket has damaged changelogs."""
 
     @override
     async def bounds(self) -> Any:
-        """Raise an error whose advice is a command without the URL of the bucket."""
+        """Raise an error whose message suggests a command without the URL of the bucket."""
         raise CorruptionError("log/1 is damaged: s3fs-meta fsck -y repairs as much as possible")
 
 
-async def test_suggested_command_in_an_error_page_includes_the_url_and_s3_options(
+async def test_command_suggested_on_an_error_page_includes_the_url_and_the_s3_options(
     nursery: trio.Nursery,
 ) -> None:
     browser = await _entered(_Damaged(0.0), nursery)

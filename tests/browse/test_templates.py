@@ -1,4 +1,4 @@
-"""The HTML templates: the error if their library is missing, and the escaping of values."""
+"""Tests of the HTML templates: their escaping, and the error if their library is missing."""
 
 import sys
 from unittest import mock

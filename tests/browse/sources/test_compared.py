@@ -1,4 +1,4 @@
-"""The cached differences between the last viewed point in time and the newest txg."""
+"""Tests of cached differences between the last viewed point in time and the newest txg."""
 
 from functools import partial
 
@@ -16,14 +16,14 @@ ONE = Difference(b"one", ADDED, None, 0o100644, None, 1, True)
 
 
 class Comparison:
-    """A slow comparison, which counts how often it runs."""
+    """A slow comparison that counts how often it runs."""
 
     def __init__(self, found: list[Difference] | None) -> None:
         self.found = found
         self.begun = self.running = self.most_running = 0
 
     async def __call__(self) -> list[Difference] | None:
-        """Return the differences after other tasks ran."""
+        """Let other tasks run; return the differences."""
         self.begun += 1
         self.running += 1
         self.most_running = max(self.most_running, self.running)

@@ -1,4 +1,4 @@
-"""The browse page that compares two versions of a text side by side."""
+"""Tests of the browse page that compares two versions of a text side by side."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The browse page that plots the statistics of a mount over time."""
+"""Tests of the browse page that plots the statistics of a mount over time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.tasks import running
 
 
 def figures(factor: int, pid: int = 1) -> dict[str, Any]:
-    """Return statistics of a mount, multiplied by a factor."""
+    """Return statistics of a mount, with each number multiplied by a factor."""
     return {
         "pid": pid,
         "upload": {"sent_bytes": 1000 * factor},
@@ -78,7 +78,7 @@ async def test_statistics_of_a_mount_are_read_at_fixed_intervals(
         for count in (1, 2):
             while len(watch.samples) < count:
                 await trio.to_thread.run_sync(int)
-            for _ in range(10):  # time for further samples, which must not be taken yet
+            for _ in range(10):  # During this time, no further sample may be taken.
                 await trio.to_thread.run_sync(int)
             counts.append(len(watch.samples))
             mock_clock.jump(BROWSE_SAMPLE_S)

@@ -1,4 +1,4 @@
-"""The cached folder sizes of the most recently viewed points in time."""
+"""Tests of cached folder sizes of the most recently viewed points in time."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.browse import points
 
 
 def at(db: Database, txg: int) -> OpenPoint:
-    """Return a database that acts as the open point in time of a txg."""
+    """Return a database that represents the open point in time of a txg."""
     volume = SimpleNamespace(link=Link(Txg(txg), "", 0))
     return cast("OpenPoint", SimpleNamespace(db=db, volume=volume))
 

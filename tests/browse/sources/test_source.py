@@ -1,4 +1,4 @@
-"""Pages and downloads of content that the bucket has lost."""
+"""Tests of pages and downloads of content that the bucket has lost."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_download_of_lost_content_fails_and_never_contains_zeros(served: Served) -> None:
-    """A request for lost content fails with an error; other pages can still be read."""
+    """A request for lost content fails with an error, and other pages can still be read."""
     packs = [path for path in (served.tree.parent / "bucket" / "pack").rglob("*") if path.is_file()]
     hidden = [(path, path.rename(path.with_name(f"{path.name}.hidden"))) for path in packs]
     try:

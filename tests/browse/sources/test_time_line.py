@@ -1,4 +1,4 @@
-"""The browse page that lists the txgs of a filesystem as a time line."""
+"""Tests of the browse page that lists the txgs of a filesystem as a time line."""
 
 import re
 
@@ -14,7 +14,7 @@ def test_time_line_shows_the_number_of_changed_files_of_each_txg(served: Served)
     rows = re.findall(r'<td>(\d+)</td>\n<td class="number">([\d,]+)</td>', page)
     numbers = {int(txg): int(count.replace(",", "")) for txg, count in rows}
     assert sorted(numbers) == list(range(served.txg + 1))
-    assert numbers[2] == 6  # inodes of four files and two directories
+    assert numbers[2] == 6  # The changelog contains the inodes of four files and two directories.
     # On a loaded machine the files may be created in several txgs.
     assert sum(count for txg, count in numbers.items() if txg > 2) > 1200
     assert "photos" in page
@@ -26,7 +26,7 @@ def test_time_line_can_show_a_chosen_range_of_txgs(served: Served) -> None:
     assert "show everything" in page
 
 
-def test_time_line_plot_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
+def test_plot_of_the_time_line_has_a_bar_for_each_run_of_txgs(served: Served) -> None:
     page = served.page("/")
     bars = re.findall(
         r'class="bar[^>]* data-first="(\d+)" data-last="(\d+)" data-label="([^"]*)"', page
@@ -53,7 +53,7 @@ def test_time_line_page_marks_kept_points_in_the_plot_and_lists_them(served: Ser
 
 
 def test_time_line_page_is_identical_when_requested_again(served: Served) -> None:
-    """The changes in a run of txgs are counted only for the first view of the page."""
+    """The changes in a run of txgs are counted only when the page is first viewed."""
     path = f"/?first=1&last={served.txg}"
     assert served.page(path) == served.page(path)
     assert served.page("/").count("changes since") == served.txg + 1

@@ -1,4 +1,4 @@
-"""Damage to targets of symbolic links and to extended attributes, one invariant at a time."""
+"""Tests of damage to symlink targets and extended attributes, one invariant at a time."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def test_symlink_without_a_target_gets_a_placeholder(healthy: Healthy) -> None:
 @pytest.mark.parametrize(
     "target", ["'text'", "x'6100'", "zeroblob(0)", "CAST(printf('%.5000c','a') AS BLOB)"]
 )
-def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> None:
-    """fsck replaces symlink targets that are text, empty, 5,000 bytes long or contain NUL bytes.
+def test_invalid_symlink_target_is_replaced_by_a_valid_one(healthy: Healthy, target: str) -> None:
+    """fsck replaces symlink targets that are text, empty, too long or contain NUL bytes.
 
     Invariant I19.
     """
@@ -34,7 +34,7 @@ def test_invalid_symlink_target_is_corrected(healthy: Healthy, target: str) -> N
 
 
 def test_invalid_extended_attributes_are_removed(healthy: Healthy) -> None:
-    """fsck removes extended attributes with an empty name or too large a value, and no others.
+    """fsck removes extended attributes that have no name or too large a value, and no others.
 
     Invariant I20.
     """
@@ -56,7 +56,7 @@ def test_text_in_an_extended_attribute_is_converted_to_bytes(healthy: Healthy) -
 
 
 def test_size_of_a_symlink_is_corrected_to_the_length_of_its_target(healthy: Healthy) -> None:
-    """A symlink's size is the length of its target.
+    """The size of a symlink is the length of its target.
 
     Invariant I57.
     """

@@ -1,4 +1,4 @@
-"""Damage to blocks and their locations, one invariant at a time."""
+"""Tests of damage to blocks and their locations, one invariant at a time."""
 
 import pytest
 
@@ -55,7 +55,7 @@ async def test_wrong_block_location_is_corrected_from_the_pack_index(
 def test_wrong_block_location_is_repaired_only_after_fsck_has_checked_the_bucket(
     healthy: Healthy, change: str
 ) -> None:
-    """fsck declares no block lost while a pack may contain it (I31, I32, I33)."""
+    """fsck does not report a block as lost while a pack may contain it (I31, I32, I33)."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -67,7 +67,7 @@ def test_wrong_block_location_is_repaired_only_after_fsck_has_checked_the_bucket
 
 
 def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> None:
-    """fsck clears the incomplete location of a dirty block, whose cached copy is the only one."""
+    """fsck clears the incomplete location of a dirty block, which exists only in the cache."""
     block = healthy.block_of(healthy.dirty, 0)
     healthy.sql("UPDATE blocks SET pack_offset = 5 WHERE block = ?", block)
     healthy.assert_mended("I31")
@@ -75,7 +75,7 @@ def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> No
 
 
 async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Healthy) -> None:
-    """A pack that is found in the bucket gets a new row, to which its blocks refer.
+    """A pack without a row gets a new row, and its blocks refer to the row.
 
     Invariant I32.
     """
@@ -90,11 +90,13 @@ async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Health
     new = healthy.pack_of(healthy.uploaded, 1)
     assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
-    # Without the record of renumbered packs, kept points would compute a wrong age of the pack.
+    # Without the record of renumbered packs, kept points would compute a wrong age for the pack.
     assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 
-async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) -> None:
+async def test_overlapping_locations_of_blocks_are_corrected_from_the_pack_index(
+    healthy: Healthy,
+) -> None:
     """Two different blocks cannot occupy the same bytes of a pack.
 
     Invariant I34.
@@ -110,7 +112,7 @@ async def test_overlapping_blocks_are_corrected_from_the_pack(healthy: Healthy) 
 
 
 def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> None:
-    """An older database may have two equal blocks at one offset of a pack."""
+    """A database of an older version may have two equal blocks at one offset of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
     row = blocks.get(healthy.db, first)
     healthy.db.begin()
@@ -135,7 +137,7 @@ def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> No
 
 @pytest.mark.parametrize("state", [1, 3])
 def test_pack_with_live_blocks_is_marked_as_stored(healthy: Healthy, state: int) -> None:
-    """A pack with live blocks is neither being uploaded nor condemned.
+    """A pack with live blocks cannot be in the state "uploading" or "condemned".
 
     Invariant I36.
     """
@@ -207,7 +209,7 @@ async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Hea
 
 
 def test_wrong_reference_counts_are_corrected(healthy: Healthy) -> None:
-    """With too small a reference count, a block that is still in use would be freed.
+    """If its reference count is too small, a block that is still in use is freed.
 
     Invariant I61.
     """
@@ -217,7 +219,7 @@ def test_wrong_reference_counts_are_corrected(healthy: Healthy) -> None:
 
 
 def test_block_without_references_is_freed(healthy: Healthy) -> None:
-    """fsck deletes an unreferenced block and subtracts its bytes from its pack.
+    """fsck deletes an unreferenced block and subtracts its size from its pack's live bytes.
 
     Invariant I62.
     """

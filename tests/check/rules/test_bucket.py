@@ -1,4 +1,4 @@
-"""Damage to the bucket, one invariant at a time."""
+"""Tests of damage to the bucket, one invariant at a time."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -41,7 +41,7 @@ async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(health
 
 
 async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy) -> None:
-    """The fsck report contains the paths of damaged files; -y records their lost ranges.
+    """The fsck report contains the paths of damaged files, and -y records their lost ranges.
 
     Invariant I46.
     """
@@ -63,10 +63,10 @@ async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy)
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_equal_block_number_does_not_prove_equal_content(
+async def test_block_with_an_expected_number_but_different_content_is_not_accepted(
     healthy: Healthy, cached: bool, damage: str
 ) -> None:
-    """After a fork, a pack may contain other content under the number of a block."""
+    """If two hosts wrote at the same time, a pack may have other content under a block's number."""
     [block] = healthy.write_uploaded(healthy.attributed, b"ours")
     key = _key_of(healthy, healthy.attributed, 0)
     if not cached:
@@ -87,7 +87,8 @@ async def test_equal_block_number_does_not_prove_equal_content(
         " WHERE m.ino = ? AND m.block_index = 0",
         (healthy.attributed,),
     )
-    # A cached block becomes dirty, so that a mount uploads it. An uncached block becomes a hole.
+    # A cached block becomes dirty, so that a mount uploads the block. An uncached block becomes a
+    # hole.
     assert row == ((None, None) if cached else None)
 
 
@@ -135,7 +136,7 @@ async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Heal
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """Neither of two exchanged packs matches its row, so their cached blocks become dirty."""
+    """Two exchanged packs do not match their rows, so their cached blocks become dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -177,8 +178,10 @@ async def test_wrong_pack_size_in_a_pack_row_is_corrected(healthy: Healthy) -> N
     assert damage_marks.marks(healthy.db) == []
 
 
-async def test_wrong_pack_size_in_a_listing_is_checked_by_a_request(healthy: Healthy) -> None:
-    """fsck requests a pack whose listed size is wrong, and finds the correct size (I47)."""
+async def test_wrong_pack_size_in_a_listing_is_checked_by_a_request_for_the_pack(
+    healthy: Healthy,
+) -> None:
+    """fsck requests a pack whose listed size is wrong, and learns the correct size (I47)."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
     key = _key_of(healthy, healthy.attributed, 0)
 
@@ -197,7 +200,7 @@ class _WrongListing(FaultyStore):
 
     @override
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """Yield all objects, one of them with a wrong size."""
+        """Yield all objects; one of them has a wrong size."""
         async with aclosing(super().list(prefix, after=after)) as found:
             async for info in found:
                 wrong = info.key == self._key
@@ -272,7 +275,7 @@ async def test_pack_without_a_row_is_not_deleted_if_the_database_is_damaged(
 
 
 async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
-    """fsck deletes no objects of users or other filesystems, even with the key of a pack (I49)."""
+    """fsck deletes no objects of users or other filesystems, even if a key looks right (I49)."""
     other = Keyring.from_master(bytes(32))
     stranger, of_another = stray_pack(other, 3)
     later, of_later = stray_pack(healthy.keyring, healthy.epoch, bytes(range(16)))
@@ -298,7 +301,7 @@ async def test_foreign_objects_are_counted_and_kept(healthy: Healthy) -> None:
 
 
 async def test_changelogs_and_their_parts_count_as_known_objects(healthy: Healthy) -> None:
-    """fsck reports neither changelogs nor their parts, although no row lists them."""
+    """fsck does not report changelogs or their parts as unknown, although no row lists them."""
     prefix = changelog_codec.part_prefix(Txg(7), Epoch(1), bytes(changelog_codec.RANDOM_BYTES))
     for key in changelog_codec.key_of(Txg(7)), changelog_codec.part_key(prefix, 0):
         healthy.store.objects[key] = b"content"
@@ -307,7 +310,7 @@ async def test_changelogs_and_their_parts_count_as_known_objects(healthy: Health
 
 
 async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
-    """fsck reads the blocks of a pack with a damaged index and makes them dirty.
+    """fsck reads the blocks of a pack with a damaged index, and makes these blocks dirty.
 
     Invariant I50.
     """

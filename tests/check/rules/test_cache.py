@@ -1,4 +1,4 @@
-"""Damage to cached blocks, their rows and their files, one invariant at a time."""
+"""Tests of damage to cached blocks, their rows and their files, one invariant at a time."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def clean(healthy: Healthy) -> BlockId:
 
 
 @pytest.mark.parametrize("state", [BlockState.DIRTY, BlockState.DOOMED, 9])
-def test_wrong_state_of_an_uploaded_cached_block_is_corrected(
+def test_wrong_cache_state_of_an_uploaded_block_is_corrected(
     healthy: Healthy, clean: BlockId, state: int
 ) -> None:
     """An uploaded block with a cached copy must have the state CLEAN or UPLOADED.
@@ -42,7 +42,7 @@ def test_wrong_state_of_an_uploaded_cached_block_is_corrected(
 
 
 def test_sealed_block_with_a_location_is_valid(healthy: Healthy, clean: BlockId) -> None:
-    """A SEALED block keeps its old location until compaction has moved it (I40)."""
+    """A SEALED block (frozen for upload) keeps its old location until compaction moved it (I40)."""
     healthy.sql("UPDATE cached_blocks SET state = 2 WHERE block = ?", clean)
     assert healthy.check().lines() == ["clean"]
 
@@ -69,8 +69,8 @@ def test_cached_copy_of_a_block_without_a_row_is_marked_for_deletion(healthy: He
     assert row.state is BlockState.DOOMED
 
 
-def test_wrong_file_position_of_a_pending_block_is_corrected(healthy: Healthy) -> None:
-    """The uploader reads the position of a pending block from the row in ``cached_blocks``.
+def test_wrong_file_position_of_a_block_that_awaits_upload_is_corrected(healthy: Healthy) -> None:
+    """The uploader reads the file position of a pending block from the row in ``cached_blocks``.
 
     Invariant I41.
     """
@@ -94,7 +94,8 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    assert healthy.check(Mode.ALL).exit_status == 4  # fsck did not check the cache directory.
+    # In this run, fsck did not check the cache directory.
+    assert healthy.check(Mode.ALL).exit_status == 4
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
     other = healthy.block_of(healthy.dirty, 4)
@@ -103,7 +104,7 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
 
 
 async def test_pending_block_with_a_missing_cache_file_is_lost(healthy: Healthy) -> None:
-    """The missing cache file was the only copy of the pending block."""
+    """The missing cache file was the only copy of the block."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
@@ -130,15 +131,15 @@ async def test_pending_block_with_a_short_cache_file_keeps_its_bytes(healthy: He
 
 
 async def test_pending_block_with_a_long_cache_file_is_valid(healthy: Healthy) -> None:
-    """After a crash between a write and its commit, the cache file is too long (I43)."""
+    """A crash between a write and its commit leaves a cache file that is too long (I43)."""
     healthy.files.write_within(healthy.block_of(healthy.dirty, 0), 2000, b"undone", 2000)
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_row_of_a_cached_block_without_its_file_is_removed(
+async def test_row_of_a_cached_block_is_removed_if_the_cache_file_is_missing(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """fsck removes the row that a crash between an eviction and its commit leaves.
+    """fsck removes a row that a crash between an eviction and its commit left behind.
 
     Invariant I44.
     """
@@ -150,7 +151,7 @@ async def test_row_of_a_cached_block_without_its_file_is_removed(
 
 
 async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
-    """fsck quarantines files of unknown blocks and unknown files, and deletes unfinished files.
+    """fsck quarantines files of unknown blocks and unknown files. It deletes unfinished files.
 
     Invariant I45.
     """
@@ -174,7 +175,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
 
 
 async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: Healthy) -> None:
-    """A restored older database would assign the numbers of existing files (I42, I45)."""
+    """A restored older database would assign block numbers of existing cache files (I42, I45)."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)
     healthy.files.create(stray, 0, b"only copy")
@@ -188,8 +189,8 @@ async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: 
     assert healthy.block_of(healthy.attributed, 7) > stray
 
 
-async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
-    """fsck -p keeps cache files without a row, which -y uses for repairs (I45)."""
+async def test_safe_fsck_run_keeps_cache_files_that_a_full_repair_needs(healthy: Healthy) -> None:
+    """A run of fsck -p keeps these cache files, because fsck -y repairs rows from them (I45)."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)
@@ -211,7 +212,7 @@ async def test_cache_file_that_a_repair_needs_is_kept(healthy: Healthy) -> None:
 async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """A crash after a fetch leaves a cache file without a row."""
+    """A crash after a fetch can leave a cache file without a row."""
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
 
     await healthy.assert_all_mended("I45")
@@ -220,7 +221,7 @@ async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
 
 
 def test_recorded_origin_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
-    """After a power cut, an origin row of an uploaded block would restore old content.
+    """After a power cut, a leftover origin row would restore old content of an uploaded block.
 
     Invariant I66.
     """
@@ -240,7 +241,7 @@ def test_recorded_origin_of_an_uploaded_block_is_removed(healthy: Healthy, clean
 
 
 def test_recorded_origin_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
-    """The number of an uncached block may be reused for other content."""
+    """The number of an uncached block may be reused for content that has no origin."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()
@@ -251,7 +252,7 @@ def test_recorded_origin_of_an_uncached_block_is_removed(healthy: Healthy) -> No
 
 
 async def test_recorded_origin_of_a_lost_block_is_removed(healthy: Healthy) -> None:
-    """The fsck run that declares a block lost also deletes its origin row."""
+    """The fsck run that declares a block lost also deletes the block's origin row."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.db.begin()
     block_origins.note_hole(healthy.db, block, 5)

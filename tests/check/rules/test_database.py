@@ -1,4 +1,4 @@
-"""Damage to the database itself, one invariant at a time."""
+"""Tests of damage to the database itself, one invariant at a time."""
 
 from typing import Final
 
@@ -32,7 +32,7 @@ KEYS: Final = {
 
 
 def _edit_schema(db: Database, sql: str) -> None:
-    """Change the table ``sqlite_schema`` with SQL, which SQLite refuses by default."""
+    """Change the table ``sqlite_schema`` with SQL, which SQLite forbids by default."""
     version = db.connection.pragma("schema_version")
     db.connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     db.connection.execute("PRAGMA writable_schema = ON")
@@ -42,7 +42,7 @@ def _edit_schema(db: Database, sql: str) -> None:
 
 
 def _leave_index_behind(healthy: Healthy, change: str) -> None:
-    """Change a hash but not its index entry, by hiding the index from the schema temporarily."""
+    """Change a hash without changing its index entry, by temporarily hiding the index."""
     db = healthy.db
     [(block, digest)] = db.all("SELECT block, hash FROM blocks WHERE hash IS NOT NULL LIMIT 1")
     healthy.sql(f"UPDATE blocks SET hash = {change} WHERE block = ?", block)
@@ -54,7 +54,7 @@ def _leave_index_behind(healthy: Healthy, change: str) -> None:
 
 
 def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: str) -> None:
-    """Set a NOT NULL column to NULL while the schema temporarily permits it."""
+    """Set a NOT NULL column to NULL while the schema temporarily permits NULL."""
     required, optional = f"{column:<12} {declared} NOT NULL", f"{column:<12} {declared}"
     for before, after in ((required, optional), (optional, required)):
         change = f"sql = replace(sql, '{before}', '{after}') WHERE name = '{table}'"
@@ -64,7 +64,7 @@ def _set_null(healthy: Healthy, table: str, column: str, declared: str, where: s
 
 
 async def test_null_value_in_a_not_null_column_is_found(healthy: Healthy) -> None:
-    """fsck replaces a forbidden NULL, and the repair of another invariant corrects the value.
+    """fsck replaces a forbidden NULL. The repair of another invariant corrects the value.
 
     Invariant I1.
     """
@@ -79,7 +79,7 @@ async def test_null_value_in_a_not_null_column_is_found(healthy: Healthy) -> Non
 
 
 def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
-    """Damage that only SQLite detects is left to the administrator."""
+    """fsck does not repair damage that only SQLite detects."""
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
 
@@ -90,7 +90,7 @@ def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
 
 
 async def test_repairs_are_undone_if_irreparable_damage_remains(healthy: Healthy) -> None:
-    """fsck makes no repair if damage remains, because a new image would publish the damage."""
+    """fsck undoes its repairs if damage remains, because a new image would publish the damage."""
     _set_null(healthy, "packs", "object_key", "TEXT   ", "pack = 1")
     healthy.sql("CREATE TABLE notes (text TEXT)")
     before = healthy.dump()
@@ -142,7 +142,7 @@ def test_missing_index_is_created(healthy: Healthy) -> None:
     ],
 )
 def test_unknown_indexes_triggers_and_views_are_dropped(healthy: Healthy, statement: str) -> None:
-    """An index, trigger or view contains no data of its own."""
+    """An index, a trigger or a view contains no data of its own, so nothing is lost."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")
@@ -163,7 +163,9 @@ def test_table_outside_the_schema_is_reported_and_kept(healthy: Healthy) -> None
 
 @pytest.mark.parametrize("name", ["uuid", "block_bytes"])
 async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, name: str) -> None:
-    """fsck reads a missing property from the superblock; without a superblock it stays missing.
+    """fsck reads a missing property from the superblock.
+
+    Without a superblock the property stays missing.
 
     Invariant I5.
     """
@@ -178,14 +180,14 @@ async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, na
 
 @pytest.mark.parametrize("name", ["renumbered/packs", "replaced/history", "damaged/junk"])
 async def test_damaged_record_in_the_properties_is_repaired(healthy: Healthy, name: str) -> None:
-    """Records of repairs and damage marks are rows of the same table. Invariant I5."""
+    """The property table also has rows that record repairs and damage. Invariant I5."""
     healthy.sql("INSERT INTO properties VALUES (?, 'junk')", name)
 
     await healthy.assert_all_mended("I5")
 
 
 async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healthy) -> None:
-    """fsck makes a new cookie key and gives every name the cookie of its hash."""
+    """fsck makes a new cookie key, and computes every name's cookie with this key."""
     healthy.sql("UPDATE properties SET value = x'' WHERE name = 'cookie_key'")
     names = {row[2] for row in healthy.before["dentries"]}
     assert (await healthy.check_all()).broken == ["I5"]
@@ -238,7 +240,7 @@ def test_number_beyond_all_assigned_numbers_does_not_raise_the_next_number(
 
 @pytest.mark.parametrize("next_ino", [PAST_INO_MIN + 6, (1 << 63) - 1])
 def test_next_inode_number_of_a_point_in_time_is_lowered(healthy: Healthy, next_ino: int) -> None:
-    """New inodes get valid numbers, and so do inodes that got numbers of points in time.
+    """New inodes get valid numbers, as do inodes with numbers that belong to points in time.
 
     Invariants I6 and I8.
     """
@@ -316,7 +318,7 @@ async def test_value_of_the_wrong_type_is_found_and_repaired(
 
 @pytest.mark.thorough
 async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy: Healthy) -> None:
-    """No block is freed if the column ``ino`` of its position contains text (I70)."""
+    """If the inode number of a block's position is text, the block is not freed (I70)."""
     healthy.add_lease()
     before = healthy.db.one("SELECT count(*) FROM blocks")
     spoil(healthy, "block_map", "ino", "'x'")
@@ -327,8 +329,8 @@ async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy
 
 
 @pytest.mark.thorough
-def test_database_with_invalid_counters_can_be_opened_for_repair(healthy: Healthy) -> None:
-    """A mount refuses a database with invalid counters; fsck opens the same database."""
+def test_fsck_opens_a_database_with_invalid_counters(healthy: Healthy) -> None:
+    """A mount refuses a database with invalid counters, but fsck opens and repairs it."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()
@@ -338,7 +340,7 @@ def test_database_with_invalid_counters_can_be_opened_for_repair(healthy: Health
     Database.open(path, Pragmas(), repairing=True).close()
 
 
-async def test_sums_above_the_largest_integer_are_checked(healthy: Healthy) -> None:
+async def test_sizes_whose_sum_exceeds_the_largest_integer_are_repaired(healthy: Healthy) -> None:
     """Impossible sizes in rows are reported and repaired; their sum does not stop fsck."""
     healthy.sql(f"UPDATE blocks SET stored_bytes = {1 << 62} WHERE pack = 1")
     healthy.sql(f"UPDATE blocks SET plain_bytes = {1 << 62}")
@@ -355,7 +357,7 @@ async def test_sums_above_the_largest_integer_are_checked(healthy: Healthy) -> N
 async def test_location_of_the_wrong_type_is_found_in_the_bucket(
     healthy: Healthy, column: str, value: str
 ) -> None:
-    """The survey of the bucket, which precedes the repair of types, skips such a location."""
+    """The survey of the bucket runs before the repair of types, and skips invalid locations."""
     healthy.sql(
         f"UPDATE blocks SET {column} = {value} WHERE block = (SELECT min(block) FROM blocks)"
     )

@@ -1,4 +1,4 @@
-"""Damage to the block map, one invariant at a time."""
+"""Tests of damage to the block map, one invariant at a time."""
 
 import pytest
 
@@ -29,8 +29,8 @@ def test_block_at_an_impossible_index_is_moved_to_a_separate_file(
     assert made.size_bytes == 2001
 
 
-async def test_missing_block_is_recorded_as_a_hole(healthy: Healthy) -> None:
-    """fsck records the range of a missing block as an attribute, and keeps the file's other blocks.
+async def test_position_of_a_missing_block_becomes_a_hole(healthy: Healthy) -> None:
+    """fsck records the range of a missing block as an attribute, and keeps all other blocks.
 
     Invariant I30.
     """
@@ -82,8 +82,10 @@ async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
     assert healthy.dump() == healthy.before
 
 
-def test_too_small_file_size_is_extended_to_the_end_of_the_last_block(healthy: Healthy) -> None:
-    """Without the corrected size, the end of the file could not be read.
+def test_file_size_that_is_too_small_is_extended_to_the_end_of_the_last_block(
+    healthy: Healthy,
+) -> None:
+    """With too small a size, the end of the file would be unreadable.
 
     Invariant I59.
     """
@@ -100,7 +102,7 @@ def test_too_small_file_size_is_extended_to_the_end_of_the_last_block(healthy: H
 
 
 def test_number_of_mapped_blocks_of_a_file_is_corrected(healthy: Healthy) -> None:
-    """``mapped_blocks`` counts the blocks of a file without its holes.
+    """``mapped_blocks`` counts the blocks of a file, without its holes.
 
     Invariant I60.
     """

@@ -1,4 +1,4 @@
-"""Damage to inodes, one invariant at a time."""
+"""Tests of damage to inodes, one invariant at a time."""
 
 import stat
 
@@ -39,7 +39,7 @@ def test_missing_root_directory_row_is_created_again(healthy: Healthy) -> None:
     assert stat.S_IMODE(inodes.get(healthy.db, ROOT_INO).mode) == 0o755
 
 
-def test_root_directory_is_created_again_if_no_other_row_refers_to_it(healthy: Healthy) -> None:
+def test_root_directory_is_created_even_if_no_other_row_refers_to_it(healthy: Healthy) -> None:
     for table in ("inodes", "dentries", "hard_links", "symlinks", "xattrs", "block_map"):
         healthy.sql(f"DELETE FROM {table}")
 
@@ -50,7 +50,7 @@ def test_root_directory_is_created_again_if_no_other_row_refers_to_it(healthy: H
 
 
 @pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])
-def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
+def test_impossible_owner_of_an_inode_is_replaced_by_the_owner_of_the_root_directory(
     healthy: Healthy, change: str
 ) -> None:
     """fsck replaces an impossible owner with the owner of the root directory.
@@ -63,14 +63,14 @@ def test_impossible_owner_is_replaced_by_the_owner_of_the_root_directory(
 
 @pytest.mark.parametrize("column", ["uid", "gid"])
 def test_impossible_owner_of_the_root_directory_becomes_root(healthy: Healthy, column: str) -> None:
-    """The root directory has no other directory whose owner it could get (I8)."""
+    """For the root directory itself, fsck sets an impossible owner to user 0 (I8)."""
     healthy.sql(f"UPDATE inodes SET {column} = -5 WHERE ino = ?", ROOT_INO)
     healthy.assert_mended("I8", concerns={ROOT_INO})
     assert getattr(inodes.get(healthy.db, ROOT_INO), column) == 0
 
 
-def test_impossible_file_size_is_recomputed_from_the_blocks(healthy: Healthy) -> None:
-    """A file's negative size becomes the end of its last block."""
+def test_impossible_file_size_is_recomputed_from_the_blocks_of_the_file(healthy: Healthy) -> None:
+    """fsck replaces a negative file size by the end of the file's last block."""
     size = inodes.get(healthy.db, healthy.uploaded).size_bytes
     healthy.sql("UPDATE inodes SET size_bytes = -5 WHERE ino = ?", healthy.uploaded)
 
@@ -118,14 +118,16 @@ def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known:
     assert kinds.get(known, stat.S_ISREG)(inodes.get(healthy.db, ino).mode)
 
 
-LAST = (1 << 63) - 1  # the largest integer that SQLite can store
+LAST = (1 << 63) - 1  # The largest integer that SQLite can store.
 
 
 @pytest.mark.parametrize(
     "change", [f"mtime_delta_ns = {LAST}", f"btime_delta_ns = {LAST}", "ctime_ns = -1"]
 )
-def test_inode_times_that_overflow_are_replaced_by_the_ctime(healthy: Healthy, change: str) -> None:
-    """A time out of range becomes the time of the inode's last change.
+def test_out_of_range_times_of_an_inode_are_replaced_by_its_ctime(
+    healthy: Healthy, change: str
+) -> None:
+    """A time that is out of range becomes the time of the inode's last change.
 
     Invariant I10.
     """
@@ -134,7 +136,7 @@ def test_inode_times_that_overflow_are_replaced_by_the_ctime(healthy: Healthy, c
 
 
 def test_file_with_entries_becomes_a_directory(healthy: Healthy) -> None:
-    """An inode with entries and without blocks becomes a directory."""
+    """An inode of type file that has entries and no blocks becomes a directory."""
     mode = stat.S_IFIFO | 0o755
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 
@@ -144,7 +146,7 @@ def test_file_with_entries_becomes_a_directory(healthy: Healthy) -> None:
 
 
 def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A file with blocks stays a file; a directory in lost+found gets its entries.
+    """A file with blocks stays a file. A new directory in lost+found gets its entries.
 
     Invariant I11.
     """
@@ -170,7 +172,7 @@ def test_fifo_that_has_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
 
 
 def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A directory with entries stays a directory; a file in lost+found gets its blocks.
+    """A directory with entries stays a directory. A new file in lost+found gets its blocks.
 
     Invariant I12.
     """
@@ -184,7 +186,7 @@ def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> 
 
 
 def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A file with blocks keeps them, and a new symlink in lost+found gets its symlink target.
+    """A file with blocks keeps them. A new symlink in lost+found gets its symlink target.
 
     Invariant I13.
     """
@@ -258,8 +260,8 @@ def test_extended_attributes_of_a_missing_inode_are_kept_if_it_has_a_name(health
     assert healthy.dump()["xattrs"] == healthy.before["xattrs"]
 
 
-def test_fsck_purges_orphans_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
-    """On a mounted filesystem, a process may have a file without a name open.
+def test_fsck_purges_nameless_inodes_only_on_an_unmounted_filesystem(healthy: Healthy) -> None:
+    """On a mounted filesystem, a process may have a nameless file open.
 
     Invariant I28.
     """
@@ -275,7 +277,7 @@ def test_fsck_purges_orphans_only_on_an_unmounted_filesystem(healthy: Healthy) -
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
 def test_wrong_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
-    """The xattr flag is set for an inode if, and only if, it has extended attributes.
+    """The xattr flag of an inode is set exactly if the inode has extended attributes.
 
     Invariant I58.
     """
@@ -286,7 +288,7 @@ def test_wrong_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str)
 
 
 def _remove(healthy: Healthy, name: bytes, ino: Ino) -> None:
-    """Remove a tree as ``s3fs-meta rm`` does, without the task that purges its inodes."""
+    """Remove a tree as ``s3fs-meta rm`` does, without the task that purges the tree's inodes."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, name)
@@ -316,7 +318,7 @@ def test_fsck_deletes_removed_trees_only_on_an_unmounted_filesystem(healthy: Hea
 
 
 def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
-    """A nameless directory is moved to lost+found, unless it is flagged as removed."""
+    """A nameless directory is moved to lost+found, unless its flag says that it was removed."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")
@@ -330,7 +332,7 @@ def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
     assert healthy.check().lines() == ["clean"]
 
 
-def test_removed_flag_of_a_named_directory_is_cleared(healthy: Healthy) -> None:
+def test_removed_flag_is_cleared_if_the_directory_has_a_name(healthy: Healthy) -> None:
     healthy.sql(
         f"UPDATE inodes SET flags = flags | {InodeFlag.REMOVED:d} WHERE ino = ?", healthy.directory
     )

@@ -1,4 +1,4 @@
-"""Damage to values derived from names (link counts, parents, sizes), one invariant at a time."""
+"""Tests of damage to link counts, parents and directory sizes, one invariant at a time."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_wrong_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
 
 
 def test_wrong_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
-    """With too small a size, rmdir would remove a directory that has entries.
+    """With too small a size, rmdir would remove a directory that still has entries.
 
     Invariant I55.
     """

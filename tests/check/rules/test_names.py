@@ -1,4 +1,4 @@
-"""Damage to names and to the directory tree, one invariant at a time."""
+"""Tests of damage to names and to the directory tree, one invariant at a time."""
 
 import stat
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.thorough
 
 
 def _count_dentries(healthy: Healthy, parent: Ino, added: int) -> None:
-    """Update the directory size and the counter after a test added or removed entries."""
+    """Adjust the directory size and the counter after a test added or removed entries."""
     healthy.db.begin()
     inodes.change_directory(healthy.db, parent, NOW_NS, entries=added)
     healthy.db.counters.dentries += added
@@ -57,8 +57,8 @@ def test_invalid_name_is_replaced_by_a_valid_name(healthy: Healthy, name: bytes 
     assert dentries.find(healthy.db, healthy.inner, new) == healthy.fifo
 
 
-def test_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> None:
-    """If the nearest valid name already exists, fsck appends a number."""
+def test_repair_of_an_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> None:
+    """If the nearest valid name already exists, fsck appends a number to the new name."""
     for old, new in ((b"fifo", b"a/b"), (b"attributed", b"a_b")):
         cookie = healthy.db.name_hash(new) << COOKIE_COLLISION_BITS
         healthy.sql("UPDATE dentries SET name = ?, cookie = ? WHERE name = ?", new, cookie, old)
@@ -69,7 +69,9 @@ def test_invalid_name_does_not_replace_an_existing_name(healthy: Healthy) -> Non
     assert dentries.find(healthy.db, healthy.inner, b"a_b~1") == healthy.fifo
 
 
-def test_name_at_a_wrong_directory_position_can_be_found_after_repair(healthy: Healthy) -> None:
+def test_name_at_a_wrong_position_in_its_directory_can_be_found_after_repair(
+    healthy: Healthy,
+) -> None:
     """fsck moves a name to the position of its hash, where lookups search for it.
 
     Invariant I23.
@@ -86,7 +88,9 @@ def test_name_at_a_wrong_directory_position_can_be_found_after_repair(healthy: H
 def test_second_of_two_equal_names_in_one_directory_is_renamed(
     healthy: Healthy, same_inode: bool
 ) -> None:
-    """fsck renames the second of two equal names, or removes it if both refer to one inode.
+    """fsck renames the second of two equal names.
+
+    If both refer to one inode, it removes the second.
 
     Invariant I24.
     """
@@ -116,7 +120,7 @@ def test_second_of_two_equal_names_in_one_directory_is_renamed(
 
 
 def test_directory_with_two_names_keeps_the_name_in_its_parent_directory(healthy: Healthy) -> None:
-    """A directory has one name, which is in its parent directory.
+    """A directory has only one name, which is in its parent directory.
 
     Invariant I25.
     """
@@ -142,7 +146,7 @@ def test_name_of_the_root_directory_is_removed(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
 def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """In lost+found, the name of an inode is its number, and a directory keeps its entries.
+    """In lost+found, an inode's name is its number, and a directory keeps its entries.
 
     Invariant I26.
     """
@@ -188,7 +192,7 @@ def test_file_named_lost_and_found_is_not_changed(healthy: Healthy) -> None:
 
 
 def test_directory_with_entries_but_without_a_name_is_kept(healthy: Healthy) -> None:
-    """No user can have removed a directory that still has entries."""
+    """fsck keeps such a directory, because no user can have removed it while it had entries."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.inner)
 
@@ -200,7 +204,7 @@ def test_directory_with_entries_but_without_a_name_is_kept(healthy: Healthy) -> 
 
 
 def test_cycle_of_directories_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """fsck cuts a cycle of directories at one directory, which keeps all of its entries.
+    """fsck breaks a cycle of directories at one directory, which keeps all of its entries.
 
     Invariant I27.
     """

@@ -1,4 +1,4 @@
-"""Damage to the rows of packs, one invariant at a time."""
+"""Tests of damage to the rows of packs, one invariant at a time."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
 async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: str) -> None:
-    """Live blocks prove that a pack is stored, and the bucket's listing shows its size.
+    """Live blocks prove that a pack is stored, and the bucket's listing shows the pack's size.
 
     Invariant I38.
     """
@@ -25,7 +25,7 @@ async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: s
 
 
 def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:
-    """fsck cannot compute the key of a pack from other rows, so it only reports the pack."""
+    """fsck reports an impossible key of a pack, because no other row shows the correct key."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
 
@@ -35,7 +35,7 @@ def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None
 
 
 async def test_blocks_of_a_pack_row_with_an_impossible_key_are_found(healthy: Healthy) -> None:
-    """fsck reads the index of the object in the bucket, which lists the blocks of the pack."""
+    """fsck finds the blocks of the pack in the pack index in the bucket."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     key = packs.object_key(healthy.db, pack)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
@@ -90,7 +90,7 @@ def test_wrong_number_of_live_bytes_of_a_pack_is_corrected(healthy: Healthy) -> 
     assert healthy.dump() == healthy.before
 
 
-def test_recorded_death_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
+def test_txg_of_death_is_cleared_for_a_pack_with_live_blocks(healthy: Healthy) -> None:
     """Garbage collection would delete a live pack that has a value in ``died_txg``.
 
     Invariant I64.
@@ -100,7 +100,9 @@ def test_recorded_death_of_a_live_pack_is_cleared(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-def test_recorded_death_of_a_pack_may_be_later_than_the_txg_counter(healthy: Healthy) -> None:
+def test_death_of_a_pack_may_be_recorded_for_a_txg_later_than_the_txg_counter(
+    healthy: Healthy,
+) -> None:
     """A fence raises the number of the next txg, but not ``txg`` in the table ``counters``."""
     healthy.sql(
         "UPDATE blocks SET pack = NULL, pack_offset = NULL, stored_bytes = NULL, hash = NULL"
@@ -115,7 +117,7 @@ def test_recorded_death_of_a_pack_may_be_later_than_the_txg_counter(healthy: Hea
     assert "I64" in healthy.check().broken
 
 
-def test_missing_death_record_of_a_dead_pack_is_added(healthy: Healthy) -> None:
+def test_missing_txg_of_death_is_added_for_a_dead_pack(healthy: Healthy) -> None:
     """A dead pack without a value in ``died_txg`` would never be deleted."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))

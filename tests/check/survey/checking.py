@@ -1,4 +1,4 @@
-"""A check of the filesystem of an open session."""
+"""Helpers that check the filesystem of an open session as fsck does."""
 
 from collections.abc import AsyncGenerator
 
@@ -16,7 +16,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 class EarlyListing(FaultyStore):
     """A store whose listing of one prefix omits objects that are stored later.
 
-    A real listing omits the objects that a mount stores while fsck lists the other prefixes.
+    A real listing may omit objects that a mount stores while fsck lists other prefixes.
     """
 
     def __init__(self, inner: MemoryStore, prefix: str) -> None:
@@ -38,7 +38,7 @@ async def checked(
     deep: bool = False,
     store: ObjectStore | None = None,
 ) -> Report:
-    """Check the filesystem of an idle session."""
+    """Run a check of the filesystem of an idle session."""
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, store or opened.store, opened.keyring)

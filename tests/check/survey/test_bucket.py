@@ -1,4 +1,4 @@
-"""The survey of the bucket by fsck."""
+"""Tests of the survey of the bucket, which fsck makes before it checks rows."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return an fsck examination without any survey."""
+    """Return the state of an fsck run that has made no survey."""
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
 
 
@@ -55,7 +55,7 @@ async def test_survey_of_a_healthy_bucket_requests_only_one_listing_and_the_leas
 async def test_survey_of_an_unreachable_store_reports_no_missing_object(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If the store fails, the survey raises its error, and objects count as not surveyed."""
+    """If the store fails, the survey raises its error, and no object is reported as missing."""
     store = FaultyStore(healthy.store)
     store.down = TransientStoreError("key", "away")
 
@@ -88,7 +88,7 @@ async def test_object_that_is_missing_from_a_listing_is_requested(
 async def test_every_object_that_is_missing_from_a_listing_is_requested(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """Many packs that are really missing do not hide a pack that only the listing omits."""
+    """fsck finds a pack that only the listing omits, even if many other packs are missing."""
     keys = [ObjectKey(f"pack/00/1-{number:032x}") for number in range(2 * FSCK_EXAMPLES_MAX)]
     healthy.db.begin()
     for key in keys:
@@ -125,7 +125,7 @@ async def test_survey_reads_packs_to_find_blocks_whose_row_is_wrong(
 async def test_unreadable_older_image_is_reported_but_does_not_count_as_damage(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """An unreadable image that is not retained is reported, but does not count as damage."""
+    """An unreadable image that retention no longer needs is reported, but is not damage."""
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
@@ -151,7 +151,7 @@ async def test_unknown_objects_are_deleted_in_batches(healthy: Healthy, exam: Ex
 async def test_survey_checks_at_most_a_maximum_number_of_unreferenced_packs(
     healthy: Healthy, exam: Examination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unreferenced packs beyond the maximum count as foreign objects and are kept."""
+    """Unreferenced packs beyond the maximum count as foreign objects, so they are kept."""
     monkeypatch.setattr(bucket_survey, "FSCK_UNNAMED_PACKS_MAX", 3)
     for number in range(5):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -222,7 +222,7 @@ def _image_faults(exam: Examination) -> list[list[object]]:
 async def _before_and_after(
     power: Power, session: Session
 ) -> tuple[dict[ObjectKey, bytes], dict[ObjectKey, bytes]]:
-    """Return the objects in the bucket before and after newer images replace the first image."""
+    """Return the bucket's objects from before and after newer images replaced the first image."""
     write_file(session, b"one")
     await session.make_image()
     before = dict(power.store.objects)
@@ -237,7 +237,7 @@ async def _before_and_after(
 
 @pytest.mark.parametrize("deep", [False, True], ids=["listed", "deep"])
 @pytest.mark.parametrize("method", ["list", "get"])
-async def test_image_that_another_host_replaces_during_the_survey_is_not_reported(
+async def test_image_that_another_host_replaces_during_the_survey_is_not_reported_as_missing(
     power: Power, method: str, deep: bool
 ) -> None:
     """Objects of an image that another host replaced during the survey count as deleted."""

@@ -1,4 +1,4 @@
-"""The survey of the cache directory by fsck."""
+"""Tests of the survey of the cache directory by fsck."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def _survey(healthy: Healthy) -> Examination:
 
 
 def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
-    """The number in the name of a block file identifies its block."""
+    """The name of a block file contains the number of its block."""
     exam = _survey(healthy)
     seen = {row[0]: row[1] for row in healthy.db.all("SELECT * FROM temp.seen_files")}
     assert seen[healthy.block_of(healthy.dirty, 1)] == 2001
@@ -70,7 +70,7 @@ def test_survey_without_a_cache_directory_finds_no_intact_block(healthy: Healthy
     assert healthy.db.all("SELECT * FROM temp.seen_intact_copies") == []
 
 
-async def test_blocks_in_an_unreadable_directory_are_not_recorded_as_lost(
+async def test_blocks_in_an_unreadable_cache_directory_are_not_reported_as_lost(
     healthy: Healthy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check of the disk, such as e2fsck(8), may make the directory readable again."""

@@ -1,4 +1,4 @@
-"""The survey of the chain in the bucket, from the base image to the last changelog."""
+"""Tests of the survey of the chain of changelogs, from the base image to the last changelog."""
 
 import pytest
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thorough
 
 
 def put(session: Session, content: bytes) -> Ino:
-    """Create a file whose name is its inode number."""
+    """Create a file; its name is its inode number."""
     ino = write_file(session, content)
     dentries.add(session.db, ROOT_INO, b"%d" % ino, ino)
     inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
@@ -26,7 +26,7 @@ def put(session: Session, content: bytes) -> Ino:
 
 
 async def _some_txgs(session: Session) -> list[Txg]:
-    """Ship three txgs, make an image, and ship three more txgs; return the six numbers."""
+    """Ship three txgs, make an image, and ship three more txgs; return all six txg numbers."""
     numbers = []
     for number in range(6):
         put(session, b"%d" % number * 1000)
@@ -85,7 +85,7 @@ async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_
 
 
 async def test_fsck_only_reports_a_gap_in_changelogs_before_the_last_image(power: Power) -> None:
-    """fsck reports lost points in time, but its exit status stays 0.
+    """fsck reports points in time that were lost, but its exit status stays 0.
 
     Invariant I68.
     """
@@ -98,7 +98,7 @@ async def test_fsck_only_reports_a_gap_in_changelogs_before_the_last_image(power
 
 
 async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power: Power) -> None:
-    """Only --deep reads changelogs before the last image."""
+    """Only fsck --deep reads changelogs from before the last image."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         _damage(power, numbers[2])
@@ -122,7 +122,7 @@ async def test_missing_part_of_a_changelog_is_reported(power: Power) -> None:
 
 
 async def test_part_that_was_stored_during_the_listing_is_not_reported(power: Power) -> None:
-    """fsck lists parts before changelogs; meanwhile a mount may store a changelog with parts."""
+    """fsck lists parts before changelogs, and meanwhile a mount may store a changelog in parts."""
     async with power.session("a", tasks=False, bounds=UploadBounds(run_bytes=500)) as session:
         store = EarlyListing(power.store, "changelog-part/")
         for number in range(4):
@@ -137,7 +137,7 @@ async def test_part_that_was_stored_during_the_listing_is_not_reported(power: Po
 @pytest.mark.parametrize("lost", ["damaged", "missing"])
 @pytest.mark.parametrize("deep", [False, True])
 async def test_repaired_chain_of_changelogs_is_intact(power: Power, lost: str, deep: bool) -> None:
-    """Txgs that a repair abandoned are not reported as lost."""
+    """fsck does not report abandoned txgs, which a repair has replaced, as lost."""
     async with power.session("a", tasks=False) as session:
         numbers = await _some_txgs(session)
         await session.close()

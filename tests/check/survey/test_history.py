@@ -1,4 +1,4 @@
-"""The survey of the history index by fsck."""
+"""Tests of the survey of the history index by fsck."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ ABOVE = RUNS.key_of(2, Txg(RUN * RUN))
 
 
 async def make_index(session: Session, txgs: int = 2 * RUN) -> None:
-    """Ship files in the first txgs, and build the index of a number of txgs."""
+    """Ship files in the first txgs, and build the history index for a number of txgs."""
     for number in range(3):
         ino = write_file(session, b"%d" % number)
         dentries.add(session.db, ROOT_INO, b"%d" % number, ino)
@@ -36,7 +36,7 @@ async def make_index(session: Session, txgs: int = 2 * RUN) -> None:
 
 
 def hide(power: Power, session: Session, key: ObjectKey) -> None:
-    """Replace an index object with an authentic object that lists no changed inode."""
+    """Replace an index object by an authentic object that lists no changed inode."""
     keyring = session.volume.keyring
     index = history_index.decode(key, power.store.objects[key], keyring)
     assert len(index.inodes)
@@ -69,7 +69,7 @@ async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str)
         repaired = await checked(session, Mode.SAFE, deep=True)
         assert {one.left for one in repaired.verdicts if one.invariant == "I71"} == {0}
         assert key not in power.store.objects
-        # fsck deletes only the wrong object and keeps all objects that it compared.
+        # fsck deletes only the wrong index object, and keeps all others that it compared.
         assert {FIRST, SECOND, *above} - {key} <= power.store.objects.keys()
     async with power.session("a", tasks=False) as session:
         await index_all(session)
@@ -78,7 +78,9 @@ async def test_fsck_deletes_wrong_history_index_objects(power: Power, harm: str)
 
 
 @pytest.mark.thorough
-async def test_foreign_object_named_like_a_history_index_object_is_kept(power: Power) -> None:
+async def test_foreign_object_with_a_key_like_that_of_a_history_index_object_is_kept(
+    power: Power,
+) -> None:
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[FIRST] = b"something else"
@@ -91,7 +93,7 @@ async def test_foreign_object_named_like_a_history_index_object_is_kept(power: P
 
 @pytest.mark.thorough
 async def test_history_index_is_not_checked_if_its_changelogs_are_unreadable(power: Power) -> None:
-    """An index object can only be compared with readable changelogs."""
+    """fsck compares a history index object with changelogs, which must be readable."""
     async with power.session("a", tasks=False) as session:
         await make_index(session)
         power.store.objects[key_of(Txg(5))] = flipped(power.store.objects[key_of(Txg(5))], -1)

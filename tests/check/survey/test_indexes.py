@@ -1,4 +1,4 @@
-"""Searching other packs' indexes for blocks of a damaged pack."""
+"""Tests of searching the indexes of other packs for blocks of a damaged pack."""
 
 import pytest
 
@@ -91,7 +91,7 @@ async def test_block_of_a_condemned_pack_is_uploaded_again(
 
 @SAME
 async def test_damaged_record_in_another_pack_is_not_used(healthy: Healthy, same: bool) -> None:
-    """A block is not restored from a pack whose index is intact but whose record is damaged."""
+    """No block is restored from a pack with an intact index but a damaged record of the block."""
     await _lose(healthy, "unreadable")
     key = _other_pack(healthy, same=same)
     entry = pack_codec.read_index(
@@ -104,7 +104,9 @@ async def test_damaged_record_in_another_pack_is_not_used(healthy: Healthy, same
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
 
 
-async def test_read_only_check_does_not_cache_blocks_of_a_condemned_pack(healthy: Healthy) -> None:
+async def test_fsck_without_repairs_does_not_cache_blocks_of_a_condemned_pack(
+    healthy: Healthy,
+) -> None:
     """Only a repair copies blocks of condemned packs to the cache directory."""
     await _lose(healthy, "missing")
     key = _other_pack(healthy, same=True)

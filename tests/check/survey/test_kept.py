@@ -1,4 +1,4 @@
-"""The survey of kept points by fsck."""
+"""Tests of the survey of kept points (named txgs) by fsck."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ FAR = Txg(300_000)
 
 
 def found_by(report: Report) -> list[str]:
-    """Return the findings about kept points."""
+    """Return the findings of fsck about kept points."""
     verdicts = [one for one in report.verdicts if one.invariant == "I72"]
     return [finding.what for one in verdicts for finding in one.examples]
 
@@ -97,7 +97,7 @@ async def test_report_of_a_missing_object_names_its_kept_point(power: Power, kin
 async def test_point_that_was_kept_during_the_listing_is_not_reported(
     power: Power, prefix: str
 ) -> None:
-    """A mount may store objects and keep a point after fsck has listed their names."""
+    """A mount may store objects and keep a point after fsck has listed the bucket."""
     async with power.session("a", tasks=False) as session:
         store = EarlyListing(power.store, prefix)
         fill(session, {}, b"content")
@@ -130,7 +130,7 @@ async def test_unreadable_kept_point_is_reported_and_not_deleted(power: Power, d
         assert power.store.objects[point.key] == damaged
 
 
-async def test_packs_that_a_kept_point_may_need_are_not_deleted_as_unknown(power: Power) -> None:
+async def test_unknown_packs_are_not_deleted_if_a_kept_point_may_need_them(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         strays = [stray_pack(session.volume.keyring, epoch) for epoch in (point.epoch, 7)]
@@ -144,8 +144,10 @@ async def test_packs_that_a_kept_point_may_need_are_not_deleted_as_unknown(power
         assert any("kept points may need" in note for note in report.notes)
 
 
-async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> None:
-    """After a restore of an older bucket, the numbers of a kept point's txgs are used again."""
+async def test_deep_check_finds_a_changelog_from_another_history_of_the_filesystem(
+    power: Power,
+) -> None:
+    """After an older bucket was restored, the txg numbers of a kept point are used again."""
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         volume, key = session.volume, changelog.key_of(point.txg)
@@ -158,7 +160,7 @@ async def test_deep_check_finds_a_changelog_of_another_history(power: Power) -> 
 async def test_kept_point_in_the_far_future_causes_a_bounded_number_of_findings(
     power: Power,
 ) -> None:
-    """fsck lists only a few of the changelogs that the kept point seems to need."""
+    """If a kept point seems to need many changelogs, fsck lists only a few of them."""
     async with power.session("a", tasks=False) as session:
         point = await kept_below_the_floor(power, session)
         keyring = session.volume.keyring
@@ -171,7 +173,7 @@ async def test_kept_point_in_the_far_future_causes_a_bounded_number_of_findings(
         assert found_by(await checked(session)) == []
 
 
-async def test_missing_pack_newer_than_a_kept_point_is_not_reported_for_the_point(
+async def test_missing_pack_is_not_reported_for_a_kept_point_that_is_older_than_the_pack(
     power: Power,
 ) -> None:
     async with power.session("a", tasks=False) as session:

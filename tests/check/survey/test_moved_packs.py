@@ -1,4 +1,4 @@
-"""Packs stored under keys of other packs."""
+"""Tests of packs that are stored under keys of other packs."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 
 
 def _write(healthy: Healthy, first: bytes, second: bytes) -> tuple[ObjectKey, ObjectKey]:
-    """Write two files, upload each in its own pack and evict them; return the keys."""
+    """Write two files, upload each file in its own pack, and evict them; return the two keys."""
     healthy.evict(*healthy.write_uploaded(healthy.linked, first))
     healthy.evict(*healthy.write_uploaded(healthy.attributed, second))
     one, other = (
@@ -43,7 +43,7 @@ def _exchange(healthy: Healthy, one: ObjectKey, other: ObjectKey) -> None:
 async def test_exchange_of_two_packs_of_different_sizes_loses_no_block(
     tmp_path: Path, key: bytes | None, deep: bool
 ) -> None:
-    """Listed sizes reveal an exchange of two packs, even if none of their blocks is cached."""
+    """The listed sizes reveal an exchange of two packs, even if no block is cached."""
     healthy = _made(tmp_path, key)
     _exchange(healthy, *_write(healthy, b"short", b"a content that is longer"))
 
@@ -73,8 +73,10 @@ async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
     assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
-async def test_blocks_are_found_in_a_pack_stored_under_another_key(healthy: Healthy) -> None:
-    """A pack that has overwritten another pack is recognised; the other pack's blocks are lost."""
+async def test_blocks_are_found_in_a_pack_that_is_stored_under_another_key(
+    healthy: Healthy,
+) -> None:
+    """A pack that has overwritten another pack is recognised. The other pack's blocks are lost."""
     one, other = _write(healthy, b"kept", b"lost, and longer")
     healthy.store.objects[other] = healthy.store.objects.pop(one)
 

@@ -1,4 +1,4 @@
-"""The survey that reads and verifies all packs."""
+"""Tests of the survey that reads and verifies all packs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.damage import flipped
 
 @pytest.fixture
 async def exam(healthy: Healthy) -> Examination:
-    """Return an fsck examination after the surveys of the cache directory and the listing."""
+    """Return the state of an fsck run after the surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
     await bucket_survey.survey(made, healthy.store, healthy.keyring)
@@ -46,7 +46,7 @@ async def test_survey_reads_every_pack_once_and_reports_its_progress(
 
 
 async def test_failed_store_is_not_reported_as_damage(healthy: Healthy, exam: Examination) -> None:
-    """If the store fails, the survey raises its error, and content counts as not surveyed."""
+    """If the store fails, the survey raises its error and does not report content as lost."""
     store = FaultyStore(healthy.store)
     store.fail("get")
 
@@ -69,7 +69,7 @@ async def test_every_flipped_byte_of_a_pack_is_detected(healthy: Healthy) -> Non
 
 
 async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> None:
-    """The survey reads only part of an oversized pack: it verifies blocks, but no index."""
+    """The survey verifies the blocks of an oversized pack, but does not read its index."""
     [block] = healthy.write_uploaded(healthy.attributed, b"short content")
     row = blocks.get(healthy.db, block)
     assert row.pack is not None
@@ -84,8 +84,8 @@ async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> Non
     assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []
 
 
-async def test_wrong_block_row_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
-    """The result for a pack contains the block locations from the pack's index."""
+async def test_wrong_row_of_a_block_is_distinguished_from_a_damaged_pack(healthy: Healthy) -> None:
+    """For each pack, the survey returns the block locations from the pack's index."""
     one, two = healthy.write_uploaded(healthy.attributed, b"first block", b"second block")
     row = blocks.get(healthy.db, one)
     assert row.pack is not None
@@ -123,7 +123,7 @@ def encrypted(tmp_path: Path) -> Iterator[Healthy]:
 
 
 async def test_deep_check_verifies_encrypted_packs(encrypted: Healthy) -> None:
-    """With the keys, a flipped bit in an encrypted pack is detected."""
+    """If fsck has the keys, it detects a flipped bit in an encrypted pack."""
     assert (await encrypted.check_all(deep=True)).lines() == ["clean"]
     key = packs.object_key(encrypted.db, encrypted.pack_of(encrypted.uploaded, 1))
     encrypted.store.objects[key] = flipped(encrypted.store.objects[key], 10)

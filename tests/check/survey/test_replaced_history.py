@@ -1,4 +1,4 @@
-"""Packs of a history that a repair replaced, and fsck --delete-unknown."""
+"""Tests of fsck --delete-unknown on packs of a history that a repair has replaced."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def delete_unknown(session: Session) -> Report:
 
 
 async def their_history(power: Power, files: Files) -> Txg:
-    """Let another host continue from an older copy of the bucket; return its last txg."""
+    """Let another host continue from an older copy of the bucket; return this host's last txg."""
     put_back(power, await fork(power, files))
     async with power.session("b", tasks=False) as session:
         for number in range(8):
@@ -41,7 +41,7 @@ async def their_history(power: Power, files: Files) -> Txg:
 async def test_packs_of_a_replaced_history_are_kept_during_its_retention(
     power: Power, published: bool
 ) -> None:
-    """A command that replaces the history may delete packs before its image is in the bucket."""
+    """fsck --delete-unknown keeps these packs even before the repair's image is in the bucket."""
     files: Files = {}
     last = await their_history(power, files)
     async with power.session("a", options=PUBLISH, tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Fixtures: a new healthy filesystem for every test."""
+"""Fixtures: a new healthy filesystem for every test of fsck."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["power", "small_pieces"]
 
 @pytest.fixture
 def healthy(tmp_path: Path) -> Iterator[Healthy]:
-    """Return a healthy filesystem with a bucket and a cache directory."""
+    """Return a healthy filesystem with its bucket and its cache directory."""
     made = Healthy(tmp_path)
     made.add_lease()
     yield made

@@ -1,4 +1,4 @@
-"""A random healthy filesystem, made to be damaged by tests."""
+"""A random healthy filesystem, which tests of fsck damage."""
 
 import os
 import random
@@ -158,7 +158,7 @@ class Healthy:
         xattrs.set(self.db, ino, b"user.%d" % self.rnd.randrange(9), self._name())
 
     def _unlink(self) -> None:
-        """Remove one of a file's several names."""
+        """Remove one name of a file that has several names."""
         ino = self.rnd.choice(self.regular)
         row = inodes.get(self.db, ino)
         if row.nlink < 2:
@@ -209,7 +209,7 @@ class Healthy:
         return made.ino
 
     def link(self, ino: Ino, parent: Ino, name: bytes) -> None:
-        """Add another name of a file."""
+        """Add another name to a file."""
         hard_links.link_added(self.db, inodes.get(self.db, ino), parent)
         inodes.add_links(self.db, ino, 1, NOW_NS)
         dentries.add(self.db, parent, name, ino)
@@ -230,7 +230,7 @@ class Healthy:
         inodes.set_size_and_mtime(self.db, ino, size, NOW_NS, 1)
 
     def upload(self, *chosen: BlockId) -> None:
-        """Upload the given blocks, or every dirty block, in one pack; they stay cached."""
+        """Upload the given blocks, or every dirty block, in one pack. The blocks stay cached."""
         pending = chosen or cached_blocks.in_state(self.db, BlockState.DIRTY)
         if not pending:
             return
@@ -253,7 +253,7 @@ class Healthy:
             cached_blocks.set_state(self.db, entry.block, BlockState.CLEAN)
 
     def write_uploaded(self, ino: Ino, *contents: bytes) -> list[BlockId]:
-        """Write the first blocks of a file, upload them in a new pack, and commit."""
+        """Write the first blocks of a file, upload the blocks in a new pack, and commit."""
         self.db.begin()
         made = [self.write(ino, index, content) for index, content in enumerate(contents)]
         self.upload(*made)
@@ -275,7 +275,7 @@ class Healthy:
         self.files.remove(block)
 
     def shorten(self, block: BlockId, length: int) -> None:
-        """Truncate the cache file of a block, as if its last write had been lost."""
+        """Truncate the cache file of a block, as if the last write to the file had been lost."""
         os.truncate(NumberedDir(self.files.root).path(f"{block:x}"), length)
 
     def add_lease(self) -> None:
@@ -306,7 +306,7 @@ class Healthy:
         return block
 
     def pack_of(self, ino: Ino, index: int) -> PackId:
-        """Return the pack of an uploaded block."""
+        """Return the pack that contains an uploaded block."""
         pack = blocks.get(self.db, self.block_of(ino, index)).pack
         assert pack is not None
         return pack
@@ -323,7 +323,7 @@ class Healthy:
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def changed_inodes(self) -> set[int]:
-        """Return the inodes and directories whose rows have changed."""
+        """Return the inodes and directories whose rows differ from the rows in ``before``."""
         after = self.dump()
         return {
             row[column]
@@ -334,7 +334,7 @@ class Healthy:
     # --- checking and repairing the filesystem -------------------------------------------------
 
     def check(self, repair: Mode = Mode.REPORT, *, mounted: bool = False) -> Report:
-        """Check the database without the cache directory and the bucket."""
+        """Check the database, but neither the cache directory nor the bucket."""
         report = Report()
         return check_database(self.db, repair=repair, report=report, mounted=mounted)
 
@@ -363,7 +363,7 @@ class Healthy:
         )
 
     def assert_mended(self, *broken: str, concerns: Iterable[int] = ()) -> None:
-        """Require that exactly the given invariants are broken; repair them and compare other rows.
+        """Require that exactly the invariants *broken* are violated, and that a repair succeeds.
 
         Only rows of the inodes in *concerns* may differ after the repair. *broken* contains names
         of invariants, such as I26.
@@ -377,12 +377,12 @@ class Healthy:
         assert self.changed_inodes() <= set(concerns)
 
     def assert_repaired(self) -> None:
-        """Require that a repair of damaged rows succeeds and that no damage remains."""
+        """Require that a repair of damaged rows succeeds, after which fsck finds no damage."""
         assert self.check(Mode.ALL).exit_status == 1
         assert self.check().lines() == ["clean"]
 
     async def assert_all_repaired(self) -> None:
-        """Do the same as ``assert_repaired``, also for the cache directory and the bucket."""
+        """Call ``assert_repaired``, and also check the cache directory and the bucket."""
         assert (await self.check_all(Mode.ALL)).exit_status == 1
         assert (await self.check_all()).lines() == ["clean"]
 
@@ -403,6 +403,6 @@ def _all_safe(broken: Iterable[str]) -> bool:
 
 
 def _corrected(broken: Iterable[str]) -> int:
-    """Return the exit status of a repair: 0 if it only removed crash leftovers, otherwise 1."""
+    """Return the exit status of a repair: 0 if it only removed a crash's leftovers, otherwise 1."""
     named = [one for one in INVARIANTS if one.name in broken]
     return 1 if any(one.severity is Severity.DAMAGE for one in named) else 0

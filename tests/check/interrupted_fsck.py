@@ -1,6 +1,6 @@
-"""Helper program that repairs a database and is killed before the repair ends.
+"""A helper program that repairs a database and kills itself before the repair ends.
 
-    python interrupted_fsck.py DATABASE REPAIRS
+python interrupted_fsck.py DATABASE REPAIRS
 
 The program kills itself when REPAIRS repairs have begun.
 """
@@ -31,7 +31,7 @@ class Killer:
 
 
 def main() -> None:
-    """Repair a database; the report may kill the process before all repairs are made."""
+    """Repair a database; the process may be killed before the repair ends."""
     db = Database.open(Path(sys.argv[1]), Pragmas())
     killer = Killer(int(sys.argv[2]))
     check_database(db, repair=Mode.ALL, report=Report(on_note=killer.note))

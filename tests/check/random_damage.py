@@ -1,4 +1,4 @@
-"""Random damage to rows, cached blocks and objects of a filesystem."""
+"""Random damage to the rows, cached blocks and objects of a filesystem."""
 
 import random
 
@@ -56,7 +56,7 @@ class Vandal:
         self.rnd = random.Random(seed)
 
     def rage(self) -> None:
-        """Damage some rows and perhaps a file or an object; reopen the database, as fsck does."""
+        """Damage some rows and perhaps a file or an object. Reopen the database, as fsck does."""
         # Write cached inode rows first, so that SQL sees them.
         self.healthy.db.inodes.write_through()
         for _ in range(self.rnd.randrange(1, 6)):
@@ -106,7 +106,7 @@ class Vandal:
         return self.rnd.choice(HASHES) if column == "hash" else self.rnd.choice(NUMBERS)
 
     def damage_a_file(self) -> None:
-        """Delete or truncate a cached block file."""
+        """Delete or truncate the cache file of a block."""
         block = self.rnd.choice(sorted(self.healthy.files.numbers()))
         if self.rnd.random() < 0.5:
             self.healthy.files.remove(block)

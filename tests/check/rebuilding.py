@@ -1,4 +1,4 @@
-"""Rebuilding a filesystem in a memory store."""
+"""Helpers for tests that rebuild a filesystem in a memory store."""
 
 import pytest
 
@@ -25,7 +25,7 @@ async def run(power: Power) -> tuple[int, int, list[ObjectKey]]:
 
 
 async def rebuilt(power: Power) -> Rebuilt:
-    """Rebuild the filesystem; return the result."""
+    """Rebuild the filesystem; return the complete result of the rebuild."""
     keys = await power.keys()
     tmp = power.home / "scratch"
     tmp.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The context of an fsck run: queries for damaged rows, and totals that changes invalidate."""
+"""Tests of the state of an fsck run: queries for damaged rows, and totals of rows."""
 
 from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import INVARIANTS
@@ -11,8 +11,8 @@ def _examination(healthy: Healthy, *, mounted: bool = False) -> Examination:
     return Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=mounted)
 
 
-def test_cached_totals_of_rows_are_recomputed_after_a_change(healthy: Healthy) -> None:
-    """A query after a repair uses totals that are computed again from the changed rows."""
+def test_totals_of_rows_are_computed_again_after_a_repair(healthy: Healthy) -> None:
+    """After a repair, a query uses totals that were recomputed from the changed rows."""
     exam = _examination(healthy)
     assert exam.broken(INVARIANTS) == {}
     healthy.db.begin()
@@ -22,7 +22,7 @@ def test_cached_totals_of_rows_are_recomputed_after_a_change(healthy: Healthy) -
 
 
 def test_invariant_is_skipped_if_its_survey_did_not_run(healthy: Healthy) -> None:
-    """Checks of objects need a listing; checks of orphans need an unmounted filesystem."""
+    """Object checks need a listing of the bucket, and orphan checks an unmounted filesystem."""
     unmounted, mounted = _examination(healthy), _examination(healthy, mounted=True)
     names = {one.name for one in INVARIANTS if unmounted.can_judge(one)}
     assert not names & {"I4", "I43", "I44", "I45", "I46", "I47", "I48", "I49", "I50", "I51"}
@@ -30,7 +30,7 @@ def test_invariant_is_skipped_if_its_survey_did_not_run(healthy: Healthy) -> Non
 
 
 def test_all_damaged_rows_are_listed_before_a_repair_changes_rows(healthy: Healthy) -> None:
-    """A repair may delete rows while it iterates over them."""
+    """A repair may delete rows while it reads the list of damaged rows."""
     exam = _examination(healthy)
     healthy.db.begin()
     seen = 0
@@ -49,7 +49,7 @@ def test_inodes_created_by_a_repair_have_the_owner_of_the_root_directory(healthy
     assert _examination(healthy).owner() == (0, 0)
 
 
-def test_undone_repairs_do_not_count_as_changes(healthy: Healthy) -> None:
+def test_repairs_that_were_undone_do_not_count_as_changes(healthy: Healthy) -> None:
     exam = _examination(healthy)
     healthy.db.begin()
     exam.run("DELETE FROM dentries WHERE ino = ?", (healthy.fifo,))
@@ -76,8 +76,8 @@ def test_invariant_can_have_a_separate_query_that_lists_its_findings() -> None:
     assert one.query == "SELECT 1"
 
 
-def test_set_of_surveys_contains_only_completed_surveys() -> None:
-    """An invariant is checked only if the survey that it needs was made."""
+def test_set_of_completed_surveys_contains_no_survey_that_failed() -> None:
+    """An invariant is checked only if the survey that it needs was completed."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed
     assert Need.FILES in surveyed

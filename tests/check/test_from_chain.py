@@ -1,4 +1,4 @@
-"""Rebuilding a filesystem without any image, from its changelogs since txg 1."""
+"""Tests of rebuilding a filesystem without any image, from its changelogs since txg 1."""
 
 import pytest
 
@@ -22,7 +22,7 @@ FILES = 12
 
 
 async def fill(power: Power, *, levels: bool = False) -> dict[bytes, bytes]:
-    """Write named files, each in a separate txg; return the contents by name."""
+    """Write named files, each in a separate txg; return each file's content by its name."""
     contents = {}
     async with power.session("a", tasks=False) as session:
         for number in range(FILES):
@@ -40,7 +40,7 @@ async def fill(power: Power, *, levels: bool = False) -> dict[bytes, bytes]:
 
 
 def lose_images(power: Power, *, pieces_only: bool) -> None:
-    """Delete every image, or the first piece of each."""
+    """Delete every image, or the first piece of each image."""
     for key in list(power.store.objects):
         if key.startswith("image/") and (
             not pieces_only or key.endswith("/" + "0" * image_codec.PIECE_DIGITS)
@@ -49,7 +49,7 @@ def lose_images(power: Power, *, pieces_only: bool) -> None:
 
 
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
-    """Require that all files have their names, fsck finds nothing, and no lost+found exists."""
+    """Require that all files have their names, fsck finds no damage, and no lost+found exists."""
     async with power.session("b", tasks=False) as session:
         assert dentries.find(session.db, ROOT_INO, LOST_FOUND) is None
         assert inodes.get(session.db, ROOT_INO).size_bytes == len(contents)
@@ -81,7 +81,7 @@ async def test_rebuild_from_a_complete_chain_restores_all_names_without_an_image
 async def test_rebuild_restores_only_names_from_before_a_damaged_changelog(
     power: Power, damage: str
 ) -> None:
-    """Files of txgs before the damage keep their names; later files are in lost+found.
+    """Files of txgs before the damage keep their names. Later files are in lost+found.
 
     Txg 1 is a fence record, so txgs 2 and 3 contain one file each.
     """
@@ -109,7 +109,7 @@ async def test_rebuild_restores_only_names_from_before_a_damaged_changelog(
 async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chain(
     power: Power, claimed: str
 ) -> None:
-    """The rebuild would publish an older state, so it is refused and changes no object."""
+    """A rebuild that would publish an older state is refused and changes no object."""
     await fill(power)
     lose_images(power, pieces_only=False)
     keys = sorted(key for key in power.store.objects if key.startswith(changelog_codec.PREFIX))
@@ -125,7 +125,9 @@ async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chai
     assert power.store.objects == before
 
 
-async def test_rebuild_prefers_the_chain_if_it_is_newer_than_the_image_pieces(power: Power) -> None:
+async def test_rebuild_uses_the_changelogs_if_they_are_newer_than_the_image_pieces(
+    power: Power,
+) -> None:
     """The image has all of its pieces but no manifest, and a file was created after the image."""
     contents = await fill(power)
     async with power.session("a", tasks=False) as session:
@@ -144,8 +146,8 @@ async def test_rebuild_prefers_the_chain_if_it_is_newer_than_the_image_pieces(po
     await require_files(power, contents)
 
 
-async def test_chain_without_its_first_changelog_restores_no_names(power: Power) -> None:
-    """Later changelogs change rows that only an image or earlier changelogs contain."""
+async def test_rebuild_restores_no_names_if_the_first_changelog_is_missing(power: Power) -> None:
+    """Later changelogs depend on rows that only an image or earlier changelogs contain."""
     await fill(power)
     lose_images(power, pieces_only=False)
     del power.store.objects[changelog_codec.key_of(Txg(1))]
@@ -157,7 +159,7 @@ async def test_chain_without_its_first_changelog_restores_no_names(power: Power)
 
 
 async def test_rebuild_reads_a_level_object_instead_of_a_missing_changelog(power: Power) -> None:
-    """A rebuild with a level object instead of a changelog restores the names of all files."""
+    """A rebuild from a level object (merged changelogs) restores the names of all files."""
     contents = await fill(power, levels=True)
     lose_images(power, pieces_only=False)
     assert any(key.startswith("level/") for key in power.store.objects)

@@ -1,4 +1,4 @@
-"""Rebuilding a filesystem from its packs."""
+"""Tests of rebuilding a filesystem from its packs alone."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def lose_metadata(power: Power) -> None:
 
 
 async def write_and_lose_metadata(power: Power) -> dict[Ino, bytes]:
-    """Write files, delete all metadata objects, and return the contents by inode number."""
+    """Write files and delete all metadata objects; return the contents by inode number."""
     contents: dict[Ino, bytes] = {}
     async with power.session("a", tasks=False) as session:
         for number in range(5):
@@ -69,7 +69,7 @@ async def test_rebuild_restores_the_content_of_all_files_in_lost_and_found(power
 
 
 async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) -> None:
-    """The rebuild reports the key of the unreadable pack, and keeps the object."""
+    """The rebuild reports the key of the unreadable pack, and does not delete the object."""
     contents = await write_and_lose_metadata(power)
     packs = sorted(key for key in power.store.objects if key.startswith("pack/"))
     power.store.objects[packs[0]] = power.store.objects[packs[0]][:-1]
@@ -88,7 +88,7 @@ async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) 
 
 
 async def test_rebuild_changes_nothing_if_no_pack_can_be_opened(power: Power) -> None:
-    """If no pack opens, the superblock may be another filesystem's, so nothing is published."""
+    """If no pack can be decrypted, the superblock may belong to another filesystem."""
     await write_and_lose_metadata(power)
     for key in [key for key in power.store.objects if key.startswith("pack/")]:
         power.store.objects[key] = power.store.objects[key][:-1]
@@ -116,7 +116,7 @@ async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) ->
         await session.close()
     assert packs[0] in power.store.objects
 
-    for _ in range(2):  # The epoch of session 2 is above the retention floor's epoch.
+    for _ in range(2):  # The epoch of session 2 is later than the epoch of the retention floor.
         async with power.session("b", tasks=False) as session:
             for number in range(3):
                 write_file(session, b"later %d" % number)
@@ -149,7 +149,7 @@ async def test_rebuilt_file_has_the_newest_content_of_each_overwritten_block(pow
 
 
 async def test_former_writer_is_fenced_after_the_bucket_is_rebuilt(power: Power) -> None:
-    """Even without a lease object, a rebuild leads to a later epoch than the former writer's."""
+    """Even without a lease object, the rebuilt bucket has a later epoch than the former writer."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
     await run(power)
@@ -219,7 +219,7 @@ async def test_rebuild_is_refused_if_another_host_takes_the_lease_during_the_reb
 
 
 async def test_leftover_objects_of_the_old_chain_are_ignored_after_a_rebuild(power: Power) -> None:
-    """New epochs and txgs are above all numbers in remaining levels, image pieces and leases."""
+    """New epochs and txgs are higher than all numbers in old levels, image pieces and leases."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, b"%d" % number)
@@ -312,7 +312,10 @@ async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:
 
 
 async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:
-    """A rebuild renumbers packs, and then a backup restores the metadata of the kept point."""
+    """A rebuild gives packs new numbers.
+
+    After it, a backup restores the metadata of the kept point.
+    """
     files: Files = {}
     async with power.session("a", tasks=False) as session:
         for number in range(3):

@@ -1,4 +1,4 @@
-"""A complete run of fsck on a database: modes, transaction and report."""
+"""Tests of a complete run of fsck on a database: modes, transaction and report."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 
 ROOT = Path(__file__).parents[2]
 
-# The damage requires every kind of repair, and some repairs lead to further repairs.
+# The damage requires every kind of repair, and some repairs uncover further damage.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",
@@ -57,7 +57,7 @@ def test_one_run_of_fsck_repairs_all_damage(healthy: Healthy) -> None:
 async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
     healthy: Healthy,
 ) -> None:
-    """fsck -p repairs nothing if damaged rows remain, because an image would publish them."""
+    """fsck -p repairs nothing if damaged rows would remain, because an image would publish them."""
     healthy.sql("UPDATE packs SET live_bytes = 0")
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
     leftover = healthy.tmp / "image-7.db"
@@ -77,7 +77,7 @@ async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
 
 
 def test_undone_repairs_of_fsck_in_safe_mode_leave_no_notes(healthy: Healthy) -> None:
-    """The repair of I23 reports each name that it changes."""
+    """The repair of invariant I23 reports each name that it changes."""
     healthy.sql(
         "UPDATE dentries SET name = ?, cookie = 0 WHERE ino = ?", b"fifo", healthy.attributed
     )
@@ -90,8 +90,8 @@ def test_undone_repairs_of_fsck_in_safe_mode_leave_no_notes(healthy: Healthy) ->
     assert [note for note in healthy.check(Mode.ALL).notes if "renamed" in note]
 
 
-def test_fsck_in_safe_mode_repairs_rows_if_it_removes_all_damaged_rows(healthy: Healthy) -> None:
-    """An unlinked inode is removed, so its invalid owner does not prevent repairs."""
+def test_fsck_in_safe_mode_repairs_rows_if_no_damaged_row_remains(healthy: Healthy) -> None:
+    """An unlinked inode is removed, so its invalid owner does not prevent the other repairs."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
     healthy.sql("UPDATE inodes SET nlink = 0, uid = -1 WHERE ino = ?", healthy.fifo)
 
@@ -105,7 +105,7 @@ def test_fsck_in_safe_mode_repairs_rows_if_it_removes_all_damaged_rows(healthy: 
 async def test_fsck_in_safe_mode_repairs_rows_although_the_bucket_stays_damaged(
     healthy: Healthy,
 ) -> None:
-    """Only damaged rows prevent repairs: a restore from the bucket also lacks the missing pack."""
+    """Damage in the bucket prevents no repair of rows: a restore would lack the same pack."""
     pack = healthy.pack_of(healthy.uploaded, 0)
     del healthy.store.objects[packs.object_key(healthy.db, pack)]
     healthy.sql("UPDATE inodes SET nlink = 7 WHERE ino = ?", healthy.fifo)
@@ -144,7 +144,7 @@ def test_killed_fsck_leaves_the_database_unchanged(healthy: Healthy, repairs: in
 
 
 def test_error_in_a_repair_leaves_the_database_unchanged(healthy: Healthy) -> None:
-    """An exception rolls back the transaction with all repairs, and restores the counters."""
+    """An exception rolls back the transaction with all repairs, and the counters are restored."""
     _damage(healthy)
     before = healthy.dump()
 
@@ -170,10 +170,10 @@ def _with_wrong_counts(tmp_path: Path, journal_mode: str) -> Database:
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-def test_failed_repair_leaves_a_change_only_if_sqlite_cannot_undo_the_repair(
+def test_failed_repair_leaves_a_change_only_if_sqlite_cannot_undo_it(
     tmp_path: Path, journal_mode: str
 ) -> None:
-    """While the database counts as changed, fsck does not release the lease."""
+    """fsck does not release the lease while the database counts as changed."""
     db = _with_wrong_counts(tmp_path, journal_mode)
     db.mark_changed(False)
 
@@ -207,7 +207,7 @@ def test_snapshot_of_a_mounted_filesystem_has_no_damage(healthy: Healthy, tmp_pa
 def test_fsck_repairs_succeed_in_every_sqlite_journal_mode(
     tmp_path: Path, journal_mode: str
 ) -> None:
-    """Repairs need no second connection, which some journal modes do not allow."""
+    """Repairs do not open a second connection, which some journal modes do not allow."""
     db = _with_wrong_counts(tmp_path, journal_mode)
 
     assert check_database(db, repair=Mode.ALL, report=Report()).exit_status == 1
@@ -237,7 +237,7 @@ def test_fsck_report_counts_all_findings_but_lists_only_100(healthy: Healthy) ->
 
 @pytest.mark.parametrize(("name", "text"), [(b"letter", "'letter'"), (b"\xff", r"b'\xff'")])
 def test_fsck_finding_shows_utf8_names_as_text(healthy: Healthy, name: bytes, text: str) -> None:
-    """A name that is UTF-8 is shown as text, any other name as bytes, and a number as digits."""
+    """A UTF-8 name is shown as text, any other name as bytes, and a number as digits."""
     healthy.db.begin()
     dentries.add(healthy.db, healthy.inner, name, Ino(1 << 30))
     healthy.db.commit()

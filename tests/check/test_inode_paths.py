@@ -1,4 +1,4 @@
-"""Paths of inodes for fsck's reports."""
+"""Tests of the inode paths in fsck's reports."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.check.inode_paths import Paths
@@ -17,7 +17,7 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
 
 
 def test_path_of_an_inode_begins_at_the_root_directory(healthy: Healthy) -> None:
-    """Paths of directories are always available, and paths of files only after a request."""
+    """Paths of directories are always known. Paths of files are known only after a request."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"
@@ -26,7 +26,7 @@ def test_path_of_an_inode_begins_at_the_root_directory(healthy: Healthy) -> None
 
 
 def test_undecodable_bytes_of_a_path_are_escaped(healthy: Healthy) -> None:
-    """Bytes that are not UTF-8 are escaped, so that paths can be printed and used in JSON."""
+    """Bytes that are not UTF-8 are escaped, so that the path can be printed and used in JSON."""
     healthy.db.begin()
     ino = healthy.create(ROOT_INO, b"caf\xe9")
     healthy.db.commit()
@@ -34,7 +34,7 @@ def test_undecodable_bytes_of_a_path_are_escaped(healthy: Healthy) -> None:
 
 
 def test_unreachable_inode_has_no_path(healthy: Healthy) -> None:
-    """A directory that contains itself has no path, and causes no endless loop."""
+    """A directory that contains itself has no path, and the search for one ends."""
     healthy.db.begin()
     ring = inodes.create(healthy.db, 0o40755, 0, 0, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(healthy.db, ring, b"itself", ring)

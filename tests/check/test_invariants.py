@@ -1,4 +1,4 @@
-"""The table of invariants, tested on healthy filesystems."""
+"""Tests of the table of invariants on healthy filesystems."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_healthy_filesystem_satisfies_all_invariants(tmp_path: Path, seed: int) -> None:
-    """A healthy filesystem has no findings, and repairs change nothing."""
+    """fsck finds no damage in a healthy filesystem, and its repairs change nothing."""
     made = Healthy(tmp_path, seed, steps=60)
     made.add_lease()
 
@@ -23,7 +23,7 @@ async def test_healthy_filesystem_satisfies_all_invariants(tmp_path: Path, seed:
 
 
 def test_numbers_of_invariants_are_consecutive() -> None:
-    """Numbers of invariants have no gaps, because documents refer to them."""
+    """The numbers of invariants have no gaps, because documents refer to them."""
     assert [one.name for one in INVARIANTS] == [f"I{n}" for n in range(1, len(INVARIANTS) + 1)]
 
 

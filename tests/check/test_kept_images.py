@@ -1,4 +1,4 @@
-"""Rebuilding a filesystem whose bucket has intact images that only kept points need."""
+"""Tests of a rebuild if all intact images in the bucket belong only to kept points."""
 
 import pytest
 
@@ -14,10 +14,9 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
 
 
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
-    """Make a kept point, write many files after it, unmount; return the files of the point.
+    """Make a kept point, write many files, and unmount; return the files of the kept point.
 
-    Args:
-        passed: the kept point is older than the retention, so later changelogs are deleted.
+    Args: passed: the kept point is older than the retention, so later changelogs are deleted.
     """
     files: Files = {}
     if passed:
@@ -34,7 +33,7 @@ async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
 
 
 async def damage_images(power: Power) -> None:
-    """Delete every second piece of later images that the kept point does not need."""
+    """Delete every second piece of later images, except pieces that the kept point needs."""
     keys = await power.keys()
     oldest, *later = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     manifest = await load_manifest(power.store, keys.keyring, oldest, "")
@@ -50,10 +49,10 @@ async def damage_images(power: Power) -> None:
 
 
 @pytest.mark.parametrize("chain", ["readable", "lost"])
-async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
+async def test_rebuild_prefers_a_newer_damaged_image_to_the_image_of_a_kept_point(
     power: Power, chain: str
 ) -> None:
-    """The image has names from after the kept point, and the kept point can still be restored."""
+    """The newer image has names from after the kept point, which can still be restored."""
     files = await fill_around_a_kept_point(power, passed=True)
     _of_kept_point, *newer = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     await damage_images(power)
@@ -63,7 +62,7 @@ async def test_rebuild_prefers_a_newer_damaged_image_to_a_kept_point(
             if txg is not None and txg > 4:
                 del power.store.objects[key]
     made = await rebuilt(power)
-    # The order of names is random, so either of the newer images may have fewer missing pieces.
+    # The order of names is random, so either of the two newer images may have fewer missing pieces.
     assert made.source in newer
     assert made.missing_pieces
     assert await files_at(power, "old") == files

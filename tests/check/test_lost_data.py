@@ -1,4 +1,4 @@
-"""The extended attribute that lists the lost ranges of a file."""
+"""Tests of the extended attribute that lists the lost ranges of a file."""
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.lost_data import record_holes, record_tails
@@ -32,7 +32,7 @@ def test_adjacent_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
 
 
 def test_new_lost_ranges_are_merged_with_the_recorded_lost_ranges(healthy: Healthy) -> None:
-    """A later loss keeps the ranges of earlier losses in the attribute."""
+    """When more content is lost, the attribute keeps the ranges of earlier losses."""
     exam = _examination(healthy)
     for index in (0, 3):
         record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
@@ -49,7 +49,7 @@ def test_lost_range_begins_at_the_first_lost_byte_of_a_block(healthy: Healthy) -
 
 
 def test_long_list_of_lost_ranges_is_truncated(healthy: Healthy) -> None:
-    """A long list of lost ranges is cut at the maximum size of an attribute value."""
+    """The list of lost ranges is cut at the maximum size of an attribute value."""
     exam = _examination(healthy)
     record_holes(
         exam,

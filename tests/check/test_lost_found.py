@@ -1,4 +1,4 @@
-"""The directory lost+found, and the names in it."""
+"""Tests of the directory lost+found and of the names in it."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.check.healthy import NOW_NS, Healthy
 
 @pytest.fixture
 def exam(healthy: Healthy) -> Examination:
-    """Return an fsck examination with an open commit group."""
+    """Return the state of an fsck run, with an open commit group."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     healthy.db.begin()
     return made
@@ -29,7 +29,7 @@ def test_lost_and_found_directory_is_created_only_once(healthy: Healthy, exam: E
 
 
 def test_name_of_a_recovered_inode_is_the_inode_number(healthy: Healthy, exam: Examination) -> None:
-    """In lost+found, a recovered inode is called # and its number."""
+    """In lost+found, the name of a recovered inode is "#" followed by its number."""
     home = lost_found.directory(exam)
     lost_found.place(exam, home, healthy.fifo)
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
@@ -38,7 +38,7 @@ def test_name_of_a_recovered_inode_is_the_inode_number(healthy: Healthy, exam: E
 def test_recovered_name_never_exceeds_the_maximum_length(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """If a name of maximum length is already used, a number replaces the last bytes."""
+    """If a name of maximum length already exists, a number replaces the last bytes of the name."""
     wanted = b"n" * NAME_BYTES_MAX
     given = [
         lost_found.add_under_free_name(exam, healthy.inner, wanted, healthy.fifo) for _ in range(3)

@@ -1,4 +1,4 @@
-"""Damage marks, which are correct and complete after a check."""
+"""Tests of damage marks, which must be correct and complete after fsck."""
 
 import pytest
 from typing_extensions import override
@@ -16,7 +16,7 @@ from tests.damage import flipped
 
 
 def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
-    """Upload two blocks in one pack and evict them; return pack, key and second offset."""
+    """Upload two blocks in one pack and evict them; return the pack, its key, the second offset."""
     healthy.evict(*healthy.write_uploaded(healthy.attributed, b"one of two", b"two of two"))
     pack = healthy.pack_of(healthy.attributed, 0)
     located = block_map.locate(healthy.db, healthy.attributed, BlockIndex(1))
@@ -26,7 +26,7 @@ def _two_blocks(healthy: Healthy) -> tuple[PackId, ObjectKey, int]:
 
 
 async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
-    """fsck -p --deep marks the location of a damaged block; fsck -n --deep does not."""
+    """fsck -p --deep marks the location of a damaged block as damaged; fsck -n --deep does not."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -42,10 +42,10 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("is_missing", [True, False])
-async def test_every_check_with_repairs_marks_a_missing_or_truncated_pack_as_damaged(
+async def test_every_fsck_run_with_repairs_marks_a_missing_or_truncated_pack_as_damaged(
     healthy: Healthy, is_missing: bool
 ) -> None:
-    """fsck -p marks the pack, even without --deep; fsck -n does not."""
+    """fsck -p marks the pack as damaged, even without --deep; fsck -n does not."""
     pack, key, offset = _two_blocks(healthy)
     data = healthy.store.objects.pop(key)
     if not is_missing:
@@ -57,8 +57,10 @@ async def test_every_check_with_repairs_marks_a_missing_or_truncated_pack_as_dam
     assert damage_marks.marks(healthy.db) == [Mark(pack, None)]
 
 
-async def test_damage_mark_remains_after_its_block_is_recorded_as_lost(healthy: Healthy) -> None:
-    """A damage mark stays after a repair, because earlier txgs still refer to the location."""
+async def test_damage_mark_of_a_block_remains_after_the_block_is_recorded_as_lost(
+    healthy: Healthy,
+) -> None:
+    """The damage mark of a block stays after a repair: earlier txgs refer to the location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 
@@ -70,7 +72,7 @@ async def test_damage_mark_remains_after_its_block_is_recorded_as_lost(healthy: 
 
 
 async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
-    """fsck -p removes a damage mark if the object is intact or its pack has no row."""
+    """fsck -p removes a damage mark if the object is intact or if the pack has no row."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
     for mark in (Mark(pack, offset), Mark(PackId(99), None)):
@@ -98,7 +100,7 @@ async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
 
 
 async def test_block_is_not_marked_as_damaged_if_a_second_read_succeeds(healthy: Healthy) -> None:
-    """fsck reads a block again if the first read returns corrupt bytes or no object."""
+    """fsck reads a block again if the first read returned corrupt bytes or no object."""
     _pack, key, _offset = _two_blocks(healthy)
     for wrong in ("corrupt", "missing"):
         store = _WrongOnce(healthy.store, key, wrong)
@@ -108,7 +110,7 @@ async def test_block_is_not_marked_as_damaged_if_a_second_read_succeeds(healthy:
 
 
 class _WrongOnce(FaultyStore):
-    """A store whose first reply for one object is corrupt or fails."""
+    """A store whose first reply for one object is corrupt or an error."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, how: str) -> None:
         super().__init__(inner)
@@ -116,7 +118,7 @@ class _WrongOnce(FaultyStore):
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return a complete object."""
+        """Return a complete object, or the simulated error."""
         if key == self._key and self._how == "corrupt":
             self.corrupt("get")
         elif key == self._key and self._how:
@@ -126,7 +128,10 @@ class _WrongOnce(FaultyStore):
 
 
 def test_damage_mark_is_wrong_if_the_object_is_intact() -> None:
-    """A readable record refutes its damage mark, and a readable pack refutes all its marks."""
+    """If a block is readable, its damage mark is wrong.
+
+    If a pack is readable, all its marks are wrong.
+    """
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
     assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
     assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]

@@ -1,4 +1,4 @@
-"""The check that every name is stored at the position of its hash."""
+"""Tests of fsck's check that every name is stored at the position of its hash."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.check.healthy import PROPERTIES, Healthy
 def test_names_at_wrong_directory_positions_are_found_in_every_journal_mode(
     tmp_path: Path, journal_mode: str
 ) -> None:
-    """The check of name hashes works even if no second connection can read the database."""
+    """Name hashes are checked even if no second connection can read the database."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous="off")
     db = Database.create(tmp_path / "meta.db", pragmas, PROPERTIES)
     for cookie, misplaced in ((db.name_hash(b"a") << 8, False), (512, True)):
@@ -29,7 +29,7 @@ def test_names_at_wrong_directory_positions_are_found_in_every_journal_mode(
     db.close()
 
 
-def test_close_stops_a_running_check_of_name_hashes(healthy: Healthy) -> None:
+def test_closing_a_running_check_of_name_hashes_stops_its_thread(healthy: Healthy) -> None:
     """The thread that reads names for the check stops before it has read all names."""
     for _ in range(5):
         NameHashes(healthy.db, beside=True).close()
@@ -37,6 +37,6 @@ def test_close_stops_a_running_check_of_name_hashes(healthy: Healthy) -> None:
 
 
 def test_check_of_name_hashes_skips_names_that_are_not_bytes(healthy: Healthy) -> None:
-    """Names stored as text are reported by another invariant."""
+    """Names that are stored as text violate another invariant, which reports them."""
     healthy.sql("UPDATE dentries SET name = 'text' WHERE ino = ?", healthy.fifo)
     assert not any_misplaced(healthy.db)

@@ -1,4 +1,4 @@
-"""Names that a rebuild recovers from intact pieces of a damaged image."""
+"""Tests of recovering names from the intact pieces of a damaged image."""
 
 import random
 from contextlib import suppress
@@ -32,7 +32,7 @@ FILES = 500
 
 
 class Known(NamedTuple):
-    """The properties of one file when the image was made."""
+    """The properties of one file at the time of the image."""
 
     path: tuple[bytes, bytes]
     content: bytes
@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
 
 async def filled(power: Power, *, twice: bool = False, count: int = FILES) -> dict[Ino, Known]:
-    """Write a tree of files, make an image of it, and delete the chain.
+    """Write a tree of files, make an image of the tree, and delete the chain of changelogs.
 
     With *twice*, the last image shares most of its pieces with the previous image.
     """
@@ -83,7 +83,7 @@ async def filled(power: Power, *, twice: bool = False, count: int = FILES) -> di
 
 
 def keep_last_image(power: Power) -> None:
-    """Delete the chain, the lease, and all manifests except the last one."""
+    """Delete all changelogs, the lease, and all manifests except the last one."""
     newest = max(key for key in power.store.objects if key.endswith("/manifest"))
     for key in [key for key in power.store.objects if key.startswith(("changelog/", "lease"))]:
         del power.store.objects[key]
@@ -100,7 +100,7 @@ def flip(power: Power, key: ObjectKey) -> None:
 
 
 async def manifest_of(power: Power) -> image_codec.Manifest:
-    """Return the manifest of the only image."""
+    """Return the manifest of the only image in the bucket."""
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keys = await power.keys()
     return await load_manifest(power.store, keys.keyring, key, "")
@@ -173,7 +173,7 @@ async def test_image_without_its_schema_restores_no_file_names(power: Power) -> 
 
 
 async def test_image_whose_only_piece_is_damaged_restores_no_file_names(power: Power) -> None:
-    """Without the image's only piece, files are named by inode number."""
+    """If the image's only piece is damaged, files are named by inode number."""
     files = await filled(power)
     [piece] = (await manifest_of(power)).pieces
     flip(power, piece.key)
@@ -186,7 +186,7 @@ async def test_image_whose_only_piece_is_damaged_restores_no_file_names(power: P
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
 async def test_image_without_a_manifest_restores_all_file_names(power: Power, damage: str) -> None:
-    """The key of an image piece contains its position, even if an older image shares the piece."""
+    """The key of an image piece shows its position, even if two images share the piece."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}
@@ -223,10 +223,10 @@ async def test_pieces_of_an_interrupted_image_upload_are_not_used(
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_loses_only_the_names_in_an_image_piece_with_a_newer_version(
+async def test_rebuild_loses_only_the_names_in_an_image_piece_that_has_a_newer_version(
     power: Power,
 ) -> None:
-    """A piece of a newer version counts as lost if its manifest has the current version."""
+    """If the manifest has the current version, a piece with a newer version counts as lost."""
     files = await filled(power)
     key = await with_names(power, await manifest_of(power))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -252,8 +252,8 @@ async def test_image_with_a_forged_newer_version_does_not_prevent_a_rebuild(powe
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rebuild_is_refused_if_all_images_claim_a_newer_version(power: Power) -> None:
-    """A newer program may be able to read all names, so a rebuild would lose them."""
+async def test_rebuild_is_refused_if_all_images_have_a_newer_version(power: Power) -> None:
+    """A newer program may be able to read all names, which a rebuild would lose."""
     await filled(power)
     for key in [key for key in power.store.objects if key.startswith("image/")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])

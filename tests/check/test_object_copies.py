@@ -1,4 +1,4 @@
-"""Repair with intact copies of objects, which the user provides."""
+"""Tests of repairs with intact copies of objects, which the user provides."""
 
 import os
 from collections.abc import Callable
@@ -36,7 +36,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 async def written(power: Power) -> dict[int, Ino]:
-    """Write 11 txgs, an image at txg 7 and all level objects; return the files by txg."""
+    """Write 11 txgs, an image at txg 7 and all level objects; return each txg's files."""
     inos: dict[int, Ino] = {}
     async with power.session("a", tasks=False) as session:
         while session.link.txg < 11:
@@ -53,7 +53,7 @@ async def written(power: Power) -> dict[int, Ino]:
 
 
 class Mended:
-    """A repair with copies from another store, and its result."""
+    """A repair that uses copies from another store, and the result of the repair."""
 
     def __init__(self, power: Power, copies: dict[ObjectKey, bytes]) -> None:
         self.power = power
@@ -63,7 +63,7 @@ class Mended:
         self.done: list[str] = []
 
     async def repair(self) -> ObjectCopies:
-        """Return the repair, which saves replaced objects in the directory ``state``."""
+        """Return the repair; it saves replaced objects in the directory ``state``."""
         self.state.mkdir(exist_ok=True)
         keys = await self.power.keys()
         store = self.power.store
@@ -81,18 +81,18 @@ class Mended:
 
 
 def mutable(key: str) -> bool:
-    """Return whether an object may be overwritten, so that its copy may be outdated."""
+    """Return whether an object may be overwritten, in which case its copy may be outdated."""
     return key.startswith(("superblock", "lease"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_every_damaged_object_is_restored_from_a_copy(power: Power, damage: str) -> None:
-    """The restored object has the bytes of its copy, and the damaged object is saved."""
+    """The restored object equals its copy, and the damaged object is saved."""
     await written(power)
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage != "one bit":  # One object of each kind is damaged in the other ways.
+    if damage != "one bit":  # One object of each kind is damaged in all other ways.
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])
@@ -144,7 +144,7 @@ async def test_object_that_is_too_large_to_save_is_not_replaced(
 
 
 async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:
-    """Every second object in the bucket is lost; all content is readable after the repair."""
+    """If every second object of the bucket is lost, all content is readable after the repair."""
     inos = await written(power)
     whole = dict(power.store.objects)
     for number, key in enumerate(sorted(whole)):
@@ -158,7 +158,7 @@ async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:
 
 
 async def test_copy_of_a_changelog_from_a_fork_is_not_used(power: Power) -> None:
-    """A changelog of a fork is authentic, but does not match the hash in the next changelog."""
+    """A changelog of a fork is authentic, but the next changelog contains a different hash."""
     await written(power)
     whole = dict(power.store.objects)
     last = max(key for key in whole if key.startswith("changelog/"))

@@ -1,4 +1,4 @@
-"""Observations: results of a survey in temporary tables."""
+"""Tests of the temporary tables that contain the results of a survey."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from tests.check.healthy import Healthy
 
 
 def test_object_key_is_counted_once_if_a_listing_repeats_it(healthy: Healthy) -> None:
-    """A listing may repeat a key at a page border; the last size is used."""
+    """A listing may repeat a key at the border of two pages; the last listed size is used."""
     evidence = Evidence(healthy.db)
     evidence.note_objects([("a", 1), ("b", 2), ("a", 3)])
     rows = healthy.db.all("SELECT * FROM temp.seen_objects ORDER BY object_key")
     assert rows == [("a", 3), ("b", 2)]
 
 
-def test_new_fsck_run_deletes_observations_of_earlier_runs(healthy: Healthy) -> None:
+def test_new_fsck_run_deletes_the_observations_of_earlier_runs(healthy: Healthy) -> None:
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays([Path("/x")])
@@ -44,14 +44,14 @@ def test_new_fsck_run_deletes_observations_of_earlier_runs(healthy: Healthy) -> 
 
 
 def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> None:
-    """Observations are rows of temporary tables."""
+    """Observations of fsck are rows of temporary tables."""
     Evidence(healthy.db).note_files([(BlockId(1), 10)])
     assert healthy.db.all("SELECT name FROM sqlite_schema WHERE name LIKE 'seen%'") == []
     assert healthy.check().lines() == ["clean"]
 
 
-def test_fsck_does_not_record_an_unreadable_block_location_again(healthy: Healthy) -> None:
-    """A pack index may list a location after a read has shown that the block is unreadable."""
+def test_fsck_records_an_unreadable_block_location_only_once(healthy: Healthy) -> None:
+    """A pack index may list a location that an earlier read has found unreadable."""
     evidence = Evidence(healthy.db)
     location = SeenLocation(BlockId(1), "k", 9, b"h", 1, 0, 1)
     evidence.note_locations([location])

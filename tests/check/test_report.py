@@ -1,4 +1,4 @@
-"""The report of fsck as lines, as JSON, and as an exit status."""
+"""Tests of the fsck report as lines, as JSON, and as an exit status."""
 
 import json
 
@@ -71,7 +71,7 @@ def test_fsck_finding_ends_with_the_path_of_the_file() -> None:
 
 
 def test_fsck_never_reports_a_negative_number_of_repairs() -> None:
-    """Repairs can uncover more findings than were found before."""
+    """Repairs can uncover more damage than fsck had found before."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0
     assert report.exit_status == 4

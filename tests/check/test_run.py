@@ -1,4 +1,4 @@
-"""Complete checks and repairs, as the fsck command runs them."""
+"""Tests of complete checks and repairs, as the fsck command runs them."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from tests.sampled import sampled
 
 
 async def test_fsck_without_a_cache_directory_reports_no_damage(healthy: Healthy) -> None:
-    """Without a cache directory, fsck reports no cached block as missing."""
+    """Without a cache directory, fsck does not report any cached block as missing."""
     examined = Examined(healthy.db, healthy.store, healthy.keyring)
     report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
     assert report.lines() == ["clean"]
 
 
-async def test_mounted_filesystem_can_be_checked(healthy: Healthy) -> None:
-    """The check opens the database read-only, and ignores the open commit group of the daemon."""
+async def test_fsck_can_check_a_mounted_filesystem(healthy: Healthy) -> None:
+    """fsck opens the database read-only, and ignores the open commit group of the daemon."""
     healthy.db.begin()
     healthy.create(healthy.inner, b"not committed")
     reader = Database.open(healthy.db.path, Pragmas(), read_only=True)
@@ -37,7 +37,7 @@ async def test_mounted_filesystem_can_be_checked(healthy: Healthy) -> None:
 
 
 async def test_empty_directories_left_by_a_crash_are_removed(healthy: Healthy) -> None:
-    """fsck -p removes empty directories of the cache, and no run reports them."""
+    """fsck -p removes empty directories of the cache. No fsck run reports them as damage."""
     left = healthy.files.root / "ee"
     left.mkdir()
 
@@ -48,7 +48,7 @@ async def test_empty_directories_left_by_a_crash_are_removed(healthy: Healthy) -
 
 
 async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) -> None:
-    """Rows, cached blocks and a pack row are damaged; all names and content are restored."""
+    """After damage to rows, cached blocks and a pack row, all names and content are restored."""
     one, two = healthy.write_uploaded(healthy.attributed, b"lost object", b"intact copy")
     healthy.sql("DELETE FROM inodes WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE dentries SET cookie = cookie + 256")
@@ -67,7 +67,7 @@ async def test_many_kinds_of_damage_are_repaired_in_one_run(healthy: Healthy) ->
         assert after[table] == healthy.before[table], table
 
 
-# In this test fsck replaces no lost image (I48), and deletes no packs (I49) without an option.
+# In this test, fsck replaces no lost image (I48) and deletes no packs (I49).
 NOT_REPAIRED = {"I48", "I49"}
 
 
@@ -90,7 +90,7 @@ async def test_second_fsck_run_repairs_remaining_random_damage(tmp_path: Path, s
 async def test_fsck_in_safe_mode_repairs_all_damaged_rows_or_none(
     tmp_path: Path, seed: int
 ) -> None:
-    """After random damage, fsck -p leaves the database unchanged, or without damaged rows."""
+    """After random damage, fsck -p leaves the database unchanged, or leaves no damaged row."""
     healthy = Healthy(tmp_path, seed % 7)
     healthy.add_lease()
     Vandal(healthy, seed).rage()
@@ -108,7 +108,7 @@ async def test_fsck_in_safe_mode_repairs_all_damaged_rows_or_none(
 
 @pytest.mark.parametrize("index", ["blocks_by_pack", "blocks_by_hash"])
 async def test_missing_index_does_not_prevent_the_surveys(healthy: Healthy, index: str) -> None:
-    """The surveys read blocks before the repair of I2 creates the index again."""
+    """The surveys read rows of blocks before the repair of I2 recreates the missing index."""
     healthy.sql(f"DROP INDEX {index}")
     healthy.sql(
         "UPDATE blocks SET pack_offset = -1 WHERE block = ?", healthy.block_of(healthy.uploaded, 1)

@@ -1,4 +1,4 @@
-"""Temporary tables with totals of rows, which the queries of invariants use."""
+"""Tests of the temporary tables with totals of rows, which the queries of invariants use."""
 
 from s3fs_meta.check import sums
 from s3fs_meta.meta.tables import inodes
@@ -31,7 +31,7 @@ def test_names_are_counted_per_inode_and_per_directory(healthy: Healthy) -> None
 
 
 def test_totals_contain_the_set_of_reachable_directories(healthy: Healthy) -> None:
-    """The totals contain the type and size of each directory; the root reaches all directories."""
+    """The totals contain each directory's type and size; the root reaches all directories."""
     row = _row(healthy, f"SELECT * FROM temp.check_dirs WHERE ino = {healthy.directory}")
     size = inodes.get(healthy.db, healthy.directory).size_bytes
     assert row == (healthy.directory, sums.DIRECTORY, size, 1)
@@ -52,7 +52,7 @@ def test_temporary_tables_with_totals_are_dropped_after_an_fsck_run(healthy: Hea
 
 
 def test_both_methods_of_computing_the_totals_give_equal_results(healthy: Healthy) -> None:
-    """Totals are computed with a sort for large filesystems, and with inserts for small ones."""
+    """For large filesystems totals are computed by a sort, and for small ones by inserts."""
     sums.make_tables(healthy.db)
     for table, statements in (
         ("check_names", (sums.NAMES_AS_THEY_COME, sums.NAMES_SORTED)),

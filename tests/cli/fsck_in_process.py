@@ -1,4 +1,4 @@
-"""Functions that run fsck in this process, and that change a database."""
+"""Functions that run fsck in this process, or change a database that is not mounted."""
 
 import contextlib
 from collections.abc import Iterator

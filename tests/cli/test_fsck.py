@@ -22,7 +22,7 @@ from tests.programs import Program
 
 
 def test_fsck_exits_with_0_for_a_clean_filesystem(program: Program, place: Place) -> None:
-    """For a clean filesystem fsck prints one line with the URL and "clean"."""
+    """For a clean filesystem, fsck prints one line with the URL and the word "clean"."""
     assert program.ok("fsck", "-n", place.url) == f"{place.url}: clean\n"
 
 
@@ -62,7 +62,7 @@ def test_fsck_deletes_unknown_objects_only_with_option_y(
 def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
     program: Program, place: Place
 ) -> None:
-    """Quarantined state may need packs that have no row, so fsck keeps these packs."""
+    """Quarantined state may need packs that have no row, so fsck does not delete these packs."""
     kept = locate(place.url, program.cachedir) / "kept-1"
     kept.mkdir(parents=True, mode=0o700)
 
@@ -76,7 +76,7 @@ def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
 def test_fsck_of_a_valid_filesystem_leaves_its_history_complete(
     program: Program, mounted: Place, option: str
 ) -> None:
-    """If fsck published an image as a txg, every later search would list unknown changes for it."""
+    """If fsck published an image as a txg, searches would list unknown changes for the txg."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("flush", mounted.mountpoint)
     program.ok("umount", mounted.mountpoint)
@@ -131,7 +131,7 @@ def test_deep_fsck_of_a_new_filesystem_finds_no_problem(program: Program, place:
 def test_fsck_repairs_a_damaged_changelog_from_local_state(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """fsck -n exits with 4 for a damaged changelog; fsck -p repairs it from local state."""
+    """For a damaged changelog, fsck -n exits with 4, and fsck -p repairs it from local state."""
     for number in range(3):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
         program.ok("flush", mounted.mountpoint)
@@ -150,10 +150,10 @@ def test_fsck_repairs_a_damaged_changelog_from_local_state(
 
 
 @pytest.mark.mount
-def test_image_of_the_writing_host_makes_a_damaged_changelog_harmless(
+def test_uploading_an_image_makes_a_damaged_changelog_harmless(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A host with local state does not read the changelog, so it must upload an image."""
+    """A host with local state reads no damaged changelog, but another host needs an image."""
     mountpoint, elsewhere = mounted.mountpoint, tmp_path / "elsewhere"
     for name in ("one", "two", "three"):
         (mountpoint / name).write_text(name)
@@ -175,7 +175,7 @@ def test_image_of_the_writing_host_makes_a_damaged_changelog_harmless(
 def test_fsck_replaces_an_empty_local_database_from_the_bucket(
     program: Program, place: Place
 ) -> None:
-    """For an empty database, other commands advise fsck -y, which quarantines the database."""
+    """If the database is empty, other commands advise fsck -y, which quarantines the database."""
     program.ok("fsck", "-n", place.url)
     state = locate(place.url, program.cachedir)
     (state / "meta.db").write_bytes(b"")
@@ -207,7 +207,7 @@ def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place)
 
 @pytest.mark.mount
 def test_fsck_never_changes_a_mounted_filesystem(program: Program, mounted: Place) -> None:
-    """On a mounted filesystem fsck -n succeeds, and fsck -y fails and asks for an unmount."""
+    """On a mounted filesystem, fsck -n succeeds. fsck -y fails and asks for an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
     assert program.run("fsck", "-n", mounted.url).returncode == 0
@@ -230,7 +230,7 @@ def test_fsck_refuses_two_contradictory_modes(
 
 
 @pytest.mark.parametrize("mode", ["-n", "-p"])
-def test_fsck_refuses_a_rebuild_with_a_mode_that_changes_less(
+def test_fsck_refuses_to_combine_a_rebuild_with_a_mode_that_repairs_less(
     program: Program, place: Place, mode: str
 ) -> None:
     """A rebuild replaces all metadata, but -n promises to change nothing."""
@@ -242,9 +242,9 @@ def test_fsck_refuses_a_rebuild_with_a_mode_that_changes_less(
 def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
     program: Program, place: Place
 ) -> None:
-    """A reader such as ``head`` may exit before fsck has printed all findings."""
+    """A reader of the output, such as ``head``, may exit before fsck has printed all findings."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    program.environment["PYTHONUNBUFFERED"] = "1"  # the first unbuffered line fails
+    program.environment["PYTHONUNBUFFERED"] = "1"  # Writing the first unbuffered line fails.
     reading, writing = os.pipe()
     os.close(reading)
 
@@ -261,7 +261,7 @@ def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
 def test_fsck_interrupted_after_a_prompt_does_not_report_that_nothing_changed(
     program: Program, place: Place
 ) -> None:
-    """If the user agrees to repairs, the repairs may have begun before Ctrl-C."""
+    """If the user has agreed to repairs, the repairs may have begun before Ctrl-C."""
     second = place.bucket / "superblock-copy"
     second.write_bytes(b"rotten")
     terminal, of_fsck = os.openpty()
@@ -286,7 +286,7 @@ def test_fsck_interrupted_after_a_prompt_does_not_report_that_nothing_changed(
 
 
 def _stop_after(program: Program, place: Place, lines: int, number: int) -> tuple[int, str]:
-    """Run fsck -y --verbose, send a signal after a few lines, and return status and output."""
+    """Run fsck -y --verbose and send a signal after a few lines; return the status and output."""
     words = ("fsck", "-y", "--verbose", "--cachedir", program.cachedir, place.url)
     with program.begin(*words, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
@@ -328,7 +328,7 @@ def test_interrupted_fsck_repair_can_be_retried(
 def test_fsck_uploads_local_state_if_the_bucket_has_lost_all_metadata(
     program: Program, mounted: Place
 ) -> None:
-    """Without lease, changelogs and images, fsck -y --publish-local uploads the local state."""
+    """If lease, changelogs and images are lost, fsck -y --publish-local uploads the local state."""
     (mounted.mountpoint / "d").mkdir()
     (mounted.mountpoint / "d" / "f").write_bytes(b"precious\n" * 9000)
     program.ok("umount", mounted.mountpoint)
@@ -351,9 +351,9 @@ def test_fsck_uploads_local_state_if_the_bucket_has_lost_all_metadata(
 def test_fsck_replaces_the_older_content_of_a_restored_bucket_with_local_state(
     program: Program, mounted: Place
 ) -> None:
-    """The bucket was restored to an older state, and then another host wrote to it.
+    """The bucket was restored to an older state, and then another host wrote into it.
 
-    fsck requires -y --publish-local to discard the writes of the other host.
+    Only fsck -y --publish-local discards the changes of the other host.
     """
     program.ok("umount", mounted.mountpoint)
     older = mounted.bucket.with_name("older")
@@ -385,9 +385,9 @@ def test_fsck_replaces_the_older_content_of_a_restored_bucket_with_local_state(
 def test_rebuild_recovers_file_content_if_all_metadata_is_lost(
     program: Program, mounted: Place
 ) -> None:
-    """fsck --rebuild is refused while an image or intact local state exists.
+    """fsck --rebuild restores all content into lost+found.
 
-    If neither exists, fsck --rebuild restores all content in lost+found.
+    It is refused while an image or intact local state exists.
     """
     content = b"precious\n" * 9000
     (mounted.mountpoint / "f").write_bytes(content)

@@ -123,7 +123,7 @@ def test_fsck_keeps_a_database_of_a_newer_version(program: Program, place: Place
 def test_fsck_replaces_a_database_with_a_damaged_row_of_local_state(
     program: Program, place: Place, tmp_path: Path, fact: str
 ) -> None:
-    """Without the position in the chain, the rows cannot be compared with the bucket.
+    """Without its position in the chain, the database cannot be compared with the bucket.
 
     A mount refuses the database, even if it would read the row only much later.
     """

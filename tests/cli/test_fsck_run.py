@@ -1,4 +1,4 @@
-"""Databases and superblocks that fsck opens, upgrades or replaces."""
+"""Tests of databases and superblocks that fsck opens, upgrades or replaces."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.thorough
 
 
 def test_fsck_with_option_n_does_not_acquire_the_lease(program: Program, place: Place) -> None:
-    """fsck -n changes no object of the bucket."""
+    """fsck -n changes no object in the bucket."""
     before = {path: path.read_bytes() for path in place.bucket.rglob("*") if path.is_file()}
 
     assert check(place, program.cachedir, Mode.REPORT).exit_status == 0
@@ -59,7 +59,7 @@ def test_fsck_with_option_n_does_not_acquire_the_lease(program: Program, place: 
 def test_fsck_replaces_an_unreadable_database_from_the_last_image(
     program: Program, place: Place
 ) -> None:
-    """Only fsck -y replaces an unreadable database, which it quarantines."""
+    """Only fsck -y replaces an unreadable database, and it quarantines the old one."""
     check(place, program.cachedir, Mode.REPORT)
     database = state_of(place, program.cachedir).database
     database.write_bytes(b"no database at all" * 1000)
@@ -153,7 +153,7 @@ def test_fsck_with_option_p_does_not_publish_damaged_rows(
         database.execute("DELETE FROM dentries")
         if cause == "safe repair":
             database.execute("UPDATE inodes SET nlink = 7 WHERE ino = 1")
-        if cause == "late image":  # a changed page size also requests an image
+        if cause == "late image":  # A changed page size also requests an image.
             database.execute("INSERT INTO local_state VALUES ('image_wanted', '1')")
     if cause == "superblock repair":
         (mounted.bucket / "superblock-copy").unlink()
@@ -176,7 +176,7 @@ def test_fsck_with_option_p_does_not_publish_damaged_rows(
 
 
 def test_fsck_that_changes_no_row_makes_no_image(program: Program, place: Place) -> None:
-    """An image published as a txg would spread damage of this host's disk that -p cannot repair."""
+    """An image that is published as a txg would spread damage that fsck -p cannot repair."""
     check(place, program.cachedir, Mode.REPORT)
     with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET uid = -1 WHERE ino = 1")
@@ -207,7 +207,7 @@ def test_fsck_publishes_new_damage_marks_once(program: Program, mounted: Place) 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
 def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str) -> None:
-    """For a lost lease fsck -n exits with 4 and fsck -y with 1; local state stays in use."""
+    """For a lost lease fsck -n exits with 4 and fsck -y with 1. The local state stays in use."""
     check(place, program.cachedir, Mode.ALL)
     if damage == "missing":
         (place.bucket / "lease").unlink()
@@ -232,7 +232,7 @@ def test_fsck_recreates_a_lost_lease(program: Program, place: Place, damage: str
 def test_fsck_repairs_the_superblock_from_its_copy(
     program: Program, place: Place, damage: str, name: str
 ) -> None:
-    """fsck -p uploads a missing superblock, and only fsck -y replaces a damaged one."""
+    """fsck -p uploads a missing superblock, but only fsck -y replaces a damaged superblock."""
     healthy = (place.bucket / name).read_bytes()
     if damage == "missing":
         (place.bucket / name).unlink()
@@ -250,7 +250,7 @@ def test_fsck_repairs_the_superblock_from_its_copy(
 def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
     program: Program, place: Place
 ) -> None:
-    """Repairs of rows do not count as a repair of the superblock, which only -y replaces."""
+    """Repairs of rows do not count as a repair of the superblock, which only fsck -y replaces."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
     check(place, program.cachedir, Mode.REPORT)
     db = Database.open(state_of(place, program.cachedir).database, Pragmas())
@@ -266,7 +266,7 @@ def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
 
 
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_fsck_repairs_the_superblock_from_the_local_state(
+def test_fsck_repairs_the_superblock_from_the_copy_in_the_local_state(
     program: Program, place: Place, damage: str
 ) -> None:
     """A host stores a copy of the superblock when it first checks the filesystem.
@@ -296,7 +296,7 @@ def test_fsck_repairs_the_superblock_from_the_local_state(
 
 
 def test_fsck_can_replace_an_older_superblock_or_accept_it(program: Program, place: Place) -> None:
-    """fsck -y uploads this host's newer superblock; --accept-superblock keeps the bucket's."""
+    """fsck -y uploads the newer superblock; --accept-superblock keeps the one in the bucket."""
     program.ok("fsck", "-n", place.url)
     paths = [place.bucket / name for name in ("superblock", "superblock-copy")]
     old = paths[0].read_bytes()
@@ -315,7 +315,7 @@ def test_fsck_can_replace_an_older_superblock_or_accept_it(program: Program, pla
 
 
 def test_fsck_replaces_an_incomplete_image(program: Program, place: Place) -> None:
-    """fsck -n exits with 4 for an incomplete image, fsck -p with 1; then a restore succeeds."""
+    """For an incomplete image fsck -n exits with 4 and fsck -p with 1. Then a restore succeeds."""
     check(place, program.cachedir, Mode.REPORT)
     [piece] = place.bucket.glob("image/*/000000")
     piece.unlink()
@@ -328,7 +328,7 @@ def test_fsck_replaces_an_incomplete_image(program: Program, place: Place) -> No
 
 
 @pytest.mark.parametrize(("mode", "fact"), [(Mode.REPORT, "power_lost"), (Mode.SAFE, "suspect")])
-def test_fsck_after_a_power_loss_leaves_verification_of_blocks_to_the_next_mount(
+def test_fsck_after_a_power_loss_leaves_the_verification_of_blocks_to_the_next_mount(
     program: Program, place: Place, mode: Mode, fact: str
 ) -> None:
     """After an unclean shutdown, fsck keeps the flag that makes the next mount verify blocks."""
@@ -353,7 +353,7 @@ def test_fsck_after_a_power_loss_leaves_verification_of_blocks_to_the_next_mount
 def test_fsck_with_option_p_reports_a_lost_block_without_repair(
     program: Program, mounted: Place
 ) -> None:
-    """fsck -p reports a dirty block that has no cache file; fsck -y records the block as lost."""
+    """fsck -p reports a dirty block that has no cache file. fsck -y records the block as lost."""
     pid = program.status(mounted.mountpoint)["pid"]
     (mounted.mountpoint / "lost").write_bytes(b"content")
     fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
@@ -379,7 +379,7 @@ def _make_former(database: Path) -> None:
 
 
 def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place: Place) -> None:
-    """Each fsck mode upgrades tables with schema version 1."""
+    """Every fsck mode upgrades tables of schema version 1."""
     for mode in Mode:
         check(place, program.cachedir, Mode.REPORT)
         _make_former(state_of(place, program.cachedir).database)
@@ -390,7 +390,7 @@ def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place
 def test_fsck_is_refused_while_a_mount_of_an_older_program_runs(
     program: Program, place: Place
 ) -> None:
-    """fsck reports that an older version of the program runs the mount, and changes nothing."""
+    """If an older version of the program runs the mount, fsck says so and changes nothing."""
     check(place, program.cachedir, Mode.REPORT)
     database = state_of(place, program.cachedir).database
     _make_former(database)
@@ -435,7 +435,7 @@ def test_rebuild_is_refused_while_an_image_can_be_restored(program: Program, pla
 def test_rebuild_uses_the_changelogs_if_images_have_a_forged_version(
     program: Program, place: Place
 ) -> None:
-    """Images with a forged newer version do not stop fsck --rebuild if the chain is complete."""
+    """Images with a forged version do not stop a rebuild if the chain of changelogs is complete."""
     program.ok("fsck", "-y", "--publish-local", place.url)
     for path in place.bucket.glob("image/*/*"):
         path.write_bytes(claim_newer(path.read_bytes()))
@@ -468,7 +468,7 @@ def test_rebuild_is_refused_if_images_need_a_newer_program(program: Program, pla
 
 
 class _InterruptedFront(TerminalFront):
-    """A front end whose user presses Ctrl-C when a step of fsck begins."""
+    """A stand-in for the terminal, whose user presses Ctrl-C when a step of fsck begins."""
 
     def __init__(self, step: str) -> None:
         super().__init__(quiet=True)
@@ -509,7 +509,7 @@ def test_interrupted_fsck_releases_the_lease_that_it_acquired(
 
 
 class _SecondInterruption:
-    """A trace function that interrupts fsck just before it rolls its repairs back."""
+    """A trace function that interrupts fsck just before fsck rolls its repairs back."""
 
     is_unwinding = False
 
@@ -525,7 +525,7 @@ class _SecondInterruption:
 def test_second_interruption_of_fsck_does_not_commit_a_part_of_the_repairs(
     program: Program, place: Place
 ) -> None:
-    """The second signal arrives before the rollback: fsck must not commit when it ends."""
+    """A second signal arrives before the rollback. fsck must not commit its repairs at the end."""
     check(place, program.cachedir, Mode.SAFE)
     with changing(state_of(place, program.cachedir).database) as database:
         database.execute("UPDATE inodes SET nlink = 7; UPDATE counters SET next_ino = 1")
@@ -590,7 +590,7 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
 
 
 def test_fsck_corrects_times_in_the_future(program: Program, place: Place, tmp_path: Path) -> None:
-    """fsck reports txgs with future times as the problem "times", and fsck -y corrects them."""
+    """fsck reports txgs with future times as the problem "times". fsck -y corrects the times."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = check(place, program.cachedir, Mode.REPORT)

@@ -1,4 +1,4 @@
-"""Fixtures: the s3fs-meta command as users run it, and filesystems for its tests."""
+"""Fixtures: the s3fs-meta command as users run it, and filesystems on which tests run it."""
 
 import contextlib
 import io
@@ -25,14 +25,14 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
-    """Return the command, which runs in a separate process only in tests with a mount."""
+    """Return a runner of the command; only tests with a mount start a separate process."""
     is_mounted = request.node.get_closest_marker("mount") is not None
     return (Program if is_mounted else QuickProgram)(tmp_path / "state")
 
 
 @pytest.fixture
 def quick(tmp_path: Path) -> QuickProgram:
-    """Return the command, without local state and with credentials that no server accepts."""
+    """Return a runner of the command without local state and with invalid credentials."""
     program = QuickProgram(tmp_path / "state")
     program.environment |= {
         "AWS_ACCESS_KEY_ID": "unknown",
@@ -44,7 +44,7 @@ def quick(tmp_path: Path) -> QuickProgram:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Place]:
-    """Return a URL without a filesystem; unmount its mountpoint after the test."""
+    """Return a URL without a filesystem; after the test, unmount the mountpoint."""
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     yield Place(f"local://{tmp_path}/bucket", tmp_path / "bucket", mountpoint)
@@ -63,7 +63,7 @@ def place(empty: Place, program: Program) -> Place:
 
 @pytest.fixture
 def mounted(place: Place, program: Program) -> Iterator[Place]:
-    """Return a mounted filesystem; unmount it at the end of the test."""
+    """Return a mounted filesystem, which is unmounted at the end of the test."""
     program.ok("mount", place.url, place.mountpoint)
     yield place
     if mount_table.find(str(place.mountpoint)) is not None:

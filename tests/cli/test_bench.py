@@ -31,7 +31,7 @@ SIZES = BenchSizes(big_bytes=2 * MIB, block_bytes=MIB, small_bytes=KIB, files=5,
 
 @pytest.fixture(autouse=True)
 def page_cache() -> Iterator[None]:
-    """Let the bench command drop the page cache of the machine."""
+    """Hold the shared lock that allows the bench command to drop the page cache of the machine."""
     with locked_page_cache(is_exclusive=False):
         yield
 
@@ -39,7 +39,7 @@ def page_cache() -> Iterator[None]:
 def test_bench_command_prints_a_row_for_each_measurement(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The bench command measures any directory, and leaves no files and no signal handlers."""
+    """The bench command measures any directory. It leaves no files and restores signal handlers."""
     before = signal.getsignal(signal.SIGINT)
     assert entry.main(["bench", *SMALL, "--threads", "2", str(tmp_path)]) == 0
     assert signal.getsignal(signal.SIGINT) is before
@@ -130,7 +130,7 @@ def test_each_bench_phase_counts_the_operations_of_all_threads(tmp_path: Path) -
 
     done = {what: (one.operations, one.size_bytes) for what, one in results.items()}
     assert done == {
-        "write big files": (3 * (2 + 1), 6 * MIB),  # two writes and one fsync for each file
+        "write big files": (3 * (2 + 1), 6 * MIB),  # Each file takes two writes and one fsync.
         "read big files": (3 * 2, 6 * MIB),
         "write small files": (15, 15 * KIB),
         "read small files": (15, 15 * KIB),

@@ -1,4 +1,4 @@
-"""The arguments of the browse command; tests/browse tests its pages."""
+"""Tests of the browse command's arguments; tests/browse tests its pages."""
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place

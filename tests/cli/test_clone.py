@@ -32,7 +32,8 @@ def test_clone_copies_a_tree(program: Program, mounted: Place) -> None:
     """
     mnt = mounted.mountpoint
     tree = _tree(mnt)
-    assert not os.path.lexists(mnt / "copy")  # The kernel now caches a negative dentry.
+    # After this lookup, the kernel caches a negative dentry.
+    assert not os.path.lexists(mnt / "copy")
     with (tree / "open").open("wb") as file:
         file.write(b"written")
         file.flush()
@@ -69,7 +70,7 @@ def test_clone_is_visible_on_another_host_after_a_flush(
 def test_clone_with_an_invalid_source_or_target_is_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A clone fails if its source is missing, or its target exists or has no parent."""
+    """A clone fails if the source is missing, if the target exists or if its parent is missing."""
     tree = _tree(mounted.mountpoint)
     for source, target in (
         (tree, tree / "deep"),
@@ -83,7 +84,7 @@ def test_clone_with_an_invalid_source_or_target_is_refused(
 
 
 def test_clone_refuses_an_empty_point_in_time(program: Program, mounted: Place) -> None:
-    """Clone refuses an empty --at, because a script may have passed an unset variable."""
+    """The clone command refuses an empty --at: a script may have passed an unset variable."""
     _tree(mounted.mountpoint)
     copy = mounted.mountpoint / "copy"
     done = program.run("clone", "--at=", mounted.mountpoint / "tree", copy)

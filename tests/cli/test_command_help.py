@@ -1,4 +1,4 @@
-"""The help texts of commands."""
+"""Tests of the help texts of commands."""
 
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.console.exits import ExitStatus

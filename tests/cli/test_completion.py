@@ -46,7 +46,7 @@ def completed(line: str, directory: Path | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_shell_completion_offers_every_option_that_is_not_given_yet() -> None:
+def test_shell_completion_offers_every_option_that_is_not_yet_on_the_command_line() -> None:
     words = options_after("ro,cachesize=5G,", NamedFilesystem())
 
     assert len(words) == len(OPTIONS) - len(WITHOUT_EFFECT) - 2
@@ -117,7 +117,7 @@ def test_shell_completion_offers_known_times_after_a_digit_was_typed(
 def test_shell_completion_offers_the_names_of_kept_points(
     known: NamedFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Completion offers names of kept points for every point-in-time option and for --drop."""
+    """Completion offers the names of kept points for every option with a point in time."""
     state = targets.of_url(URL, known.cachedir).state
     known_points.write(state, Known("u", POINTS, ("before-upgrade", "nightly")))
 
@@ -144,7 +144,7 @@ def test_shell_completion_offers_the_names_of_kept_points(
 def test_shell_completion_finds_the_filesystem_of_a_mount_with_a_quoted_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the mount table, FuseOptions percent-encodes blanks, commas and similar characters."""
+    """In the mount table, blanks, commas and similar characters of a URL are percent-encoded."""
     url = "local:///srv/my store, é"
     state = targets.of_url(url, tmp_path).state
     state.mkdir(parents=True)
@@ -159,7 +159,10 @@ def test_shell_completion_finds_the_filesystem_of_a_mount_with_a_quoted_url(
 
 
 def test_shell_completion_without_a_url_uses_the_only_filesystem(known: NamedFilesystem) -> None:
-    """Without a URL, completion uses the host's only filesystem; if there are several, none."""
+    """Without a URL, completion uses the host's only filesystem.
+
+    If there are several, it uses none.
+    """
     nameless = known._replace(url=None)
     assert times("newest", nameless) == ["newest"]
     assert known.cachedir is not None
@@ -182,8 +185,8 @@ def test_shell_completion_of_points_in_time_does_not_read_the_bucket(
     assert times("", known) == times("20", known) == []
 
 
-def test_completion_reads_the_command_line_only_if_a_shell_requests_it() -> None:
-    """The program reads the words to complete only if the shell sets the completion variable."""
+def test_program_completes_a_command_line_only_if_a_shell_requests_it() -> None:
+    """The program reads the words to complete only if the shell has set the completion variable."""
     assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
     assert completion.words_to_complete(
         {completion.VARIABLE: "complete_bash", "COMP_WORDS": "s3fs-meta mount -o ro"}
@@ -210,7 +213,7 @@ def test_shell_completion_offers_no_mountpoint_if_the_user_types_a_url() -> None
 def test_shell_completion_offers_relative_paths_of_mountpoints(
     monkeypatch: pytest.MonkeyPatch, incomplete: str, offered: list[str]
 ) -> None:
-    """Completion offers only mountpoints of s3fs-meta, as absolute or relative paths."""
+    """Completion offers the mountpoints of s3fs-meta, as absolute or relative paths."""
     found = [Mounted(path, "0:9", mount_table.FS_TYPE, URL) for path in ("/a/b", "/a/bc/d", "/x")]
     found.append(Mounted("/a/bd", "0:8", "ext4", "/dev/sda"))
     monkeypatch.setattr(mount_table, "read", lambda: found)
@@ -226,9 +229,11 @@ def test_shell_completion_offers_relative_paths_of_mountpoints(
         ("s3fs-meta umo", ["umount"]),
         ("s3fs-meta mount --fore", ["--foreground"]),
         ("s3fs-meta mount -o ro,cachedi", ["ro,cachedir="]),
-        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),  # bash keeps the text "commit="
-        ("s3fs-meta mount -o cachedir=/tm", []),  # bash itself completes file names
-        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),  # bash keeps the text "ro,fsync="
+        # bash keeps the typed text "commit=".
+        ("s3fs-meta mount -o commit=1,cachedi", ["1,cachedir="]),
+        ("s3fs-meta mount -o cachedir=/tm", []),  # bash itself completes file names.
+        # bash keeps the typed text "ro,fsync=".
+        ("s3fs-meta mount -o ro,fsync=", ["local", "remote"]),
         ("s3fs-meta restore --cachedir /nothing --at ", []),
         ("s3fs-meta set /mnt down", ["download_limit="]),
         ("s3fs-meta umount local:///", []),
@@ -240,10 +245,8 @@ def test_bash_completes_an_s3fs_meta_command_line(line: str, offered: list[str])
 
 @pytest.mark.mount
 @pytest.mark.slow
-def test_bash_completes_the_known_points_in_time_of_a_mount(
-    program: Program, mounted: Place
-) -> None:
-    """Completion needs no bucket to find points in time, and keeps text before "=" or ":"."""
+def test_bash_completes_a_point_in_time_of_a_mount(program: Program, mounted: Place) -> None:
+    """Completion finds points in time without the bucket, and keeps the text before "=" or ":"."""
     (mounted.mountpoint / "f").touch()
     program.ok("umount", mounted.mountpoint)
     mounted.bucket.rename(mounted.bucket.with_name("away"))

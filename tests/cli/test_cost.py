@@ -12,7 +12,7 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_cost_command_reports_the_requests_of_a_mount(program: Program, mounted: Place) -> None:
-    """The cost command shows current request counts of a mount, or of its URL after unmount."""
+    """The cost command shows a mount's request counts, and still shows them after the unmount."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
 

@@ -26,10 +26,10 @@ def test_destroy_command_needs_the_label_as_confirmation(program: Program, place
     assert (place.bucket / "superblock").exists()
 
 
-def test_destroy_command_deletes_its_own_objects_and_keeps_foreign_objects(
+def test_destroy_command_deletes_objects_of_its_filesystem_and_keeps_foreign_objects(
     program: Program, place: Place
 ) -> None:
-    """Destroy keeps user files below the prefix of the filesystem, and prints their number."""
+    """The destroy command keeps user files below its prefix, and prints their number."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     shown = program.ok("destroy", "--confirm", "photos", place.url)
@@ -43,7 +43,7 @@ def test_destroy_command_deletes_its_own_objects_and_keeps_foreign_objects(
 def test_destroy_command_keeps_a_foreign_object_named_like_a_changelog(
     program: Program, place: Place
 ) -> None:
-    """Without --by-name destroy keeps a user file that has the name of a changelog."""
+    """Without --by-name, the destroy command keeps a user file that is named like a changelog."""
     (place.bucket / "changelog").mkdir(exist_ok=True)
     thesis = place.bucket / "changelog" / "000000000007"
     thesis.write_text("the only copy of a thesis")
@@ -82,7 +82,7 @@ def test_destroying_an_encrypted_filesystem_requires_the_keys_or_the_by_name_opt
 def test_destroy_command_with_the_superblock_of_another_filesystem_deletes_nothing(
     program: Program, place: Place
 ) -> None:
-    """Destroy deletes no object that the superblock's keys cannot open."""
+    """The destroy command deletes no object that the keys in the superblock cannot decrypt."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -109,7 +109,7 @@ def test_destroy_command_prints_its_counts_as_json(program: Program, place: Plac
 def test_new_filesystem_can_use_the_url_of_a_destroyed_filesystem(
     program: Program, place: Place
 ) -> None:
-    """Destroy also removes local state, so a new filesystem at the URL starts without it."""
+    """A new filesystem at the URL starts without local state, because destroy removes it."""
     program.ok("fsck", "-n", place.url)
     program.ok("destroy", "--confirm", place.url, place.url)
 
@@ -120,7 +120,7 @@ def test_new_filesystem_can_use_the_url_of_a_destroyed_filesystem(
 def test_destroy_command_keeps_quarantined_states_and_replaced_objects(
     program: Program, place: Place
 ) -> None:
-    """They may be the only copies of files of an earlier filesystem at the URL."""
+    """Quarantined states and replaced objects may contain the only copies of earlier files."""
     program.ok("fsck", "-n", place.url)
     [state] = program.cachedir.iterdir()
     for name in ("kept-1/blocks/xxx/1", "replaced-lease-2"):

@@ -12,7 +12,7 @@ from tests.programs import Program
 
 
 def differences(program: Program, *words: str | Path) -> dict[str, tuple[Any, ...]]:
-    """Run diff with JSON output, and return the printed differences by path."""
+    """Run the diff command with JSON output, and return the differences by path."""
     found = json.loads(program.ok("diff", "--json", *words))["differences"]
     return {
         one["path"]: (one["kind"], one["former_path"], one["before_bytes"], one["after_bytes"])

@@ -27,10 +27,10 @@ def test_dropcache_command_evicts_uploaded_content(program: Program, mounted: Pl
     assert program.ok("dropcache", mounted.mountpoint).startswith("dropped ")
 
 
-def test_dropcache_command_keeps_content_that_is_not_uploaded(
+def test_dropcache_command_keeps_content_that_is_not_uploaded_yet(
     program: Program, place: Place
 ) -> None:
-    """Dropcache keeps content that waits for its upload, and reports its size."""
+    """The dropcache command keeps content that waits for its upload, and reports the size."""
     options = "upload_limit=1K,sync_interval=1h"
     program.ok("mount", "-o", options, place.url, place.mountpoint)
     content = os.urandom(MIB)
@@ -45,7 +45,7 @@ def test_dropcache_command_keeps_content_that_is_not_uploaded(
 
 
 def test_dropcache_command_evicts_only_the_given_trees(program: Program, mounted: Place) -> None:
-    """Pinned content stays in the cache; --pinned evicts it, and then it is downloaded again."""
+    """Pinned content stays in the cache unless --pinned is given; then it is downloaded again."""
     mnt = mounted.mountpoint
     for name in ("a", "b"):
         (mnt / name).mkdir()

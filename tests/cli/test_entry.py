@@ -1,4 +1,4 @@
-"""The command line of the program, independent of any single command."""
+"""Tests of the program's command line that do not concern a single command."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
 def test_invalid_arguments_print_one_line_and_exit_with_2(
     words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For wrong arguments a command prints the error in one line, without a traceback or help."""
+    """For wrong arguments a command prints a one-line error, without a traceback or a help text."""
     assert entry.main(words) == 2
 
     shown = capsys.readouterr().err
@@ -47,7 +47,7 @@ def test_invalid_arguments_print_one_line_and_exit_with_2(
 
 
 def test_fsck_with_invalid_arguments_exits_with_16(capsys: pytest.CaptureFixture[str]) -> None:
-    """fsck(8) documents status 16 for wrong arguments."""
+    """The manual page fsck(8) documents status 16 for wrong arguments."""
     assert entry.main(["fsck", "-n", "-y", "local:///x"]) == 16
     assert entry.main(["fsck", "--nonsense"]) == 16
 
@@ -87,7 +87,7 @@ def test_status_command_loads_only_the_modules_that_it_needs(program: Program) -
     )
 
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert "s3fs_meta.mount.requests.control_api" in loaded  # the status command needs this module
+    assert "s3fs_meta.mount.requests.control_api" in loaded  # The status command needs this module.
     assert not loaded & {"pyfuse3", "boto3", "pydantic", "s3fs_meta.check.fsck"}
 
 

@@ -1,4 +1,4 @@
-"""Commands that fail early and leave no directory behind."""
+"""Tests of commands that fail early and must leave no directory behind."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ COMMANDS = [
 
 @pytest.fixture
 def silent_endpoint() -> Iterator[str]:
-    """Return the URL of a port that accepts connections and never responds."""
+    """Return the URL of a store that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield f"http://127.0.0.1:{silent.getsockname()[1]}"
 
@@ -81,7 +81,7 @@ def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> N
 def test_interrupted_command_leaves_no_directory(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str, words: tuple[str, ...], remains: str
 ) -> None:
-    """Ctrl-C while the store does not respond stops the command, and no directory remains."""
+    """Ctrl-C stops a command that waits for the store, and no directory remains."""
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*completed(words, "s3://bucket/home", tmp_path), *options)
     assert command.stderr is not None
@@ -92,14 +92,14 @@ def test_interrupted_command_leaves_no_directory(
 
     assert "has not responded yet" in first
     assert f"s3fs-meta: interrupted: {remains}" in rest
-    assert command.returncode in {130, 32}  # fsck exits with 32 if interrupted; see fsck(8).
+    assert command.returncode in {130, 32}  # An interrupted fsck exits with 32; see fsck(8).
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 
 def test_log_of_a_daemon_that_died_at_start_is_kept(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str
 ) -> None:
-    """If the daemon dies at startup, the error contains the path of its log, which is kept."""
+    """If the daemon dies at startup, the error shows the path of its log, which is not deleted."""
     words = ("mount", "--mkdir", "s3://bucket/home", str(tmp_path / "mnt"))
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*words, *options)

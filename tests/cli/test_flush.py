@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 def test_copy_of_the_bucket_after_a_flush_contains_the_flushed_file(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A host sees the file if it mounts a copy of the bucket that was made after the flush."""
+    """A copy of the bucket that was made after the flush can be mounted and contains the file."""
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))

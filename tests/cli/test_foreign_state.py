@@ -1,4 +1,4 @@
-"""Commands with a --cachedir that contains the state directory of another user."""
+"""Tests of commands whose --cachedir contains the state directory of another user."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ def _listing(state: Path) -> list[tuple[str, int, int]]:
 def test_state_directory_of_another_user_is_refused_and_stays_unchanged(
     program: Program, place: Place, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """Root creates no file in a user's state directory, because the user could then not mount."""
+    """Root creates no file in a user's state directory, because then the user could not mount."""
     if os.geteuid() != 0:
         pytest.skip("only root can open the state directory of another user")
     state = locate(place.url, program.cachedir)

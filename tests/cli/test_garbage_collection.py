@@ -1,4 +1,4 @@
-"""Runs of Python's garbage collector in commands."""
+"""Tests of when Python's garbage collector runs in commands."""
 
 import gc
 import subprocess
@@ -36,7 +36,7 @@ def test_garbage_collections_begin_after_the_modules_are_loaded(
     assert is_enabled == "True"
 
 
-def test_garbage_collections_stay_as_they_are_if_they_were_not_postponed() -> None:
+def test_garbage_collector_settings_stay_unchanged_if_collection_was_not_postponed() -> None:
     before = (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count())
 
     garbage_collection.begin()

@@ -1,4 +1,4 @@
-"""Arguments that the parser refuses if they are empty."""
+"""Tests of arguments that the parser refuses if they are empty."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def test_empty_argument_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A shell variable without a value does not mean the working directory, or AWS."""
+    """An empty shell variable must not select the working directory or AWS."""
     monkeypatch.chdir(tmp_path)
 
     assert entry.main(words) == 2
@@ -48,7 +48,7 @@ def test_empty_argument_is_refused(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_path_is_parsed_without_a_system_call(name: str) -> None:
-    """stat(2) of a mountpoint, which typer's type for paths calls, hangs if the daemon hangs."""
+    """stat(2) of a mountpoint, which typer's parser of paths calls, hangs if the daemon hangs."""
     command: Any = typer.main.get_command(entry.make_app([name, "version"]))
     paths = [one for one in command.commands[name].params if isinstance(one.type, TyperPath)]
     assert {type(one.type) for one in paths} <= {GivenPath}

@@ -95,10 +95,10 @@ def test_keep_command_without_a_mount_acquires_and_releases_the_lease(
     assert listed(program, place.url) == {}
 
 
-def test_expiry_drops_only_points_that_were_kept_with_option_auto(
+def test_expiry_drops_only_points_that_were_kept_with_the_option_auto(
     program: Program, mounted: Place
 ) -> None:
-    """A dry run drops no kept point, and expiry drops no point that was kept without --auto."""
+    """A dry run drops no kept point. Expiry drops only points that were kept with --auto."""
     mnt = mounted.mountpoint
     for name in ("n1", "n2", "n3"):
         (mnt / name).touch()
@@ -142,7 +142,7 @@ def test_keep_command_refuses_contradictory_options(
     assert sorted(place.bucket.rglob("*")) == before
 
 
-def test_keep_command_with_a_time_asks_for_the_missing_name(quick: Program, place: Place) -> None:
+def test_keep_command_with_a_time_but_no_name_asks_for_a_name(quick: Program, place: Place) -> None:
     refused = quick.run("keep", place.url, "--at", "10m")
     assert refused.returncode == 2
     assert refused.stderr == "s3fs-meta: --at needs a NAME for the kept point, or --auto\n"

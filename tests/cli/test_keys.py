@@ -16,7 +16,7 @@ from tests.programs import Program
 
 
 def _never() -> bytes:
-    raise AssertionError("the command must not ask for a passphrase")
+    raise AssertionError("the key command must not ask for a passphrase")
 
 
 def _change(url: str, cachedir: Path) -> None:
@@ -26,11 +26,11 @@ def _change(url: str, cachedir: Path) -> None:
 
 
 def test_key_commands_fail_on_an_unencrypted_filesystem(place: Place, program: Program) -> None:
-    """On an unencrypted filesystem, key commands fail before they ask for a passphrase."""
+    """On an unencrypted filesystem, a key command fails before it asks for a passphrase."""
     with pytest.raises(PassphraseError, match="not encrypted"):
         _change(place.url, program.cachedir)
 
 
-def test_key_commands_advise_mkfs_if_no_filesystem_exists(tmp_path: Path) -> None:
+def test_key_commands_advise_mkfs_if_no_filesystem_exists_at_the_url(tmp_path: Path) -> None:
     with pytest.raises(NotAFilesystemError, match="mkfs"):
         _change(f"local://{tmp_path}", tmp_path)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None:
-    """A locked tree refuses changes with EPERM, even in a new mount; rm --locked removes it."""
+    """A locked tree refuses changes with EPERM even after a remount; rm --locked removes it."""
     mnt = mounted.mountpoint
     (mnt / "tree" / "below").mkdir(parents=True)
     file = mnt / "tree" / "below" / "f"
@@ -44,7 +44,7 @@ def test_locked_tree_cannot_be_changed(program: Program, mounted: Place) -> None
 def test_refused_removal_of_a_part_of_a_locked_tree_names_the_remedy(
     program: Program, mounted: Place
 ) -> None:
-    """A locked directory loses no name, so rm --locked removes a locked tree only as a whole."""
+    """A locked directory never loses a name, so rm --locked removes only complete locked trees."""
     (mounted.mountpoint / "tree" / "part").mkdir(parents=True)
     program.ok("lock", mounted.mountpoint / "tree")
 

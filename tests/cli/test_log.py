@@ -22,13 +22,13 @@ def txgs(program: Program, place: Place, *words: str, path: str = "") -> list[di
 def test_log_command_lists_nothing_for_a_filesystem_that_was_never_mounted(
     program: Program, place: Place
 ) -> None:
-    """The log omits txg 0, which mkfs creates."""
+    """The log command omits txg 0, which mkfs creates."""
     assert txgs(program, place) == []
     assert program.ok("log", place.url) == ""
 
 
 def test_log_command_refuses_invalid_arguments(program: Program, place: Place) -> None:
-    """The log command exits with 2 or 3 for invalid times, paths and counts."""
+    """For invalid times, paths and counts the log command exits with 2 or 3."""
     for words in (["--since", "x"], ["--until", "1999-01-01"], ["-n", "0"]):
         assert program.run("log", *words, place.url).returncode in {2, 3}
     for path in ("../x", "missing"):
@@ -37,7 +37,9 @@ def test_log_command_refuses_invalid_arguments(program: Program, place: Place) -
 
 
 @pytest.mark.mount
-def test_log_command_shows_the_txg_before_a_mistake(program: Program, mounted: Place) -> None:
+def test_log_command_shows_the_txg_before_an_accidental_removal(
+    program: Program, mounted: Place
+) -> None:
     """On a mounted filesystem, the log command selects txgs by path, time and number."""
     mnt = mounted.mountpoint
     (mnt / "thesis").mkdir()

@@ -94,7 +94,7 @@ def test_mkfs_is_refused_inside_another_filesystem_on_s3(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """mkfs finds a filesystem above or below the URL in S3, and ignores a similar prefix."""
+    """On S3, mkfs finds a filesystem above or below its URL, and ignores a similar prefix."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     s3_server.make_bucket("nested")
@@ -111,7 +111,7 @@ def test_mkfs_is_refused_inside_another_filesystem_on_s3(
 def test_mkfs_ignores_parent_prefixes_without_read_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If mkfs has credentials only for its prefix, it ignores unreadable parent prefixes."""
+    """If its credentials are valid only for its prefix, mkfs ignores unreadable parent prefixes."""
     (tmp_path / "bucket").mkdir()
     lookups: list[str] = []
 
@@ -171,14 +171,15 @@ def test_mkfs_prints_the_recovery_key_only_once(program: Program, empty: Place) 
 def test_mkfs_creates_nothing_if_the_recovery_key_cannot_be_printed(
     program: Program, empty: Place, output: str, words: tuple[str, ...]
 ) -> None:
-    """A filesystem whose recovery key is lost would be lost together with its passphrase."""
+    """If the recovery key is lost, the filesystem is lost together with its passphrase."""
     program.environment["S3FS_META_PASSPHRASE"] = "correct horse"
     command = ["mkfs", *words, "--cachedir", str(program.cachedir), empty.url]
     reader, writer = os.pipe()
     os.close(reader)
     streams = {
         "full disk": os.open("/dev/full", os.O_WRONLY),
-        "unwritable": os.open("/dev/null", os.O_RDONLY),  # a closed stdout is replaced like this
+        # If stdout is closed, Python replaces it in this way.
+        "unwritable": os.open("/dev/null", os.O_RDONLY),
         "closed pipe": writer,
     }
 
@@ -195,7 +196,7 @@ def test_mkfs_creates_nothing_if_the_recovery_key_cannot_be_printed(
 def test_mkfs_error_without_passphrase_or_terminal_names_the_missing_option(
     program: Program, empty: Place
 ) -> None:
-    """In a script without a passphrase, mkfs asks for --passphrase-file and creates nothing."""
+    """Without a passphrase in a script, mkfs names --passphrase-file and creates nothing."""
     done = program.run("mkfs", empty.url)
 
     assert done.returncode == 4
@@ -206,7 +207,7 @@ def test_mkfs_error_without_passphrase_or_terminal_names_the_missing_option(
 def test_mkfs_at_a_url_that_is_not_utf8_creates_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No other command could use the filesystem, because its state directory has no name."""
+    """No other command could use the filesystem, because its state directory has no valid name."""
     url = f"local://{tmp_path}/\udcff"
 
     assert entry.main(["mkfs", "--plain", "--cachedir", str(tmp_path / "state"), url]) == 2

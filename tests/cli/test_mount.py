@@ -39,7 +39,10 @@ def test_files_survive_umount_and_mount(program: Program, place: Place) -> None:
 
 
 def test_mount_table_shows_the_url_and_the_read_only_flag(program: Program, place: Place) -> None:
-    """The mount table lists the URL as source; the kernel refuses writes to a read-only mount."""
+    """The mount table lists the URL as the source.
+
+    The kernel refuses writes to a read-only mount.
+    """
     program.ok("mount", "-o", "ro,noexec", place.url, place.mountpoint)
 
     found = mount_table.find(str(place.mountpoint))
@@ -89,7 +92,7 @@ def test_mount_after_a_kill_shows_all_synced_data(program: Program, mounted: Pla
     assert program.run("fsck", "-n", mounted.url).returncode == 0
 
 
-def test_mount_command_prints_an_error_of_the_daemon(program: Program, empty: Place) -> None:
+def test_mount_command_prints_the_error_of_the_daemon(program: Program, empty: Place) -> None:
     empty.bucket.mkdir()
 
     done = program.run("mount", empty.url, empty.mountpoint)
@@ -129,7 +132,7 @@ def test_foreground_mount_exits_with_0_after_sigterm(program: Program, place: Pl
 def test_bucket_on_a_real_s3_server_can_be_mounted_on_another_host(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """A host without local state mounts an encrypted filesystem on S3, and fsck finds no error."""
+    """A host without local state mounts an encrypted filesystem on S3, and fsck finds no damage."""
     url = "s3://bucket/home"
     (tmp_path / "server").mkdir()
     with running_s3(tmp_path / "server") as server:
@@ -153,7 +156,10 @@ def test_bucket_on_a_real_s3_server_can_be_mounted_on_another_host(
 def test_mount_reports_an_unreachable_endpoint_before_it_retries(
     program: Program, empty: Place
 ) -> None:
-    """Mount prints a line before its first retry; for an unknown host name it fails at once."""
+    """The mount command prints a line before its first retry.
+
+    For an unknown host name it fails at once.
+    """
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
@@ -248,7 +254,7 @@ def test_read_only_mount_succeeds_while_the_store_is_unreachable(
 
 
 @pytest.mark.mount
-def test_option_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
+def test_mount_with_option_mkdir_creates_the_mountpoint(program: Program, place: Place) -> None:
     mountpoint = place.mountpoint / "a" / "b"
     program.ok("mount", "--mkdir", place.url, mountpoint)
     program.ok("umount", mountpoint)
@@ -261,7 +267,8 @@ def test_option_mkdir_creates_the_mountpoint(program: Program, place: Place) -> 
 def _has_open(pid: int, path: Path) -> bool:
     """Return whether a process or one of its children has a file open.
 
-    A search in all processes takes too long on a busy machine.
+    Only these processes are searched, because a search of all processes takes too long on a busy
+    machine.
     """
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for process in (pid, *map(int, children)):
@@ -277,7 +284,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     [state] = program.cachedir.glob("*/meta.db")
     lock = state.with_name("lock")
     program.kill(mounted.mountpoint)
-    with lock.open("rb") as exiting:  # The test holds the lock, like an exiting daemon.
+    with lock.open("rb") as exiting:  # The test holds the lock as an exiting daemon does.
         fcntl.flock(exiting, fcntl.LOCK_EX)
         words = ("mount", mounted.url, mounted.mountpoint, "--cachedir", program.cachedir)
         with program.begin(*words, stderr=subprocess.DEVNULL) as again:
@@ -289,7 +296,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
-def test_output_of_the_list_options_option_describes_every_mount_option(program: Program) -> None:
+def test_mount_with_option_list_options_describes_every_mount_option(program: Program) -> None:
     listed = program.run("mount", "--list-options", here=False).stdout
 
     assert [one.word for one in OPTIONS if f"\n{one.word}" not in f"\n{listed}"] == []

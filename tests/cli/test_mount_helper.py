@@ -31,7 +31,7 @@ def test_mount_helper_prints_its_usage_for_invalid_arguments(words: list[str]) -
 def test_mount_helper_without_a_passphrase_names_the_mount_option(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """mount(8) passes no other options, and systemd provides no terminal."""
+    """mount(8) passes no other options to the helper, and systemd provides no terminal."""
     (tmp_path / "pass").write_text("secret\n")
     url = f"{empty.url}-encrypted"
     program.ok("mkfs", "--passphrase-file", tmp_path / "pass", url)
@@ -63,7 +63,7 @@ def test_mount_helper_exits_with_1_for_an_invalid_option(program: Program, empty
 def test_mount_helper_with_option_f_only_checks_its_arguments(
     program: Program, empty: Place
 ) -> None:
-    """With the option -f of mount(8), the helper performs a dry run and creates no bucket."""
+    """With the option -f of mount(8), the helper performs a dry run that creates no bucket."""
     done = program.run(empty.url, empty.mountpoint, "-f", module=MODULE, here=False)
 
     assert done.returncode == 0
@@ -94,8 +94,10 @@ def test_mount_helper_exits_with_32_if_the_mount_fails(program: Program, empty: 
 
 
 @pytest.mark.mount
-def test_mount_helper_can_mount_with_closed_streams(program: Program, place: Place) -> None:
-    """A service manager may call mount(8), and so the helper, with closed descriptors."""
+def test_mount_helper_can_mount_if_its_standard_streams_are_closed(
+    program: Program, place: Place
+) -> None:
+    """A service manager may call mount(8), and so the helper, with closed file descriptors."""
     words: list[str | Path] = [place.url, place.mountpoint, "-o", f"cachedir={program.cachedir}"]
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", MODULE]
 

@@ -1,4 +1,4 @@
-"""Directories that a command creates, and removes again if it fails."""
+"""Tests of directories that a command creates, and removes again if it fails."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.errors import HeldError, UsageError
 
 
 def fail(path: Path, meanwhile: Path | None = None) -> None:
-    """While the new directory *path* is in use, create *meanwhile* and then fail."""
+    """Create *meanwhile* while the new directory *path* is in use, and then fail."""
 
     def command() -> None:
         with NewDirectory(path):
@@ -63,7 +63,9 @@ def test_failed_command_keeps_directories_that_another_process_uses(
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_failed_command_keeps_a_directory_that_another_process_recreated(tmp_path: Path) -> None:
+def test_failed_command_keeps_a_directory_that_another_process_created_again(
+    tmp_path: Path,
+) -> None:
     """A directory that another process created is kept, even if its inode number is the same."""
     path = tmp_path / "a"
     fail(path, meanwhile=path)
@@ -80,7 +82,7 @@ def test_failure_to_create_a_directory_leaves_no_parent_directory(tmp_path: Path
 
 
 def test_failed_command_keeps_a_later_directory_with_the_same_name(tmp_path: Path) -> None:
-    """A later directory with the same name belongs to another process, so it is kept."""
+    """A directory that was created later belongs to another process, so it is not removed."""
     made = NewDirectory(tmp_path / "a")
     made.remove_unused()
     assert os.listdir(tmp_path) == []

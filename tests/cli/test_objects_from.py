@@ -21,14 +21,14 @@ def test_objects_from_option_accepts_a_path_without_a_scheme(
     assert url_of("s3://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_only_a_copy_in_a_bucket_uses_the_options_of_buckets() -> None:
-    """A bucket can be repaired from a copy in a local directory, or the other way round."""
+def test_options_of_buckets_apply_to_a_copy_in_a_bucket_only() -> None:
+    """A bucket can be repaired from a copy in a local directory, and a directory from a bucket."""
     options = S3Options("https://nas:9000")
     assert copy_of("s3://bucket/prefix", options) == BucketCopy("s3://bucket/prefix", options)
     assert copy_of("local:///srv/copy", options) == BucketCopy("local:///srv/copy", S3Options())
 
 
-def test_invalid_use_of_the_objects_from_option_is_refused(
+def test_fsck_refuses_wrong_use_of_the_objects_from_option(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
     """fsck refuses --objects-from with -p, with the URL of the bucket, or with a missing path."""
@@ -40,10 +40,10 @@ def test_invalid_use_of_the_objects_from_option_is_refused(
     assert refused.returncode == 16
 
 
-def test_s3_option_causes_a_warning_if_no_url_refers_to_an_s3_bucket(
+def test_fsck_warns_about_an_s3_option_if_no_url_refers_to_an_s3_bucket(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """fsck warns once, also if the option applies neither to the filesystem nor to the copy."""
+    """The warning is printed once if an option applies to neither the filesystem nor the copy."""
     for words in ((), ("--objects-from", tmp_path)):
         done = program.run("fsck", "-y", *words, "--region", "x", place.url)
         assert done.returncode == 0
@@ -54,7 +54,7 @@ def test_s3_option_causes_a_warning_if_no_url_refers_to_an_s3_bucket(
 def test_fsck_repairs_damage_from_a_copy_on_another_disk(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """fsck -y with a copy of the bucket repairs a flipped bit and restores missing packs.
+    """With a copy of the bucket, fsck -y repairs a flipped bit and restores missing packs.
 
     Afterwards another host can read all content.
     """

@@ -9,7 +9,7 @@ from tests.programs import Program
 
 
 @pytest.mark.slow
-def test_new_passphrase_replaces_the_former_passphrase(program: Program, empty: Place) -> None:
+def test_new_passphrase_replaces_the_old_passphrase(program: Program, empty: Place) -> None:
     old, new = empty.mountpoint.with_name("old"), empty.mountpoint.with_name("new")
     old.write_text("one\n")
     new.write_text("two\n")
@@ -26,7 +26,10 @@ def test_new_passphrase_replaces_the_former_passphrase(program: Program, empty: 
 
 @pytest.mark.slow
 def test_new_passphrase_is_never_read_from_the_environment(program: Program, empty: Place) -> None:
-    """The environment provides only the old passphrase; the new one must be typed or in a file."""
+    """The environment provides only the old passphrase.
+
+    The new one is typed or read from a file.
+    """
     program.environment["S3FS_META_PASSPHRASE"] = "one"
     program.ok("mkfs", empty.url)
 
@@ -55,10 +58,10 @@ def test_passphrase_file_that_other_users_can_read_causes_one_warning(
         )
 
 
-def test_error_about_a_needless_passphrase_names_its_source(
+def test_error_about_an_unneeded_passphrase_names_its_source(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """The passphrase may be in a variable that the user has forgotten."""
+    """The passphrase may be in an environment variable that the user has forgotten."""
     program.ok("mkfs", "--plain", empty.url)
     file = tmp_path / "secret"
     file.write_text("one\n")

@@ -1,4 +1,4 @@
-"""Command arguments that select a path in the past."""
+"""Tests of command arguments that select a path in the past."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_pat
 
 
 @pytest.mark.mount
-def test_path_in_the_snapshot_directory_refers_to_the_path_in_the_mount(
+def test_path_below_the_snapshot_directory_refers_to_the_path_in_the_mount(
     program: Program, mounted: Place
 ) -> None:
     """The tested paths exist at the chosen txg, exist only later, or are .snapshots itself."""

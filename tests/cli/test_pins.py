@@ -52,7 +52,10 @@ def test_root_directory_can_be_pinned(program: Program, mounted: Place) -> None:
 
 
 def test_pins_command_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> None:
-    """A damaged list of pins does not stop the mount; pins prints its path and a remedy."""
+    """A mount works without a damaged list of pins.
+
+    The pins command prints its path and a remedy.
+    """
     program.ok("mount", place.url, place.mountpoint)
     state = next(path.parent for path in program.cachedir.glob("*/control.sock"))
     program.ok("umount", place.mountpoint)

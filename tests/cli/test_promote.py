@@ -14,7 +14,10 @@ pytestmark = pytest.mark.mount
 def test_follower_can_be_promoted_while_no_host_holds_the_lease(
     program: Program, place: Place
 ) -> None:
-    """Promote prints the first txg of the new epoch; the next mount shows later writes."""
+    """The promote command prints the first txg of the new epoch.
+
+    The next mount shows later writes.
+    """
     program.ok("mount", "-o", "ro,follow", place.url, place.mountpoint)
 
     done = json.loads(program.ok("promote", "--json", place.mountpoint))
@@ -29,7 +32,7 @@ def test_follower_can_be_promoted_while_no_host_holds_the_lease(
 
 
 def test_promote_command_fails_on_a_writer(program: Program, mounted: Place) -> None:
-    """Promote fails on a writer, and the error mentions the options ro,follow."""
+    """The promote command fails on a writer, and the error mentions the options ro,follow."""
     done = program.run("promote", mounted.mountpoint)
 
     assert done.returncode == ExitStatus.USAGE

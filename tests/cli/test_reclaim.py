@@ -26,7 +26,7 @@ def test_reclaim_dry_run_on_a_mount_deletes_nothing(program: Program, mounted: P
 def test_reclaim_command_on_an_unmounted_filesystem_deletes_orphaned_parts(
     program: Program, place: Place
 ) -> None:
-    """Reclaim acquires the lease, deletes a part without a changelog, and releases the lease."""
+    """The command acquires the lease, deletes a part without a changelog and releases the lease."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -54,7 +54,7 @@ def test_reclaim_command_exits_with_8_if_the_path_is_not_mounted(
 
 
 def test_reclaim_command_ignores_the_upload_limit(program: Program, place: Place) -> None:
-    """Uploads of reclaim ignore the upload limit, because a user waits for the command."""
+    """The reclaim command ignores the upload limit, because a user waits for the command."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     (mnt / "old").write_bytes(os.urandom(MIB))

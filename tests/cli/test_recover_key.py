@@ -11,7 +11,9 @@ from tests.programs import Program
 
 
 @pytest.mark.slow
-def test_recovery_key_permits_setting_a_new_passphrase(program: Program, empty: Place) -> None:
+def test_recovery_key_allows_the_user_to_set_a_new_passphrase(
+    program: Program, empty: Place
+) -> None:
     """The user may type the recovery key in lower case and without dashes."""
     key_file, new = empty.mountpoint.with_name("key"), empty.mountpoint.with_name("new")
     program.environment["S3FS_META_PASSPHRASE"] = "forgotten"
@@ -79,7 +81,7 @@ def test_renewed_recovery_key_replaces_the_old_key(program: Program, empty: Plac
 def test_recovery_key_that_cannot_be_printed_is_not_used(
     program: Program, empty: Place, output: str
 ) -> None:
-    """If the new key cannot be written, it is lost, so the old key must stay valid."""
+    """If a new recovery key cannot be printed, it is lost, so the old key must stay valid."""
     program.environment["S3FS_META_PASSPHRASE"] = "kept"
     program.ok("mkfs", empty.url)
     before = (empty.bucket / "superblock").read_bytes()

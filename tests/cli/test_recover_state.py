@@ -43,13 +43,13 @@ def test_recover_state_command_copies_files_of_a_fenced_host(
 def test_recover_state_command_lists_nothing_without_quarantined_state(
     program: Program, place: Place
 ) -> None:
-    """Without quarantined state the list is empty, and a copy exits with status 3."""
+    """Without quarantined state the list is empty, and copying from it exits with status 3."""
     assert program.ok("recover-state", place.url).startswith("nothing is quarantined in ")
     assert program.run("recover-state", "--to", place.mountpoint, place.url).returncode == 3
 
 
 def test_recover_state_command_refuses_a_non_empty_target(program: Program, place: Place) -> None:
-    """recover-state refuses a target that contains files, so copies cannot mix with them."""
+    """recover-state refuses a target with files, so that copies cannot mix with them."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     (Path(listed["state"]) / "kept-1").mkdir(parents=True)
     (place.mountpoint / "x").touch()
@@ -73,10 +73,10 @@ def test_recover_state_command_needs_a_database_to_copy_block_files(
     assert (done.returncode, "no database, only 1 block file" in done.stderr) == (3, True)
 
 
-def test_recover_state_command_requires_option_kept_if_several_states_are_quarantined(
+def test_recover_state_command_asks_which_of_several_quarantined_states_to_use(
     program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """With two quarantined states, a copy requires --kept; a corrupt database causes status 12."""
+    """With two quarantined states, a copy requires --kept. A corrupt database causes status 12."""
     listed = json.loads(program.ok("recover-state", "--json", place.url))
     for name in ("kept-1", "kept-2"):
         (Path(listed["state"]) / name).mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_recover_state_command_requires_option_kept_if_several_states_are_quaran
 def test_recover_state_command_uses_the_block_size_of_the_superblock(
     program: Program, mounted: Place, tmp_path: Path, damage: str
 ) -> None:
-    """With another block size, all blocks but the first would be copied to wrong positions."""
+    """With another block size, all blocks except the first would be copied to wrong positions."""
     content = os.urandom(5 << 20)
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("umount", mounted.mountpoint)

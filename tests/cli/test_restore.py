@@ -52,7 +52,7 @@ def set_acl(path: Path) -> None:
 def test_restore_command_copies_all_files_and_properties(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A restore at a txg, while the filesystem is mounted, copies all files and properties.
+    """While the filesystem is mounted, a restore at a txg copies all files and properties.
 
     A host without local state restores single paths.
     """
@@ -124,7 +124,7 @@ def test_restore_command_writes_a_hole_for_lost_content_and_reports_the_range(
 
 
 @pytest.mark.mount
-def test_restore_to_a_full_disk_says_that_the_copy_is_incomplete(
+def test_restore_to_a_full_disk_reports_that_the_copy_is_incomplete(
     program: Program, mounted: Place, small_disk: Path
 ) -> None:
     (mounted.mountpoint / "large").write_bytes(random.Random(4).randbytes(3 * MIB))
@@ -162,7 +162,7 @@ def test_impossible_restore_is_refused_before_any_change(
 def test_restore_command_reports_paths_that_are_too_long_as_refused(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Refused paths do not mean damage, so restore exits with a status other than 12."""
+    """A path that is too long does not mean damage, so restore does not exit with 12."""
     at = os.open(mounted.mountpoint, os.O_RDONLY)
     for _ in range(17):
         os.mkdir("d" * 255, dir_fd=at)

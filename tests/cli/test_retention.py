@@ -11,7 +11,7 @@ from tests.programs import Program
 def test_retention_is_seven_days_by_default_and_can_be_changed(
     program: Program, place: Place
 ) -> None:
-    """The default retention is 7 days; the command stores a new value in the superblock."""
+    """The default retention is 7 days. The command stores a new value in the superblock."""
     assert program.ok("retention", place.url) == "7d\n"
     assert program.ok("retention", place.url, "36h") == "36h\n"
     shown = json.loads(program.ok("retention", "--json", place.url))
@@ -46,7 +46,7 @@ def test_retention_command_refuses_an_invalid_time(program: Program, place: Plac
 
 
 def test_retention_without_a_unit_is_refused(program: Program, place: Place) -> None:
-    """The user may mean 30 days, but 30 seconds would delete the history."""
+    """The user may mean 30 days. If this meant 30 seconds, the history would be deleted."""
     for text in ("30", "0.5"):
         refused = program.run("retention", place.url, text)
         assert (refused.returncode, f"write for example retention={text}d" in refused.stderr) == (

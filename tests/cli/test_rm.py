@@ -22,7 +22,7 @@ def here(request: pytest.FixtureRequest) -> bool:
 
 
 def test_rm_without_options_imports_no_slow_modules(program: Program, mounted: Place) -> None:
-    """Without options rm does not import trio, typer, rich or the settings."""
+    """Without options, rm does not import trio, typer, rich or the settings."""
     (mounted.mountpoint / "tree" / "below").mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "s3fs_meta", "rm", mounted.mountpoint / "tree"],
@@ -93,7 +93,7 @@ def test_rm_lists_the_removed_names_as_json(program: Program, mounted: Place) ->
 def test_rm_with_option_wait_returns_after_all_rows_are_deleted(
     program: Program, mounted: Place
 ) -> None:
-    """After rm --wait, statfs counts only the root inode, and status shows no removal."""
+    """After rm --wait, statfs counts only the root inode, and status reports no running removal."""
     mnt = mounted.mountpoint
     for number in range(20):
         (mnt / "tree" / f"d{number}" / "below").mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_rm_with_option_wait_returns_after_all_rows_are_deleted(
 def test_rm_removes_nothing_if_one_path_is_invalid(
     program: Program, mounted: Place, here: bool
 ) -> None:
-    """rm checks all paths before the first removal."""
+    """The rm command checks all paths before the first removal."""
     (mounted.mountpoint / "f").touch()
     missing = mounted.mountpoint / "missing"
     done = program.run("rm", mounted.mountpoint / "f", missing, here=here)

@@ -10,7 +10,7 @@ from tests.programs import Program
 
 
 def test_rollback_without_confirmation_changes_nothing(program: Program, place: Place) -> None:
-    """Rollback prints its effect and requires --yes; a rollback to the newest txg does nothing."""
+    """Rollback prints its effect and requires --yes. A rollback to the newest txg does nothing."""
     # fsck -p uploads a fence record, which is a second point in time.
     program.ok("fsck", "-p", place.url)
 

@@ -43,7 +43,7 @@ def test_smaller_cache_size_set_by_the_user_evicts_blocks_immediately(
 
 
 def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Place) -> None:
-    """The set command prints the new upload limit, and the current rate of a timetable."""
+    """The set command prints the new upload limit, and the current limit of a timetable."""
     line = "upload_limit=00:00,512K 23:59,512K"
     found = json.loads(program.ok("set", "--json", mounted.mountpoint, line))["settings"]
     shown = {one["name"]: one for one in found}["upload_limit"]
@@ -72,7 +72,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
 def test_set_command_with_a_wrong_setting_changes_nothing(
     program: Program, mounted: Place, words: list[str], message: str
 ) -> None:
-    """One wrong setting causes a one-line error, and none of the settings is applied."""
+    """If one setting is wrong, set prints a one-line error and applies none of the settings."""
     done = program.run("set", mounted.mountpoint, *words)
 
     assert done.returncode == ExitStatus.USAGE

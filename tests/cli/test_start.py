@@ -86,7 +86,7 @@ start.program()
 def test_command_interrupted_while_it_loads_prints_one_line(
     program: Program, tmp_path: Path, command: str, status: int
 ) -> None:
-    """On a busy host a command may load for seconds, during which the user presses Ctrl-C."""
+    """On a busy host a command may load for seconds, during which the user may press Ctrl-C."""
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
 
     done = subprocess.run(
@@ -102,7 +102,7 @@ def test_command_interrupted_while_it_loads_prints_one_line(
 
 
 def test_mount_command_does_not_load_the_library_for_progress_bars(program: Program) -> None:
-    """A daemon would keep the 3 MB of this library in memory."""
+    """The library would occupy 3 MB of memory in every daemon."""
     code = "import sys; from s3fs_meta.cli import entry; entry.make_app(['mount']); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],

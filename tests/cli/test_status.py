@@ -71,7 +71,7 @@ def test_status_finds_a_mount_by_path_or_url_and_lists_all_mounts(
 
 
 def test_status_prints_sizes_with_units() -> None:
-    """Status prints sizes with binary units, and omits fields that have no value."""
+    """The status command prints sizes with binary units, and omits fields without a value."""
     rows = status_view.table_rows(
         {"a_bytes": 2048, "image": {"last_ns": 0, "x": None}, "ro": True, "store": {"get": {}}}
     )
@@ -105,7 +105,7 @@ def test_status_shows_the_upload_speed_and_remaining_time(
 
 
 def test_status_shows_each_outage_only_once() -> None:
-    """Status prints the reason for an outage only once, in the line that shows the state."""
+    """Status prints the reason for an outage only once, in the line with the mount's state."""
     part = {"last_error": ""}
     figures = dict.fromkeys(("upload", "chain", "image", "compaction", "reclaim"), part) | {
         "state": "serving",
@@ -124,7 +124,7 @@ def test_status_shows_each_outage_only_once() -> None:
 
 
 def test_status_prints_latency_quantiles() -> None:
-    """Only status's JSON output contains the buckets of the latency histograms."""
+    """Only the JSON output of status contains the buckets of the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 
@@ -135,10 +135,10 @@ def test_status_prints_latency_quantiles() -> None:
 
 
 @pytest.mark.mount
-def test_status_reports_the_age_of_the_last_image_after_an_unmount(
+def test_status_reports_the_age_of_the_last_image_even_after_an_unmount(
     program: Program, mounted: Place
 ) -> None:
-    """Status reports the same time of the last image before and after an unmount."""
+    """The status command reports the same time of the last image before and after an unmount."""
     made_ns = program.status(mounted.mountpoint)["image"]["last_ns"]
     program.ok("umount", mounted.mountpoint)
 
@@ -205,17 +205,17 @@ def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
 
 
 @pytest.mark.mount
-def test_status_check_of_a_mount_that_it_cannot_query_is_unknown(
+def test_status_check_reports_unknown_for_a_mount_that_it_cannot_query(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The mount may work: the check runs as another user, or with another --cachedir."""
+    """The mount may be healthy: the check runs as another user or with another --cachedir."""
     elsewhere = Program(tmp_path / "other-state")
     done = elsewhere.run("status", "--check", mounted.url)
     assert (done.returncode, done.stdout.split(":")[0]) == (3, "UNKNOWN")
     assert "--cachedir" in done.stdout
 
 
-def test_status_check_without_a_mount_is_critical(program: Program, place: Place) -> None:
+def test_status_check_reports_a_missing_mount_as_critical(program: Program, place: Place) -> None:
     done = program.run("status", "--check", place.url)
     assert (done.returncode, done.stdout.split(":")[0]) == (2, "CRITICAL")
 
@@ -231,7 +231,9 @@ def test_status_check_refuses_an_invalid_limit(
     assert words[0] in done.stderr
 
 
-def test_status_check_of_an_unmounted_path_is_critical(program: Program, tmp_path: Path) -> None:
+def test_status_check_reports_an_unmounted_path_as_critical(
+    program: Program, tmp_path: Path
+) -> None:
     """A monitoring program accepts only the statuses 0 to 3 and reads only standard output."""
     done = program.run("status", "--check", tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The status command for a filesystem that is not mounted on this host."""
+"""Tests of the status command for a filesystem that is not mounted on this host."""
 
 import json
 import subprocess
@@ -19,14 +19,14 @@ S = 10**9
 
 
 def table(program: Program, *words: str) -> dict[str, str]:
-    """Return the rows that status prints; on a wide terminal each row is one line."""
+    """Return the rows that status prints. On a wide terminal each row is one line."""
     program.environment["COLUMNS"] = "2000"
     lines = program.run("status", *words).stdout.splitlines()
     return {line[:14].strip(): line[14:].strip() for line in lines}
 
 
 @pytest.mark.mount
-def test_status_of_a_filesystem_with_a_lost_host_prints_the_takeover_command(
+def test_status_of_a_filesystem_with_a_lost_writer_prints_the_takeover_command(
     program: Program, mounted: Place
 ) -> None:
     """If the writer is lost, status on another host prints a takeover command that succeeds."""
@@ -75,7 +75,7 @@ def test_status_after_a_kill_on_this_host_does_not_advise_a_takeover(
 
 
 @pytest.mark.mount
-def test_status_with_another_cachedir_names_the_mountpoint_instead_of_a_takeover(
+def test_status_with_another_cachedir_names_the_mountpoint_and_suggests_no_takeover(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     program.environment["COLUMNS"] = "2000"
@@ -92,7 +92,7 @@ def test_status_with_another_cachedir_names_the_mountpoint_instead_of_a_takeover
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory for a read-only mount, which is unmounted after the test."""
+    """Return a mountpoint for a read-only mount, which is unmounted after the test."""
     mountpoint = tmp_path / "reading"
     mountpoint.mkdir()
     yield mountpoint
@@ -102,10 +102,10 @@ def reading(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("options", ["ro", "ro,follow", "ro,at=txg=1"])
-def test_status_does_not_show_a_reading_mount_as_the_holder_of_the_lease(
+def test_status_does_not_show_a_read_only_mount_as_the_holder_of_the_lease(
     program: Program, mounted: Place, reading: Path, tmp_path: Path, options: str
 ) -> None:
-    """The holder's state is lost; a mount that only reads on the same host is not the holder."""
+    """The holder's local state is lost. A read-only mount on the same host is not the holder."""
     program.ok("flush", mounted.mountpoint)
     lose_host(program, mounted)
     program.ok("mount", "-o", options, mounted.url, reading)

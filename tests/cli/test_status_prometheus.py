@@ -11,7 +11,7 @@ from tests.programs import Program
 
 
 def _samples(page: str) -> dict[str, float]:
-    """Return samples with the mountpoint as their only label, and request counts by operation."""
+    """Return samples whose only label is the mountpoint, and request counts by operation."""
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

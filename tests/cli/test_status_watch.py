@@ -16,7 +16,7 @@ from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 
-END: Final = "share"  # a word in the heading of each screen's last table
+END: Final = "share"  # A word in the heading of each screen's last table.
 
 BOUNDS = [0.001, 0.01]
 
@@ -120,7 +120,7 @@ def _begin(program: Program, mountpoint: Path) -> "subprocess.Popen[str]":
 
 
 def _screen(watching: "subprocess.Popen[str]", mountpoint: Path) -> str:
-    """Use the mount until the next screen is printed, and return the screen."""
+    """Use the mount until the next screen is printed; return this screen."""
     assert watching.stdout is not None
     lines: list[str] = []
     while not lines or END not in lines[-1]:

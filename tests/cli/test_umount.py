@@ -1,4 +1,4 @@
-"""Unmounting with the umount command, with other programs and with signals."""
+"""Tests of unmounting with the umount command, with other programs and with signals."""
 
 import contextlib
 import os
@@ -53,11 +53,14 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
 def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     program: Program, mounted: Place
 ) -> None:
-    """If an upload fails, umount does not unmount; umount --force keeps changes on this host."""
+    """If an upload fails, umount does not unmount.
+
+    With --force it keeps the changes on this host.
+    """
     (mounted.mountpoint / "f").write_bytes(b"unshipped")
     chain = mounted.bucket / "changelog"
     chain.rename(mounted.bucket / "tmp" / "changelog")
-    chain.touch()  # With a file in place of this directory, uploads fail.
+    chain.touch()  # If a file replaces this directory, uploads fail.
 
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
@@ -121,10 +124,10 @@ def test_umount_succeeds_if_the_daemon_exits_before_it_answers(
 
 
 @pytest.mark.parametrize("request_", [b"", b'{"command":"finished"}\n', b'{"command":"flush"}\n'])
-def test_stopped_clients_prevent_neither_status_nor_umount(
+def test_stopped_clients_do_not_block_status_or_umount(
     program: Program, mounted: Place, request_: bytes
 ) -> None:
-    """Stopped clients are connected, but neither send nor read anything anymore."""
+    """A stopped client stays connected, but does not send or read any more."""
     state = targets.of_url(mounted.url, program.cachedir).state
     with contextlib.ExitStack() as clients:
         for _ in range(CONTROL_REQUESTS_MAX):
@@ -145,7 +148,7 @@ def test_stopped_clients_prevent_neither_status_nor_umount(
         ("umount: /mnt/busybox: must be superuser to unmount.", False),
     ],
 )
-def test_path_with_the_word_busy_does_not_count_as_a_busy_filesystem(
+def test_path_that_contains_the_word_busy_does_not_count_as_a_busy_filesystem(
     why: str, is_busy: bool
 ) -> None:
     assert umount.is_busy(why, "/mnt/busybox") is is_busy
@@ -166,7 +169,7 @@ def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> 
 def test_umount_error_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The error explains how to unmount the bind mount; the daemon exits after that unmount."""
+    """The error explains how to unmount the bind mount. The daemon exits after that unmount."""
     other = tmp_path / "other place"
     other.mkdir()
     subprocess.run(["mount", "--bind", mounted.mountpoint, other], check=True)
@@ -191,8 +194,10 @@ def test_flush_and_umount_of_a_read_only_mount_succeed(program: Program, place: 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_umount_reports_the_changes_of_a_killed_mount_once(program: Program, place: Place) -> None:
-    """Umount prints once how to upload the changes of an earlier, killed mount."""
+def test_umount_reports_the_unshipped_changes_of_a_killed_mount_only_once(
+    program: Program, place: Place
+) -> None:
+    """Umount prints once how to upload the changes of an earlier mount that was killed."""
     program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"on this disk")

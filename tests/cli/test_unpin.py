@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_unpinned_tree_may_be_evicted(program: Program, mounted: Place) -> None:
-    """Unpinning a path inside a pinned tree is refused, and the pin of the tree remains."""
+    """A path inside a pinned tree cannot be unpinned, and the pin of the tree remains."""
     mnt = mounted.mountpoint
     (mnt / "top").mkdir()
     (mnt / "top" / "f").write_bytes(b"content")

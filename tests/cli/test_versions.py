@@ -30,7 +30,7 @@ def test_versions_command_refuses_a_path_that_never_existed(program: Program, pl
 def test_every_version_of_a_file_is_listed_and_can_be_restored(
     program: Program, mounted: Place, tmp_path: os.PathLike[str]
 ) -> None:
-    """Versions written in place, replaced by a rename, or removed later can all be restored."""
+    """Versions that were overwritten, replaced by a rename or removed can all be restored."""
     directory = mounted.mountpoint / "reports"
     directory.mkdir()
     report, draft = directory / "report.txt", directory / "draft"
@@ -71,7 +71,10 @@ def test_every_version_of_a_file_is_listed_and_can_be_restored(
 def test_versions_command_accepts_the_path_of_a_mounted_file(
     program: Program, mounted: Place
 ) -> None:
-    """Only a mount lists versions before their upload; after a flush its URL lists them too."""
+    """Versions that are not uploaded yet are listed for a mount.
+
+    After a flush the URL lists them too.
+    """
     path = mounted.mountpoint / "d" / "f"
     path.parent.mkdir()
     path.write_bytes(b"first")

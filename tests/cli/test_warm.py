@@ -32,7 +32,7 @@ def _warm(program: Program, *words: str | Path) -> dict[str, Any]:
 
 
 def _cold_tree(program: Program, place: Place) -> dict[str, bytes]:
-    """Write a tree into a mount, upload it, and empty the cache."""
+    """Write a tree into a mount, upload the tree, and empty the cache."""
     content = {"top/big": os.urandom(3 * MIB), "top/d/a": b"small", "other": os.urandom(MIB)}
     for name, data in content.items():
         path = place.mountpoint / name
@@ -45,7 +45,7 @@ def _cold_tree(program: Program, place: Place) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def _away(place: Place) -> Iterator[None]:
-    """Make the bucket unreachable within a context."""
+    """Make the bucket unreachable until the context ends."""
     aside = place.bucket.with_name("aside")
     place.bucket.rename(aside)
     try:
@@ -55,7 +55,7 @@ def _away(place: Place) -> Iterator[None]:
 
 
 def test_warm_command_caches_the_given_tree(program: Program, mounted: Place) -> None:
-    """Warm downloads only the given tree, and a second run downloads nothing."""
+    """The warm command downloads only the given tree, and a second run downloads nothing."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     assert _warm(program, mnt / "top") == {
@@ -87,7 +87,7 @@ def test_warm_command_accepts_several_paths_and_follows_symlinks(
 def test_warm_command_refuses_missing_or_unmounted_paths_and_too_many_paths(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Warm prints one line for a missing path, an unmounted path or too many paths."""
+    """The warm command prints one line for a missing path, an unmounted path or too many paths."""
     done = program.run("warm", mounted.mountpoint / "absent")
     assert (done.returncode, done.stderr.count("\n")) == (ExitStatus.USAGE, 1)
     assert "No such file" in done.stderr
@@ -101,7 +101,7 @@ def test_warm_command_refuses_missing_or_unmounted_paths_and_too_many_paths(
 def test_warm_command_lists_uncached_files_if_the_bucket_is_unreachable(
     program: Program, mounted: Place
 ) -> None:
-    """If the bucket is unreachable, warm succeeds only for a cached tree."""
+    """If the bucket is unreachable, the warm command succeeds only for a cached tree."""
     _cold_tree(program, mounted)
     mnt = mounted.mountpoint
     _warm(program, mnt / "top" / "d")
@@ -130,7 +130,7 @@ def test_warm_command_lists_uncached_files_in_its_json_output(
 
 
 def test_warm_command_refuses_a_tree_that_exceeds_the_cache(program: Program, place: Place) -> None:
-    """Warm prints the sizes of the tree and the cache, and downloads nothing."""
+    """The warm command prints the sizes of the tree and the cache, and downloads nothing."""
     program.ok("mount", "-o", "cachesize=64M", place.url, place.mountpoint)
     mnt = place.mountpoint
     for name in range(2):
@@ -152,7 +152,7 @@ def test_warm_command_refuses_a_tree_that_exceeds_the_cache(program: Program, pl
 def test_pinned_tree_stays_cached_after_a_kill_and_a_remount(
     program: Program, place: Place
 ) -> None:
-    """The mount after a killed daemon reads the list of pins before it evicts any block."""
+    """If the daemon is killed, the next mount reads the list of pins before it evicts blocks."""
     options = ("-o", "cachesize=64M,read_timeout=1", place.url, str(place.mountpoint))
     program.ok("mount", *options)
     mnt = place.mountpoint
@@ -203,7 +203,7 @@ def test_follower_keeps_pinned_content_up_to_date(
 def test_mount_of_a_point_in_time_can_be_warmed_and_pinned(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """When a mount of a point in time is unmounted, its pins are removed."""
+    """When the mount of a point in time is unmounted, its pins are removed."""
     _cold_tree(program, mounted)
     mnt = tmp_path / "past"
     mnt.mkdir()

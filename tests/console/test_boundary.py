@@ -1,4 +1,4 @@
-"""The error boundary, which turns an exception into one line and an exit status."""
+"""Tests of the error boundary, which turns an exception into one line and an exit status."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_expected_error_is_printed_in_one_line_without_a_traceback(
 def test_os_error_is_printed_with_the_path_of_its_file(
     capsys: pytest.CaptureFixture[str], path: str | bytes | Path
 ) -> None:
-    """An OSError that no module converts is printed in one line with the path of the file."""
+    """An OSError that no module converts is printed in one line with the path of its file."""
     error = PermissionError(13, "Permission denied", path)
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
@@ -72,7 +72,7 @@ def test_command_line_parser_turns_an_interrupt_into_exit_status_130(
 
 
 def test_interrupt_in_a_task_group_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    """If a task is interrupted, the exit status is 130 even if other tasks also fail."""
+    """If a task is interrupted, the exit status is 130, even if other tasks also fail."""
 
     async def wait() -> None:
         async with trio.open_nursery():
@@ -118,7 +118,7 @@ def test_program_refuses_to_run_if_python_ignores_assertions() -> None:
 
 
 def test_control_characters_in_an_error_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    """An error message escapes control characters in an object key or process name."""
+    """An error message escapes control characters in object keys and process names."""
     boundary.print_line("s3fs-meta", "used by x\x1b[2J\nsecond line")
 
     assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"
@@ -128,7 +128,7 @@ def test_control_characters_in_an_error_are_escaped(capsys: pytest.CaptureFixtur
     "words", [["--help"], ["log", "--help"], ["version"], ["version", "--json"]]
 )
 def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
-    """A reader such as ``head`` may exit before the program has written all output."""
+    """The reader of the output, such as ``head``, may exit before all output is written."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
@@ -143,7 +143,7 @@ def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
 
 
 def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks() -> None:
-    """A task that prints to a closed pipe raises an exception group; rich raises SystemExit."""
+    """In a task, printing to a closed pipe raises an exception group; rich raises SystemExit."""
     reading, writing = os.pipe()
     os.close(reading)
     printing = (
@@ -167,7 +167,7 @@ def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks() -> None
 
 
 def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -> None:
-    """The output is written at the end of the command, when its result is known."""
+    """The output is written when the command ends, so the result of the command is known."""
     reading, writing = os.pipe()
     os.close(reading)
     printing = (
@@ -189,7 +189,7 @@ def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -
 
 @pytest.mark.parametrize("words", [["fsck", "-n", "local:///nowhere"], ["flush", "/"]])
 def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> None:
-    """The reader of both streams, such as ``grep -q``, may exit before the command ends."""
+    """A program that reads both streams, such as ``grep -q``, may exit before the command ends."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
@@ -200,8 +200,8 @@ def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> 
     assert done.returncode == 8
 
 
-def test_output_to_a_full_disk_fails_with_the_status_of_the_disk() -> None:
-    """Python would exit with status 120, because its last flush fails again."""
+def test_output_to_a_full_disk_fails_with_the_exit_status_for_a_full_disk() -> None:
+    """Without this handling, Python's last flush fails again and the exit status becomes 120."""
     buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The exit statuses of the program, one for each family of errors."""
+"""Tests of the exit statuses of the program, one for each family of errors."""
 
 from collections.abc import Iterator
 
@@ -47,12 +47,12 @@ def test_every_error_class_has_an_exit_status(kind: type[errors.S3fsError]) -> N
 def test_exit_status_table_lists_each_subclass_before_its_base_class(
     error: Exception, expected: ExitStatus
 ) -> None:
-    """The first matching entry of the exit status table decides the status of an error."""
+    """The first matching entry of the exit status table determines the status of an error."""
     assert exits.status_of(error) is expected
 
 
 def test_error_received_from_a_daemon_keeps_its_exit_status() -> None:
-    """An error received through the control socket has the exit status of its class."""
+    """An error that arrives through the control socket has the exit status of its class."""
     fenced = errors.ControlError("FencedError", "x")
 
     assert exits.status_of(fenced) is ExitStatus.FENCED
@@ -62,7 +62,7 @@ def test_error_received_from_a_daemon_keeps_its_exit_status() -> None:
 
 
 def test_control_client_knows_all_error_classes_of_the_package() -> None:
-    """A client derives the exit status from the class name of the daemon's error."""
+    """A client computes the exit status from the class name of the daemon's error."""
     modules = {one.__module__ for one in _all_errors(errors.S3fsError)}
     shared = {name for name in modules if name.endswith("errors") and name.count(".") == 1}
 
@@ -75,7 +75,7 @@ def test_every_exit_status_has_a_description_for_help_texts() -> None:
     assert set(exits.MEANINGS) == set(ExitStatus)
 
 
-def test_fsck_and_mount_exit_only_with_statuses_listed_in_their_manual_pages() -> None:
+def test_fsck_and_mount_exit_only_with_statuses_that_their_manual_pages_list() -> None:
     """The manual pages fsck(8) and mount(8) list each status of these commands."""
     assert {exits.fsck_status(one) for one in ExitStatus} <= set(exits.FSCK_MEANINGS)
     assert {exits.mount_status(one) for one in ExitStatus} <= set(exits.MOUNT_MEANINGS)

@@ -1,4 +1,4 @@
-"""The end of a command by a signal, and the text about the effects that remain."""
+"""Tests of commands that a signal ends, and of the text about the effects that remain."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from s3fs_meta.errors import UsageError
 
 
 def test_interrupted_command_prints_the_latest_description_of_its_effects() -> None:
-    """A command may update the description of its effects; an interrupt prints the latest one."""
+    """A command may update the description of its effects. An interrupt prints the latest one."""
 
     def command() -> None:
         with interruption.explained("nothing was removed") as remains:
@@ -27,7 +27,7 @@ def test_interrupted_command_prints_the_latest_description_of_its_effects() -> N
 
 
 def test_interrupt_inside_an_exception_group_is_found() -> None:
-    """An interrupt is found in an exception group that also has errors of other tasks."""
+    """An interrupt is found in an exception group that also contains errors of other tasks."""
 
     async def body() -> None:
         async with trio.open_nursery() as nursery:
@@ -41,7 +41,7 @@ def test_interrupt_inside_an_exception_group_is_found() -> None:
         trio.run(body, strict_exception_groups=True)
 
 
-def test_errors_other_than_interrupts_are_raised_unchanged() -> None:
+def test_errors_that_are_not_interrupts_are_raised_unchanged() -> None:
     error = UsageError("no")
 
     with pytest.raises(UsageError) as caught, interruption.explained("nothing was changed"):
@@ -62,8 +62,10 @@ def _hangup_is_not_ignored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signal_cancels_the_block_which_may_finish_its_cleanup(number: signal.Signals) -> None:
-    """A signal stops the block at a schedule point, and the cleanup in a shielded scope ends."""
+def test_signal_cancels_a_block_of_code_which_may_finish_its_cleanup(
+    number: signal.Signals,
+) -> None:
+    """A signal stops the block at a schedule point. A cleanup in a shielded scope is completed."""
     steps: list[str] = []
 
     async def command() -> None:
@@ -85,7 +87,7 @@ def test_signal_cancels_the_block_which_may_finish_its_cleanup(number: signal.Si
     assert signal.getsignal(number) == before
 
 
-def test_block_that_ends_despite_a_signal_is_not_interrupted() -> None:
+def test_block_of_code_that_ends_despite_a_signal_is_not_interrupted() -> None:
     async def command() -> str:
         async with interruption.cancelled_by_signals():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -94,8 +96,8 @@ def test_block_that_ends_despite_a_signal_is_not_interrupted() -> None:
     assert trio.run(command) == "done"
 
 
-def test_ignored_signal_stays_ignored() -> None:
-    """nohup(1) ignores SIGHUP, so that a closed terminal does not end the command."""
+def test_signal_that_the_caller_ignores_stays_ignored() -> None:
+    """nohup(1) makes a command ignore SIGHUP, so closing the terminal does not end the command."""
 
     async def command() -> str:
         async with interruption.cancelled_by_signals():
@@ -112,7 +114,7 @@ def test_ignored_signal_stays_ignored() -> None:
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_interrupts_a_block_without_schedule_points(number: signal.Signals) -> None:
-    """A prompt or a check of all rows blocks the event loop, so no cancellation could reach it."""
+    """A prompt or a check of all rows blocks the event loop, so no cancellation could end it."""
     is_ended = False
 
     async def command() -> None:
@@ -132,7 +134,10 @@ def test_signal_interrupts_a_block_without_schedule_points(number: signal.Signal
 def test_repeated_signal_does_not_interrupt_the_cleanup_of_a_blocking_block(
     number: signal.Signals,
 ) -> None:
-    """timeout(1) and terminals send a signal twice; the second must not prevent a rollback."""
+    """timeout(1) and terminals send a signal twice.
+
+    The second signal must not prevent a rollback.
+    """
     steps: list[str] = []
 
     async def command() -> None:
@@ -157,7 +162,10 @@ def test_repeated_signal_does_not_interrupt_the_cleanup_of_a_blocking_block(
 
 
 def test_signal_in_a_blocking_block_counts_as_the_first_signal() -> None:
-    """The signal also cancels the outer block; so a later signal is the second one, and ends it."""
+    """The signal also cancels the outer block.
+
+    So a later signal is the second and ends the command.
+    """
     deadline_s = math.inf
 
     async def command() -> None:
@@ -178,7 +186,7 @@ def test_signal_in_a_blocking_block_counts_as_the_first_signal() -> None:
 
 
 def test_repeated_signal_ends_a_cleanup_that_takes_too_long() -> None:
-    """A later second signal has its usual effect, for a user who does not want to wait."""
+    """A second signal that arrives later has its usual effect, so that a user need not wait."""
 
     async def command() -> None:
         async with interruption.cancelled_by_signals():

@@ -1,4 +1,4 @@
-"""The formats and destinations of log lines."""
+"""Tests of the formats and destinations of log lines."""
 
 import logging
 import subprocess
@@ -52,8 +52,10 @@ def test_log_escapes_the_bytes_of_a_path_that_is_not_utf8(tmp_path: Path) -> Non
     assert r"mounted on /a\xff, with '/b\xfe'" in (tmp_path / "mount.log").read_text()
 
 
-def test_standard_streams_of_a_daemon_follow_its_log_when_it_is_rotated(tmp_path: Path) -> None:
-    """The stacks after a fatal signal, and messages of libfuse, are in the current log."""
+def test_standard_streams_of_a_daemon_follow_its_log_file_when_the_file_is_rotated(
+    tmp_path: Path,
+) -> None:
+    """Stacks after a fatal signal and messages of libfuse go into the current log file."""
     code = (
         "import faulthandler, logging, os, pathlib, sys\n"
         "from s3fs_meta.console import logs\n"
@@ -80,14 +82,14 @@ def test_standard_streams_of_a_daemon_follow_its_log_when_it_is_rotated(tmp_path
 
 
 def test_debug_messages_of_libraries_are_not_logged() -> None:
-    """At debug level, the S3 library would log the headers of requests."""
+    """At level DEBUG, the S3 library would log the headers of requests."""
     logs.to_stderr(logging.DEBUG)
 
     assert not logging.getLogger("botocore").isEnabledFor(logging.INFO)
     assert logging.getLogger("s3fs_meta").isEnabledFor(logging.DEBUG)
 
 
-def test_warning_of_python_becomes_a_log_line(tmp_path: Path) -> None:
+def test_warning_issued_by_python_code_becomes_a_log_line(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         logs.to_file(tmp_path / "mount.log", logging.INFO)
@@ -98,7 +100,7 @@ def test_warning_of_python_becomes_a_log_line(tmp_path: Path) -> None:
 
 
 def test_traceback_of_a_library_is_logged_as_one_line(tmp_path: Path) -> None:
-    """botocore logs a traceback each time that it cannot refresh credentials."""
+    """botocore logs a traceback each time that it fails to refresh credentials."""
     logs.to_file(tmp_path / "mount.log", logging.INFO)
 
     error = ValueError("no\ntoken")
@@ -108,7 +110,7 @@ def test_traceback_of_a_library_is_logged_as_one_line(tmp_path: Path) -> None:
     assert line.endswith(" WARNING botocore.credentials: refresh failed. ValueError: no token")
 
 
-def test_warnings_in_a_command_have_its_prefix_and_their_level() -> None:
+def test_warning_of_a_command_has_the_prefix_of_the_program_and_its_level() -> None:
     code = (
         "import logging, warnings\n"
         "from functools import partial\n"
@@ -129,7 +131,7 @@ def test_warnings_in_a_command_have_its_prefix_and_their_level() -> None:
 
 
 def test_log_adds_the_bucket_url_to_suggested_commands(tmp_path: Path) -> None:
-    """The log adds the URL to suggested commands, because many modules do not know the URL."""
+    """Many modules do not know the URL, so the log adds it to commands that they suggest."""
     logs.to_file(tmp_path / "mount.log", logging.INFO, lambda text: text.replace("fsck", "fsck x"))
 
     logging.getLogger("x").info("unmount, and run %s", "fsck")

@@ -1,4 +1,4 @@
-"""The output of command results on standard output."""
+"""Tests of how commands print their results on standard output."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from s3fs_meta.console import output
 
 
 class Terminal(io.StringIO):
-    """A terminal that records its output."""
+    """A stream that acts as a terminal and records its output."""
 
     @override
     def isatty(self) -> bool:
@@ -96,7 +96,7 @@ def test_durations_are_printed_with_their_unit(time_s: float, expected: str) -> 
 def test_table_row_longer_than_the_terminal_is_printed_in_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    """The name of a kept point can be copied from the list, also from a pipe."""
+    """A user can copy the name of a kept point from the list, even if it goes through a pipe."""
     monkeypatch.setenv("COLUMNS", columns)
     name, time = "auto-2026-11-26T15:44:20 (auto)", "2026-11-26T15:44:20.798+00:00"
 

@@ -1,4 +1,4 @@
-"""The sources from which a command reads the passphrase."""
+"""Tests of the sources from which a command reads the passphrase."""
 
 import os
 import subprocess
@@ -40,8 +40,8 @@ def test_unreadable_passphrase_file_is_reported_with_the_reason(tmp_path: Path) 
         passphrase_source.existing(None, tmp_path / "missing")
 
 
-def test_only_a_regular_file_causes_a_warning_about_its_mode(tmp_path: Path) -> None:
-    """Following the advice "chmod 600" for /dev/null or a directory would harm the host."""
+def test_only_a_regular_file_that_others_can_read_causes_a_warning(tmp_path: Path) -> None:
+    """The warning advises "chmod 600", which for /dev/null or a directory would harm the host."""
     file = tmp_path / "p"
     file.touch(0o644)
     file.chmod(0o644)
@@ -72,7 +72,7 @@ def test_new_passphrase_is_requested_twice() -> None:
 
 
 def test_missing_passphrase_is_an_error_without_a_terminal() -> None:
-    """Without a terminal, a missing passphrase is an error; the program does not wait for input."""
+    """Without a terminal the program waits for no input: a missing passphrase is an error."""
     done = subprocess.run(
         [
             sys.executable,

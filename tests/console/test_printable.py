@@ -1,4 +1,4 @@
-"""Escaping text that is printed on a terminal."""
+"""Tests of escaping text that is printed on a terminal."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Hiding a passphrase in the environment from other processes and from child processes."""
+"""Tests of hiding a passphrase in the environment from other processes and child processes."""
 
 import os
 import subprocess
@@ -86,8 +86,10 @@ def test_daemon_does_not_expose_its_passphrase(empty: Place, program: Program, m
 
 
 @pytest.mark.mount
-def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, program: Program) -> None:
-    """The daemon reads the credentials again when the store refuses them; see SECURITY.md."""
+def test_daemon_keeps_the_bucket_credentials_in_its_environment(
+    place: Place, program: Program
+) -> None:
+    """The daemon reads the credentials again if the store refuses them; see SECURITY.md."""
     program.executes = True  # /proc/PID/environ changes only at execve(2).
     program.environment["AWS_SECRET_ACCESS_KEY"] = SECRET
     program.ok("mount", place.url, place.mountpoint)
@@ -98,5 +100,5 @@ def test_daemon_keeps_bucket_credentials_in_its_environment(place: Place, progra
 
 
 def _environments(pid: int) -> list[bytes]:
-    """Return the environments of a process and of all its descendants."""
+    """Return the environments of a process and all its descendants."""
     return [Path(f"/proc/{each}/environ").read_bytes() for each in machine.family(pid)]

@@ -1,4 +1,4 @@
-"""Commands whose caller has closed some standard streams."""
+"""Tests of commands whose caller has closed some standard streams."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def test_open_streams_are_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_next_file_does_not_get_the_number_of_a_closed_stream(closed: str) -> None:
+def test_file_opened_next_does_not_get_the_number_of_a_closed_stream(closed: str) -> None:
     code = (
         "import os\n"
         "from s3fs_meta.console import standard_streams\n"
@@ -47,7 +47,7 @@ def test_next_file_does_not_get_the_number_of_a_closed_stream(closed: str) -> No
     "words",
     [["version"], ["version", "--json"], ["--version"], ["--help"], ["log", "--help"], ["status"]],
 )
-def test_result_that_cannot_be_written_is_an_error(
+def test_result_that_cannot_be_printed_is_an_error(
     program: Program, words: list[str], unbuffered: str
 ) -> None:
     program.environment["PYTHONUNBUFFERED"] = unbuffered
@@ -68,7 +68,7 @@ def test_new_recovery_key_that_cannot_be_written_is_not_used(
     )
 
 
-def test_error_has_its_exit_status_even_if_standard_error_is_closed(
+def test_error_keeps_its_exit_status_if_standard_error_is_closed(
     program: Program, tmp_path: Path
 ) -> None:
     assert _closed("2>&-", program, "fsck", "-n", f"local://{tmp_path}").returncode == 8
@@ -76,10 +76,10 @@ def test_error_has_its_exit_status_even_if_standard_error_is_closed(
 
 @pytest.mark.mount
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_filesystem_can_be_mounted_with_closed_streams(
+def test_filesystem_can_be_mounted_if_standard_streams_are_closed(
     program: Program, place: Place, closed: str
 ) -> None:
-    """A service manager may start programs with closed descriptors."""
+    """A service manager may start programs with closed file descriptors."""
     words = ("--cachedir", program.cachedir, place.url, place.mountpoint)
     assert _closed(closed, program, "mount", *words).returncode == 0
     (place.mountpoint / "f").write_bytes(b"content")

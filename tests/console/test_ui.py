@@ -1,4 +1,4 @@
-"""Notices and progress bars on a terminal."""
+"""Tests of notices and progress bars on a terminal."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ def test_progress_bar_is_full_after_a_successful_command(
 def test_long_notice_above_progress_bars_is_printed_on_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A notice is not wrapped, so the user can copy a long URL or command from it."""
+    """A notice is not wrapped, so that the user can copy a long URL or command from it."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     text = "to wait for the upload, run: s3fs-meta flush /mnt/" + "home/" * 40

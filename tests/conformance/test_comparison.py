@@ -1,4 +1,4 @@
-"""Random system calls in two directories, whose results are compared."""
+"""Tests of the comparison of random system calls in two directories."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_two_directories_of_one_filesystem_show_no_difference(tmp_path: Path) ->
     assert compare(tmp_path / "a", tmp_path / "b", seed=1, calls=300) == ""
 
 
-def test_first_different_call_is_reported(tmp_path: Path) -> None:
+def test_comparison_reports_the_first_call_whose_results_differ(tmp_path: Path) -> None:
     """With a default ACL in one of two directories, new entries have different ACLs."""
     parent = tmp_path / "parent"
     parent.mkdir()
@@ -36,8 +36,10 @@ def test_first_different_call_is_reported(tmp_path: Path) -> None:
         Call(0, "utime", (None, "f", (1, 2), True)),
     ],
 )
-def test_call_in_one_directory_is_a_difference(tmp_path: Path, call: Call) -> None:
-    """Each part of an entry in the tree changes if a call changes the entry."""
+def test_comparison_reports_a_call_that_was_made_in_only_one_directory(
+    tmp_path: Path, call: Call
+) -> None:
+    """If a call changes an entry, each part of the entry in the recorded tree changes."""
     side = Side(tmp_path / "a")
     try:
         side.processes[0].call(Call(0, "mknod", (None, "f", 0o100600, 0)))
@@ -49,7 +51,7 @@ def test_call_in_one_directory_is_a_difference(tmp_path: Path, call: Call) -> No
     assert before != side.tree
 
 
-def test_seed_determines_the_calls() -> None:
+def test_seed_of_a_comparison_determines_its_calls() -> None:
     one, two, other = Choice(1), Choice(1), Choice(2)
     calls = [one.next() for _ in range(50)]
     assert [two.next() for _ in range(50)] == calls != [other.next() for _ in range(50)]

@@ -1,4 +1,4 @@
-"""Parsers for the output of xfstests, LTP and pjdfstest."""
+"""Tests of the parsers for the output of xfstests, LTP and pjdfstest."""
 
 import os
 import select
@@ -41,7 +41,7 @@ def _cases(text: str, size: int) -> list[Case]:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_xfstests_parser_finds_the_result_of_each_test(size: int) -> None:
-    """The xfstests parser finds each case, regardless of how the report is split into pieces."""
+    """The xfstests parser finds each test case, even if the report is split at any byte."""
     found = _cases(PRINTED, size)
 
     assert [(one.name, one.outcome) for one in found] == [
@@ -93,7 +93,7 @@ def test_ltp_report_contains_the_reason_for_a_skipped_case() -> None:
 
 
 def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> None:
-    """In the LTP scenario "syscalls", only the cases of listed file-related calls are run.
+    """In the LTP scenario "syscalls", only the listed file-related calls are tested.
 
     All other LTP scenarios are run in full.
     """
@@ -110,7 +110,7 @@ def test_only_ltp_tests_of_file_related_system_calls_are_run(tmp_path: Path) -> 
 
 
 def test_every_excluded_or_failing_conformance_test_has_a_reason() -> None:
-    """Each reason has at least three words, and no excluded case is expected to fail."""
+    """Each reason has at least three words, and no excluded test case is expected to fail."""
     for suite in ("xfstests", "ltp"):
         excluded, expected = cases.exclusions(suite), cases.expected_failures(suite)
         for reason in [*excluded.values(), *expected.values()]:
@@ -119,7 +119,7 @@ def test_every_excluded_or_failing_conformance_test_has_a_reason() -> None:
 
 
 def test_pjdfstest_refuses_a_directory_with_a_long_path(tmp_path: Path) -> None:
-    """A run of pjdfstest in a directory with a long path reports one failure."""
+    """In a directory with a long path, pjdfstest runs no test case and reports one failure."""
     place = Place(tmp_path / ("x" * 60), tmp_path, own_mount=False)
 
     found = list(pjdfstest.run(place, None))
@@ -129,7 +129,7 @@ def test_pjdfstest_refuses_a_directory_with_a_long_path(tmp_path: Path) -> None:
 
 
 def test_hanging_conformance_program_is_killed_together_with_its_children() -> None:
-    """A hanging program and its child are killed when the program's output is closed."""
+    """A hanging program and its child are killed when the reader closes the program's output."""
     script = "sleep 1000 & echo $!; sleep 1000"
     pieces = programs.pieces(
         ["/bin/sh", "-c", script], directory=Path("/"), seconds_max=60.0, environment=os.environ
@@ -144,7 +144,7 @@ def test_hanging_conformance_program_is_killed_together_with_its_children() -> N
 
 
 def test_silent_conformance_program_is_reported_as_hanging() -> None:
-    """If a program is silent for too long, the last piece of its output is None."""
+    """If a program prints nothing for too long, the last piece of its output is None."""
     pieces = programs.pieces(
         ["sleep", "1000"], directory=Path("/"), seconds_max=0.0, environment=os.environ
     )
@@ -152,7 +152,7 @@ def test_silent_conformance_program_is_reported_as_hanging() -> None:
     assert list(pieces) == [None]
 
 
-def test_complete_output_of_a_conformance_program_is_read() -> None:
+def test_output_of_a_conformance_program_is_read_to_its_end() -> None:
     command = [sys.executable, "-c", "print('x' * 100_000)"]
 
     pieces = list(

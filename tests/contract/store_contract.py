@@ -1,4 +1,4 @@
-"""The contract of object stores: the cases that ``test_stores`` runs on every store.
+"""The contract of object stores: test cases that ``test_stores`` runs on every store.
 
 A case is an async function that receives an empty store. It tests one promise that the docstring of
 ``ObjectStore`` makes.
@@ -35,7 +35,7 @@ from tests.tasks import running
 Case = Callable[[ObjectStore], Awaitable[None]]
 
 CASES: Final[list[Case]] = []
-LONG_CASES: Final[list[Case]] = []  # Test cases that send more than 1,000 requests.
+LONG_CASES: Final[list[Case]] = []  # These test cases send more than 1,000 requests.
 SLOW_CASES: Final[list[Case]] = []
 
 KEY: Final = ObjectKey("pack/3f/7-9a")
@@ -43,13 +43,13 @@ OTHER: Final = ObjectKey("pack/3f/7-9b")
 
 
 def case(function: Case) -> Case:
-    """Add a case to the contract suite."""
+    """Add a test case to the contract suite."""
     CASES.append(function)
     return function
 
 
 async def keys_of(store: ObjectStore, prefix: str = "", *, after: str = "") -> list[str]:
-    """Return the keys in a listing."""
+    """Return the keys in a listing of the store."""
     return [info.key async for info in store.list(prefix, after=after)]
 
 
@@ -76,7 +76,7 @@ def numbered(count: int) -> list[str]:
 
 @case
 async def get_returns_what_put_stored(store: ObjectStore) -> None:
-    """A get returns all byte values unchanged."""
+    """A get returns all 256 byte values unchanged."""
     await store.put(KEY, bytes(range(256)))
 
     assert (await store.get(KEY, PACK_BYTES_MAX)).data == bytes(range(256))
@@ -93,7 +93,7 @@ async def empty_object_is_an_object(store: ObjectStore) -> None:
 
 @case
 async def large_object_is_returned_unchanged(store: ObjectStore) -> None:
-    """Seven megabytes of random bytes, which exceed any buffer, are returned unchanged."""
+    """Seven megabytes of random bytes, more than any buffer holds, are returned unchanged."""
     data = os.urandom(7_000_001)
     await store.put(KEY, data)
 
@@ -103,7 +103,7 @@ async def large_object_is_returned_unchanged(store: ObjectStore) -> None:
 
 @case
 async def buffer_of_a_write_can_be_reused(store: ObjectStore) -> None:
-    """The caller may reuse its buffer after put, create or replace returns."""
+    """The caller may reuse its buffer after put, create or replace has returned."""
     buffer = bytearray(b"..content..")
     await store.put(KEY, memoryview(buffer)[2:-2])
     etag = await store.create(OTHER, memoryview(buffer)[2:-2])
@@ -125,7 +125,7 @@ async def put_replaces_an_object(store: ObjectStore) -> None:
 
 @case
 async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
-    """A read of an object and a read of a range raise the same error for a missing key."""
+    """A read of a missing object and a read of a range in it raise the same error."""
     for read in (store.get(KEY, PACK_BYTES_MAX), store.get_range(KEY, 0, 1)):
         with pytest.raises(ObjectMissingError) as caught:
             await read
@@ -134,7 +134,7 @@ async def error_for_a_missing_object_has_its_key(store: ObjectStore) -> None:
 
 @case
 async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
-    """A prefix or an extension of an existing key is not an object."""
+    """If a key exists, its prefixes and extensions are not objects."""
     await store.put(KEY, b"content")
 
     for key in ("pack", "pack/3f", f"{KEY}/more"):
@@ -144,7 +144,7 @@ async def prefix_of_a_key_is_no_object(store: ObjectStore) -> None:
 
 @case
 async def object_larger_than_the_limit_of_a_get_is_refused(store: ObjectStore) -> None:
-    """A get above its limit raises an error with the key, the size, the limit and the etag."""
+    """A get above its size limit raises an error with the key, the size, the limit and the etag."""
     await store.put(KEY, bytes(1000))
 
     assert (await store.get(KEY, 1000)).data == bytes(1000)
@@ -172,7 +172,7 @@ async def ranges_are_exact(store: ObjectStore) -> None:
 
 @case
 async def range_beyond_the_end_raises_format_error(store: ObjectStore) -> None:
-    """A range that ends after the end of an object raises FormatError with the key."""
+    """A range that ends beyond the end of an object raises FormatError with the key."""
     await store.put(KEY, b"0123456789")
     await store.put(OTHER, b"")
 
@@ -209,7 +209,7 @@ async def second_create_of_a_key_is_refused(store: ObjectStore) -> None:
 
 @case
 async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
-    """A key that is created again after a delete returns the content of the second create."""
+    """After a key was deleted and created again, a get returns the content of the second create."""
     await store.create(KEY, b"first")
     await store.delete([KEY])
     await store.create(KEY, b"second")
@@ -219,7 +219,7 @@ async def deleted_key_can_be_created_again(store: ObjectStore) -> None:
 
 @case
 async def replace_requires_the_current_etag(store: ObjectStore) -> None:
-    """An etag is valid for one replacement, whichever request returned the etag."""
+    """An etag is valid for one replacement, whichever request returned it."""
     created = await store.create(KEY, b"1")
     assert (await store.get(KEY, PACK_BYTES_MAX)).etag == created
     replaced = await store.replace(KEY, b"2", created)
@@ -319,7 +319,7 @@ async def concurrent_reader_gets_one_complete_object(store: ObjectStore) -> None
 
 @case
 async def delete_of_missing_keys_is_no_error(store: ObjectStore) -> None:
-    """A delete of missing keys, or of no keys, is not an error and keeps other objects."""
+    """A delete of missing keys or of no keys raises no error and keeps other objects."""
     await put_all(store, [KEY, OTHER])
 
     await store.delete([])
@@ -343,7 +343,7 @@ async def listing_is_sorted_by_bytes(store: ObjectStore) -> None:
 
 @case
 async def listing_accepts_any_prefix(store: ObjectStore) -> None:
-    """The prefix of a listing may end in the middle of a name; a listing contains object sizes."""
+    """The prefix of a listing may end in the middle of a name. A listing contains object sizes."""
     for key, data in (("pack/3f/1", b"1"), ("pack/3e/22", b"22"), ("packs", b""), ("o", b"")):
         await store.put(ObjectKey(key), data)
 
@@ -360,7 +360,7 @@ async def listing_accepts_any_prefix(store: ObjectStore) -> None:
 
 @case
 async def listing_begins_after_a_given_key(store: ObjectStore) -> None:
-    """The key after which a listing begins need not exist."""
+    """A listing may begin after a key that does not exist."""
     await put_all(store, ["a/1", "a/2", "a/3", "b/1"])
 
     assert await keys_of(store, "a/", after="a/1") == ["a/2", "a/3"]
@@ -381,7 +381,10 @@ async def check_pages(store: ObjectStore, count: int) -> None:
 
 
 async def listing_of_a_page_and_one_object_is_complete(store: ObjectStore) -> None:
-    """A listing one object longer than a page is complete; two batches delete the objects."""
+    """A listing that is one object longer than a page is complete.
+
+    Two batches delete the objects.
+    """
     await check_pages(store, LIST_PAGE_KEYS + 1)
 
 
@@ -456,7 +459,7 @@ async def unsafe_keys_are_refused(store: ObjectStore) -> None:
 
 @case
 async def cancelled_write_leaves_old_or_new_content(store: ObjectStore) -> None:
-    """After a cancelled put, the object has its old or new content, and the store is usable."""
+    """After a cancelled put, the object has its old or new content and the store is usable."""
     contents = [b"old" * 10_000, b"new" * 1_000_000]
     await store.put(KEY, contents[0])
 
@@ -513,7 +516,7 @@ async def every_method_can_be_cancelled(store: ObjectStore) -> None:
 
 @case
 async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
-    """Thirty concurrent requests succeed, although the store has fewer threads."""
+    """Thirty concurrent requests succeed although the store has fewer threads."""
     await store.put(KEY, b"0123456789")
     answers: list[bytes | memoryview] = []
 
@@ -529,7 +532,7 @@ async def thirty_concurrent_requests_succeed(store: ObjectStore) -> None:
 
 @case
 async def url_has_a_scheme_and_error_messages_one_line(store: ObjectStore) -> None:
-    """The URL of a store has a scheme, and the message about a missing object is a single line."""
+    """A store's URL has a scheme, and the message about a missing object is a single line."""
     assert ":" in store.url
     with pytest.raises(StoreError) as caught:
         await store.get(KEY, PACK_BYTES_MAX)

@@ -70,7 +70,7 @@ async def store(
 
 
 def runs(cases: list[Case], stores: list[str], *marks: pytest.MarkDecorator) -> Iterator[object]:
-    """Yield one parameter set for each combination of store and case."""
+    """Yield one parameter set for each combination of store and test case."""
     for kind, case in itertools.product(stores, cases):
         yield pytest.param(kind, case, marks=marks, id=f"{kind}-{case.__name__}")
 

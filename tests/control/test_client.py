@@ -1,4 +1,4 @@
-"""The client of the control socket."""
+"""Tests of the client of the control socket."""
 
 import socket
 from pathlib import Path
@@ -11,19 +11,19 @@ from s3fs_meta.errors import ControlError
 from s3fs_meta.mount_errors import NotMountedError
 
 
-async def test_control_client_reports_not_mounted_without_a_state_directory(tmp_path: Path) -> None:
-    """The state directory does not exist if this host never mounted the filesystem."""
+async def test_control_client_raises_not_mounted_without_a_state_directory(tmp_path: Path) -> None:
+    """If this host never mounted the filesystem, the state directory does not exist."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path / "missing", "status")
 
 
-async def test_control_client_reports_not_mounted_if_no_socket_exists(tmp_path: Path) -> None:
+async def test_control_client_raises_not_mounted_if_no_socket_exists(tmp_path: Path) -> None:
     """After an unmount the control socket does not exist."""
     with pytest.raises(NotMountedError):
         await client.call(tmp_path, "status")
 
 
-async def test_control_client_reports_not_mounted_if_no_process_listens(tmp_path: Path) -> None:
+async def test_control_client_raises_not_mounted_if_no_process_listens(tmp_path: Path) -> None:
     """A killed daemon leaves its socket file behind."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "control.sock"))

@@ -1,4 +1,4 @@
-"""The line reader, which splits a stream into lines."""
+"""Tests of the line reader, which splits a stream into lines."""
 
 from collections.abc import Iterator
 

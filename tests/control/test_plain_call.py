@@ -1,4 +1,4 @@
-"""Synchronous control requests, which need no event loop."""
+"""Tests of synchronous control requests, which need no event loop."""
 
 import socket
 import threading
@@ -33,7 +33,7 @@ async def test_synchronous_control_call_ignores_progress_and_returns_the_result(
 async def test_synchronous_control_call_raises_the_error_class_of_the_daemon(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """The caller raises an error of the same class as the mount, so the exit status is correct."""
+    """The caller raises an error of the same class as the daemon, so the exit status is correct."""
 
     async def refuse(_arguments: Message, _report: Report) -> Message:
         raise NotPermittedError("a word")
@@ -83,7 +83,7 @@ def test_synchronous_control_call_to_a_dying_daemon_raises_control_error(dying_m
 
 @pytest.fixture(params=[0, 5], ids=["full queue", "no answer"])
 def stopped_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Yield the directory of a daemon that is stopped, and accepts no connection."""
+    """Yield the directory of a stopped daemon, which accepts no connection."""
     path = str(tmp_path / "control.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
@@ -95,7 +95,7 @@ def stopped_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pa
 async def test_stopped_daemon_causes_an_error_instead_of_an_endless_wait(
     stopped_mount: Path,
 ) -> None:
-    """Neither client waits forever for a daemon that hangs or received SIGSTOP."""
+    """No client waits forever for a daemon that hangs or was stopped by SIGSTOP."""
     soon = plain_call.Patience(probe_s=0.01, answer_s=0.01)
 
     with pytest.raises(SilentDaemonError, match="did not answer"):
@@ -107,7 +107,7 @@ async def test_stopped_daemon_causes_an_error_instead_of_an_endless_wait(
 async def test_slow_request_to_a_daemon_that_answers_other_requests_succeeds(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """A request may take hours, as long as the daemon answers checks in the meantime."""
+    """A request may take hours, as long as the daemon answers health checks in the meantime."""
     is_checked = trio.Event()
 
     async def slow(_arguments: Message, _report: Report) -> Message:

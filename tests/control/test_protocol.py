@@ -1,4 +1,4 @@
-"""Messages of the control socket."""
+"""Tests of the messages of the control socket."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The server of the control socket, tested through real sockets."""
+"""Tests of the server of the control socket, through real sockets."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from tests.polling import until
 
 
 class Commands:
-    """Command handlers, with events by which a test controls and observes the handlers."""
+    """Command handlers with events, by which a test controls and observes the handlers."""
 
     def __init__(self) -> None:
         self.started = trio.Event()
@@ -45,7 +45,7 @@ class Commands:
         return {"last": 2 * CONTROL_EVENTS_MAX}
 
     async def fail(self, arguments: Message, _report: Report) -> Message:
-        """Raise an unexpected error if the request asks for a bug, otherwise an expected one."""
+        """Raise an unexpected error if the request asks for a bug, otherwise an expected error."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
         raise NoSpaceLeftError("disk")
@@ -59,7 +59,7 @@ class Commands:
         return {}
 
     async def hold(self, _arguments: Message, report: Report) -> Message:
-        """Wait until the test sets ``gate``; record a cancellation before that."""
+        """Wait until the test sets ``gate``; record a cancellation that arrives earlier."""
         try:
             report({"held": 1})
             await self.gate.wait()
@@ -69,11 +69,11 @@ class Commands:
         return {}
 
     async def watch(self, arguments: Message, report: Report) -> Message:
-        """Do the same as ``hold``; the kind of the command differs."""
+        """Do the same as ``hold``, but as a command of a different kind."""
         return await self.hold(arguments, report)
 
     async def tell(self, _arguments: Message, report: Report) -> Message:
-        """Report progress after the test sets ``gate``, and record that the handler ended."""
+        """Wait until the test sets ``gate``, report progress, and record that the handler ended."""
         self.started.set()
         await self.gate.wait()
         for number in range(3):
@@ -83,7 +83,7 @@ class Commands:
         return {}
 
     async def big(self, _arguments: Message, _report: Report) -> Message:
-        """Return a result above the size limit of a message."""
+        """Return a result that exceeds the size limit of a message."""
         return {"text": "x" * CONTROL_MESSAGE_BYTES_MAX}
 
     async def large(self, _arguments: Message, _report: Report) -> Message:
@@ -148,7 +148,8 @@ async def test_control_socket_has_mode_0600(directory: Path) -> None:
 def _ask_as_other_user(directory: Path) -> int:
     """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # The child only makes system calls.
+        # The child process only makes system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         status = 1
@@ -165,7 +166,7 @@ def _ask_as_other_user(directory: Path) -> int:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_control_server_disconnects_a_client_of_another_user(directory: Path) -> None:
-    """The server checks the user of a client, even if the socket file is accessible to all."""
+    """The server checks the user of a client, even if any user can access the socket file."""
     for path in (directory, *directory.parents):
         if path.stat().st_mode & 0o055 != 0o055:
             path.chmod(0o755)
@@ -195,7 +196,7 @@ async def test_error_of_a_control_handler_reaches_the_client_unchanged(directory
 async def test_exception_in_a_control_handler_does_not_stop_the_server(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug in a handler is logged, and the client receives a one-sentence error."""
+    """If a handler has a bug, the error is logged, and the client receives a one-sentence error."""
     with pytest.raises(ControlError, match="see its log"):
         await client.call(directory, "fail", {"bug": True})
 
@@ -204,7 +205,7 @@ async def test_exception_in_a_control_handler_does_not_stop_the_server(
 
 
 async def test_error_about_an_unknown_control_command_names_the_command(directory: Path) -> None:
-    """An older mount answers the unknown command of a newer client with an error."""
+    """An older daemon answers the unknown command of a newer client with an error."""
     with pytest.raises(ControlError, match="unknown control command 'levitate'"):
         await client.call(directory, "levitate")
 
@@ -266,7 +267,7 @@ async def test_silent_control_client_is_disconnected(
 async def test_control_request_above_the_limit_waits_until_another_request_ends(
     directory: Path, commands: Commands
 ) -> None:
-    """A request that is handled promptly, such as status, does not wait for its turn."""
+    """A request that needs little time, such as status, does not wait for other requests."""
     async with trio.open_nursery() as nursery:
         for _ in range(CONTROL_REQUESTS_MAX + 3):
             nursery.start_soon(client.call, directory, "wait")
@@ -295,7 +296,7 @@ async def test_control_request_whose_client_disconnects_before_its_turn_is_not_h
     nursery.cancel_scope.cancel()
 
 
-async def test_requests_that_wait_for_their_turn_leave_connections_for_prompt_requests(
+async def test_waiting_control_requests_leave_connections_for_quick_requests(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> None:
     bounds = ControlBounds(connections=5, requests=1, queued=2)
@@ -333,7 +334,7 @@ async def _sent(directory: Path, words: bytes) -> trio.SocketStream:
 
 
 def _is_closed(stream: trio.SocketStream) -> bool:
-    """Return whether the server has closed a connection; do not read from it."""
+    """Return whether the server has closed a connection, without reading from it."""
     poll = select.poll()
     poll.register(stream.socket.fileno(), 0)
     return any(event & select.POLLHUP for _fd, event in poll.poll(0))
@@ -349,10 +350,10 @@ def _is_closed(stream: trio.SocketStream) -> bool:
         b'{"command":"watch"}\n',
     ],
 )
-async def test_silent_control_client_makes_room_for_another_client(
+async def test_silent_control_client_is_disconnected_to_make_room_for_another_client(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery, words: bytes
 ) -> None:
-    """Clients that are stopped at any point of a request do not block others."""
+    """A client that is stopped at any point of a request does not block other clients."""
     await nursery.start(_server(tmp_path, commands, _FEW).serve)
     async with contextlib.AsyncExitStack() as silent:
         for _ in range(2 * _FEW.connections):
@@ -363,7 +364,7 @@ async def test_silent_control_client_makes_room_for_another_client(
     nursery.cancel_scope.cancel()
 
 
-async def test_running_control_request_is_not_cancelled_to_make_room(
+async def test_running_control_request_is_not_cancelled_to_make_room_for_another_client(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery
 ) -> None:
     await nursery.start(_server(tmp_path, commands, _FEW).serve)
@@ -391,7 +392,7 @@ async def test_control_client_that_does_not_read_its_answer_is_disconnected(
 async def test_silent_control_clients_do_not_delay_the_end_of_the_server(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery, mock_clock: trio.testing.MockClock
 ) -> None:
-    """The timeout of a client that reads no answer begins when the server sends the answer."""
+    """If a client reads no answer, its timeout begins when the server sends the answer."""
     control = _server(tmp_path, commands)
     await nursery.start(control.serve)
     async with contextlib.AsyncExitStack() as clients:
@@ -444,10 +445,10 @@ async def test_control_server_stops_only_after_its_answer_is_sent(
     assert results == [{}]
 
 
-async def test_control_command_bound_to_its_client_is_cancelled_at_disconnection(
+async def test_control_command_bound_to_its_client_is_cancelled_when_the_client_disconnects(
     directory: Path, commands: Commands
 ) -> None:
-    """If a client disconnects, the handler of a command that is bound to the client is cancelled.
+    """If a client disconnects, the handler of a command that is bound to this client is cancelled.
 
     A client that stays connected receives the answer and may send another request.
     """
@@ -467,7 +468,7 @@ async def test_control_command_bound_to_its_client_is_cancelled_at_disconnection
     assert b'{"result":{}}' in received
 
 
-async def test_control_command_that_reports_progress_continues_without_its_client(
+async def test_control_command_with_progress_reports_continues_without_its_client(
     directory: Path, commands: Commands
 ) -> None:
     stream = await _raw(directory)

@@ -145,7 +145,7 @@ async def _change(writer: Host, rnd: random.Random, txg: Txg) -> None:
 
 
 async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
-    """Return the objects of a bucket that another host has continued from txg 12."""
+    """Return the objects of a bucket that another host has written from txg 12 on."""
     store = MemoryStore()
     store.objects = dict(early)
     rnd = random.Random(2)
@@ -159,7 +159,7 @@ async def _fork(early: Objects, home: Path, *, encrypted: bool) -> Objects:
 
 
 async def _record_points(world: World, store: MemoryStore, state: Path) -> None:
-    """Record the tree, the time and the block locations of each point in time."""
+    """Record the tree, the time and the block locations at each point in time."""
     bucket = await bucket_of(store, encrypted=world.encrypted, state=state)
     for txg in range(LAST + 1):
         async with past(bucket, Txg(txg), state) as then:
@@ -169,7 +169,7 @@ async def _record_points(world: World, store: MemoryStore, state: Path) -> None:
 
 
 def _records(then: Host) -> dict[bytes, list[Record | None]]:
-    """Return the locations of each file's blocks."""
+    """Return the locations of all blocks of each file."""
     found: dict[bytes, list[Record | None]] = {}
     waiting = [(b"", ROOT_INO)]
     while waiting:

@@ -1,4 +1,4 @@
-"""Fixtures: the healthy filesystems that all cells of the matrix share."""
+"""Fixtures: the healthy filesystems that all cells of the damage matrix share."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from tests.damage_matrix.world import Worlds
 
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Return a plain and an encrypted filesystem."""
+    """Return a plain (unencrypted) and an encrypted filesystem."""
     return {
         encrypted: trio.run(partial(build.build, home, encrypted=encrypted))
         for encrypted, home in (

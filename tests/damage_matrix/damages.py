@@ -1,8 +1,8 @@
 """The kinds of objects, and ways to damage one object or all copies of it.
 
 A damage function returns the replacement of an object, or None to delete the object. If the damage
-is impossible, the function returns no change. For example, an image cannot be replaced by an older
-version, because the key of an image is random and never used again.
+is impossible, the function returns no change. For example, an image has a random key that is never
+used again, so an older version cannot replace the image.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def _named(begin: str, number: int) -> Callable[[World], Keys]:
 
 
 def _image(number: int) -> Callable[[World], Keys]:
-    """Return a function that finds object *number* of the newest image: 0 is the manifest."""
+    """Return a function that finds object *number* of the newest image, where 0 is the manifest."""
     return lambda world: (oracle.images(world)[build.IMAGE_AT][number],)
 
 
@@ -58,7 +58,7 @@ def _images(world: World) -> Keys:
 
 
 def _images_and_start(world: World) -> Keys:
-    """Return all images, the first changelog, and every level that can replace that changelog."""
+    """Return all images, the first changelog, and every level that can replace this changelog."""
     levels = [
         key
         for key in world.objects

@@ -1,4 +1,4 @@
-"""The operations that the matrix tries on each damaged bucket: commands and mounts.
+"""The operations that the damage matrix tries on each damaged bucket: commands and mounts.
 
 Commands run in this process, with the arguments that a user would type. Mounts are opened without
 FUSE, because the kernel cannot change the effect of a damaged bucket.
@@ -54,12 +54,12 @@ class Result:
     tree: Tree | None = None  # The tree that was read through the mount.
     cached: bool = False  # True if the host had all content in its cache.
     wrote: bool = False  # True if the file NEW was written and uploaded through the mount.
-    # The tree of each point in time, or the error message of a failed open.
+    # The tree at each point in time, or the error message of a failed open.
     points: dict[Txg, Tree | str] = field(default_factory=dict)
 
 
 class Cell:
-    """One matrix cell: a damaged bucket, and a host that opens the bucket."""
+    """One cell of the damage matrix: a damaged bucket, and a host that opens it."""
 
     def __init__(self, world: World, damaged: Objects, home: Path) -> None:
         self.world = world
@@ -108,7 +108,7 @@ class Cell:
         return Result(done.returncode, done.stdout + done.stderr)
 
     def run(self, body: Callable[[Result], Awaitable[None]]) -> Result:
-        """Run an async function; convert an error to the exit status and message of a command."""
+        """Run an async function; convert an error into the exit status and message of a command."""
         result = Result()
         log = _Log()
 
@@ -130,7 +130,7 @@ class Cell:
 
 
 class _Log(logging.Handler):
-    """Collector of log lines with level WARNING and above."""
+    """A collector of log lines with level WARNING or higher."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -142,7 +142,7 @@ class _Log(logging.Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Collect log lines for the duration of the context."""
+        """Collect log lines until the context ends."""
         logger = logging.getLogger("s3fs_meta")
         logger.addHandler(self)
         try:

@@ -1,8 +1,8 @@
-"""Hostile objects, which have valid checksums and harmful content.
+"""Hostile objects: their checksums are valid, but their content is harmful.
 
 An attacker with write access to the bucket can make them for a plain filesystem. For an encrypted
-filesystem, only two kinds can be made without the key: a superblock that claims to be plain, and
-a lease with any content.
+filesystem, an attacker without the key can make only two kinds: a superblock that claims to be
+plain, and a lease with any content.
 """
 
 import sqlite3
@@ -31,11 +31,11 @@ from tests.damage_matrix import oracle
 from tests.damage_matrix.world import Objects, World
 
 _WITHOUT_THE_KEY: Final = {superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY}
-_PIECES: Final = IMAGE_PIECES_MAX  # A small manifest can list pieces with 256 GiB in total.
+_PIECES: Final = IMAGE_PIECES_MAX  # A small manifest can list pieces with a total of 256 GiB.
 
 
 def replacement(world: World, key: ObjectKey) -> Objects:
-    """Return the replacements of a healthy object, or none if making them requires the key."""
+    """Return hostile replacements of a healthy object, or none if making them requires the key."""
     kind = key.split("/", maxsplit=1)[0]
     if world.encrypted and kind not in _WITHOUT_THE_KEY:
         return {}
@@ -62,13 +62,13 @@ def _plain(present: Superblock) -> Superblock:
 
 
 def _lease(world: World, key: ObjectKey) -> Objects:
-    """Set the highest possible epoch, so that no host can acquire a higher epoch."""
+    """Set the epoch to its maximum, so that no host can acquire a later epoch."""
     lease = lease_codec.decode(key, world.objects[key])
     return {key: lease_codec.encode(replace(lease, epoch=Epoch(2**63 - 1)))}
 
 
 def _changelog(world: World, key: ObjectKey) -> Objects:
-    """Store a changelog with a row value of a type that the program never writes."""
+    """Make a changelog with a row value of a type that the program never writes."""
     keyring = world.keyring()
     changelog = changelog_codec.decode(key, world.objects[key], keyring)
     section = changelog.section._replace(changeset=_bad_changes(world, keyring))
@@ -78,14 +78,14 @@ def _changelog(world: World, key: ObjectKey) -> Objects:
 
 
 def _part(world: World, key: ObjectKey) -> Objects:
-    """Store changes in a part that no changelog refers to."""
+    """Make a changelog part that no changelog refers to."""
     keyring = world.keyring()
     section = Section(_bad_changes(world, keyring), ())
     return {key: changelog_codec.encode_part(key, section, keyring)}
 
 
 def _level(world: World, key: ObjectKey) -> Objects:
-    """Store a level with a row value of a type that the program never writes."""
+    """Make a level object with a row value of a type that the program never writes."""
     keyring = world.keyring()
     level = level_codec.decode(key, world.objects[key], keyring)
     section = level.section._replace(changeset=_bad_changes(world, keyring))
@@ -112,7 +112,7 @@ def _long_manifest(world: World, key: ObjectKey) -> Objects:
 
 
 def _trigger(world: World, key: ObjectKey) -> Objects:
-    """Add a trigger to the database of the image."""
+    """Add a trigger to the database in the image."""
     keyring = world.keyring()
     manifest_key = next(keys[0] for keys in oracle.images(world).values() if key in keys)
     manifest = image_codec.decode(manifest_key, world.objects[manifest_key], keyring)
@@ -133,7 +133,7 @@ def _trigger(world: World, key: ObjectKey) -> Objects:
 
 
 def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyring) -> Objects:
-    """Return a manifest, and a lease with this manifest as the head."""
+    """Make a manifest, and a lease that has this manifest as the head."""
     data = image_codec.encode(manifest, key, keyring)
     lease = lease_codec.decode(lease_codec.KEY, world.objects[lease_codec.KEY])
     assert lease.head is not None
@@ -142,7 +142,7 @@ def _with_head(world: World, key: ObjectKey, manifest: Manifest, keyring: Keyrin
 
 
 def _pack(world: World, key: ObjectKey) -> Objects:
-    """Store a pack that has the same number of blocks with different content."""
+    """Make a pack that has the same number of blocks with different content."""
     keyring = world.keyring()
     writer = pack_codec.PackWriter(key, keyring, "zstd-1")
     for entry, _content in pack_codec.open_pack(keyring, key, world.objects[key]):
@@ -153,7 +153,7 @@ def _pack(world: World, key: ObjectKey) -> Objects:
 
 
 def _kept(world: World, key: ObjectKey) -> Objects:
-    """Store a kept point that refers to a missing image and to no packs."""
+    """Make a kept point that refers to a missing image and to no packs."""
     keyring = world.keyring()
     point = kept_codec.decode(key, world.objects[key], keyring)
     image = point.image._replace(key=image_codec.manifest_key(point.txg, Epoch(1), bytes(8)))

@@ -1,8 +1,8 @@
-"""The judge, which compares the result of one cell of the matrix with the cell's rule.
+"""The judge compares the result of one cell of the damage matrix with the cell's rule.
 
-For every cell, regardless of its rule, it requires no traceback, bounded time and memory, and that no
-healthy object is changed or deleted. Every point in time that intact objects make reachable must
-stay reachable.
+For every cell, the judge also requires that no traceback is printed, that time and memory are
+bounded, and that no healthy object is changed or deleted. Every point in time that intact objects
+make reachable must stay reachable.
 """
 
 import re
@@ -41,14 +41,14 @@ _REFUSALS: Final = frozenset(
 
 
 class NoSuchCellError(Exception):
-    """The damage cannot be applied to the object."""
+    """Error: the damage cannot be applied to the object."""
 
 
 class Judge:
-    """A judge that collects the deviations of one matrix cell from the rule for that cell."""
+    """A judge that records how one cell of the damage matrix deviates from its rule."""
 
     def __init__(self, world: World, where: Coordinates, home: Path) -> None:
-        """Prepare a cell.
+        """Prepare a cell of the damage matrix.
 
         Raises NoSuchCellError if the damage cannot be applied to the object.
         """
@@ -65,7 +65,7 @@ class Judge:
         self.after: Objects = {}
 
     def run(self) -> list[str]:
-        """Run the matrix cell; return its deviations from the rule."""
+        """Run a cell of the damage matrix; return its deviations from the rule."""
         began_s, before = time.process_time(), _reset_peak()
         self.result = ENTRANCES[self.where.entrance](self.cell)
         taken_s, taken = time.process_time() - began_s, _peak() - before
@@ -138,7 +138,10 @@ class Judge:
                 self._expect(not wrong, f"txg {txg} shows a wrong state: {wrong[:3]}")
 
     def _compare(self, txg: Txg, seen: Tree, *, cached: bool | None = None) -> None:
-        """Compare a tree with the recorded tree; accept a hole or the content where data was lost."""
+        """Compare a tree with the recorded tree.
+
+        Lost data may be a hole or the original content.
+        """
         whole = self.world.points[txg]
         expected = self.oracle.tree(txg, cached=self.result.cached if cached is None else cached)
         seen = {path: _without_lost(expected, whole, path, seen[path]) for path in seen}
@@ -154,7 +157,7 @@ class Judge:
     # --- conditions of single rules --------------------------------------------------------------
 
     def works(self) -> None:
-        """Require success, and the current tree."""
+        """Require that the operation succeeds and shows the current tree."""
         allowed = {0}
         if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
             allowed = {int(ExitStatus.CORRUPTION)}
@@ -197,7 +200,7 @@ class Judge:
         )
 
     def repaired(self) -> None:
-        """Require a clean second fsck, and that another host sees all remaining content."""
+        """Require that a second fsck finds no damage and another host sees all that remains."""
         if "--end-at" in self.result.said and self.oracle.newest is not None:
             # Another host may have acknowledged txgs, which fsck abandons only with --end-at.
             words = self.where.entrance.split(",")[0].split()[1:]
@@ -220,7 +223,7 @@ class Judge:
             self._compare(newest, seen.tree)
 
     def _drop_points(self, said: str) -> None:
-        """Drop the kept points that fsck lists, because only the user may decide to drop them."""
+        """Drop the damaged kept points that fsck lists; fsck leaves this decision to the user."""
         points = set(re.findall(r"kept point (kept-\d+)", said))
         self._expect(bool(points), "the output lists no kept point")
         for name in sorted(points):
@@ -265,7 +268,7 @@ class Judge:
         self._expect(unchanged, "the refused operation changed the bucket")
 
     def rebuilt(self) -> None:
-        """Require all content, and the newest names in the chain or in the pieces of images."""
+        """Require all content, and the newest names that the chain or image pieces contain."""
         self._expect(self.result.status == 1, f"status {self.result.status}")
         again = self.cell.command("fsck", "-n", self.cell.bucket.url)
         if again.status == 4 and "I72" in again.said:  # A rebuild restores no kept points.
@@ -285,7 +288,7 @@ class Judge:
             self._expect(present[path] in there, f"the content of {path!r} is lost")
 
     def _newest_names(self) -> Txg:
-        """Return the last txg whose names can be read from intact objects other than manifests."""
+        """Return the last txg whose names are in intact objects other than manifests."""
         by_chain = self.oracle.reachable_from([CHAIN_START])
         by_pieces = [
             txg
@@ -310,7 +313,7 @@ class Judge:
             self._compare(self.world.last, self.result.tree)
 
     def safe(self) -> None:
-        """Require nothing beyond the conditions that every cell must meet."""
+        """Require only the conditions that every cell of the damage matrix must meet."""
 
 
 _VERDICTS: Final[Mapping[Verdict, Callable[[Judge], None]]] = {
@@ -335,7 +338,7 @@ def _blocks(tree: Tree) -> list[bytes | None]:
 def _without_lost(
     expected: Tree, whole: Tree, path: bytes, blocks: tuple[bytes | None, ...]
 ) -> tuple[bytes | None, ...]:
-    """Mark each lost block as unreadable if the program showed a hole or the original content."""
+    """Mark a lost block as unreadable if the program showed a hole or the original content."""
     if path not in expected or len(expected[path]) != len(blocks):
         return blocks
     return tuple(
@@ -354,4 +357,4 @@ def _peak() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/self/status has no VmHWM line")
+    raise AssertionError("/proc/self/status has no VmHWM line (peak memory)")

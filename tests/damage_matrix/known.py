@@ -1,4 +1,4 @@
-"""Cells of the damage matrix that are known to fail, with the issue for each.
+"""Cells of the damage matrix that are known to fail, with the issue of each cell.
 
 If a listed cell passes, the test fails, so fixed cells must be removed from the list.
 """
@@ -9,7 +9,7 @@ from tests.damage_matrix.rules import Coordinates, Rule, Verdict
 
 
 class Known(NamedTuple):
-    """A set of matrix cells that fail, with the issue that describes the bug."""
+    """A set of failing cells of the damage matrix, with the issue that describes the bug."""
 
     kinds: tuple[str, ...]
     damages: tuple[str, ...]
@@ -18,7 +18,7 @@ class Known(NamedTuple):
     encrypted: bool | None = None
 
     def covers(self, where: Coordinates) -> bool:
-        """Return whether this set contains a matrix cell."""
+        """Return whether this set contains a cell of the damage matrix."""
         rule = Rule(
             self.kinds, self.damages, self.entrances, Verdict.WORKS, self.item, self.encrypted
         )
@@ -29,5 +29,5 @@ KNOWN: Final[tuple[Known, ...]] = ()
 
 
 def known(where: Coordinates) -> Known | None:
-    """Return the list entry that covers a matrix cell, or None."""
+    """Return the entry of known failures that covers a cell of the damage matrix, or None."""
     return next((one for one in KNOWN if one.covers(where)), None)

@@ -1,9 +1,9 @@
-"""The oracle, which computes the readable content of a damaged bucket without the program.
+"""The oracle computes the readable content of a damaged bucket without the program.
 
 An object is intact if its bytes are unchanged. A point in time is reachable if a path of intact
-objects leads to it: from an image through changelogs or levels, each of which begins at the txg
-where the previous object ends. A block is readable if the bytes of its record are unchanged. The
-program must show every reachable point in time and every readable block.
+objects leads to it: an image, and then changelogs or levels, each of which begins at the txg where
+the previous object ends. A block is readable if the bytes of its record are unchanged. The program
+must show every reachable point in time and every readable block.
 """
 
 import functools
@@ -25,13 +25,13 @@ class Oracle:
     def __init__(self, world: World, damaged: Mapping[ObjectKey, bytes]) -> None:
         """Compare a damaged bucket with its recorded history.
 
-        Objects of *damaged* that are not in the history are ignored.
+        Objects of *damaged* that the history does not contain are ignored.
         """
         self._world = world
         self._damaged = damaged
 
     def intact(self, key: ObjectKey) -> bool:
-        """Return whether an object is unchanged."""
+        """Return whether an object in the bucket is unchanged."""
         return self._damaged.get(key) == self._world.objects[key]
 
     @functools.cached_property
@@ -41,7 +41,7 @@ class Oracle:
         return self.reachable_from(whole)
 
     def reachable_from(self, starts: Iterable[Txg]) -> frozenset[Txg]:
-        """Return the points in time that are reachable from any of *starts*."""
+        """Return the points in time that are reachable from any point of *starts*."""
         found: set[Txg] = set()
         steps = self._steps()
         waiting = list(starts)
@@ -74,7 +74,7 @@ class Oracle:
         return max(self.reachable, default=None)
 
     def tree(self, txg: Txg, *, cached: bool = False) -> Tree:
-        """Return the readable content at a point in time.
+        """Return the content that is readable at a point in time.
 
         If *cached* is true, the host has every block in its cache, so all content is readable.
         """
@@ -124,7 +124,7 @@ def parts_of(world: World) -> dict[Txg, list[ObjectKey]]:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """Return the differences between two trees, one line per path."""
+    """Return the differences between two trees, with one line per path."""
     lines: list[str] = []
     for path in sorted({*expected, *found}):
         if path not in found:

@@ -47,7 +47,7 @@ _COSTS: Final = {
 
 
 def section() -> str:
-    """Return the generated section with its markers."""
+    """Return the generated section of the page with its markers."""
     lines = [BEGIN, *_damages_and_entrances(), *_expectations()]
     if KNOWN:
         lines += ["Not true yet:\n", *(f"- {_cells(one)}: {one.item}" for one in KNOWN), ""]
@@ -100,7 +100,7 @@ def _cells(one: Known) -> str:
 
 
 def page(present: str) -> str:
-    """Return the page with a new version of the section."""
+    """Return the page with a new version of the generated section."""
     before, _, rest = present.partition(BEGIN)
     _, _, after = rest.partition(END)
     assert after, f"the page must have the line {END!r} after {BEGIN!r}"
@@ -120,7 +120,7 @@ def _sort(encrypted: bool | None) -> str:
 
 
 def main() -> int:
-    """Write the page; with --check, fail if its section is outdated."""
+    """Write the page. With --check, fail if its generated section is outdated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("path", type=Path)

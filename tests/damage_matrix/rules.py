@@ -1,7 +1,7 @@
 """The expected result of each cell of the damage matrix, as a table of rules with reasons.
 
 For each object, damage and operation, the first rule that covers them applies. The oracle computes
-the reachability of the current state and the size of the permitted data loss.
+whether the current state is reachable and how much data may be lost.
 """
 
 import enum
@@ -36,7 +36,7 @@ BY_METADATA: Final = (
 
 
 class Verdict(enum.Enum):
-    """The result that a rule requires."""
+    """The kind of result that a rule requires."""
 
     WORKS = "succeeds"
     BY_WAY = (
@@ -73,10 +73,10 @@ class Rule(NamedTuple):
     entrances: tuple[str, ...]
     verdict: Verdict
     why: str
-    encrypted: bool | None = None  # None if the rule applies to plain and encrypted filesystems
+    encrypted: bool | None = None  # None if the rule applies to plain and to encrypted filesystems.
 
     def covers(self, kind: str, damage: str, entrance: str, *, encrypted: bool) -> bool:
-        """Return whether the rule applies to a cell."""
+        """Return whether the rule applies to a cell of the damage matrix."""
         return (
             self.encrypted in {None, encrypted}
             and (self.kinds == ANY or kind in self.kinds)
@@ -324,7 +324,7 @@ class Coordinates(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        """Return the rule that covers the cell."""
+        """Return the rule that covers this cell of the damage matrix."""
         return rule_of(self.kind, self.damage, self.entrance, encrypted=self.encrypted)
 
 

@@ -1,6 +1,6 @@
-"""Wrong clocks and clock jumps during a mount, which must not lose history.
+"""Tests of wrong clocks and clock jumps during a mount, which must not lose history.
 
-The host may refuse to mount, or mount and delete no history. Afterwards, a host with a correct
+The host may refuse to mount, or may mount and delete no history. Afterwards, a host with a correct
 clock finds every earlier point in time by its number and by its time.
 """
 
@@ -34,7 +34,7 @@ class WrongClock:
 
 
 async def _use(mounted: Host, name: bytes) -> None:
-    """Write a file, make an image and run reclaim, so that the retention floor moves."""
+    """Write a file, make an image and run reclaim, so that the retention floor rises."""
     await mounted.write(name, b"content of " + name)
     await mounted.session.make_image()
     await mounted.session.reclaimer.run()
@@ -56,7 +56,7 @@ def _at_wrong_time(cell: Cell, clock: WrongClock, jump_ns: int) -> Result:
 
 
 def _at_right_time(cell: Cell) -> Result:
-    """Write on a host with a correct clock; record whether the new txg is found by time."""
+    """Write on a host with a correct clock; record whether the new txg is found by its time."""
 
     async def body(result: Result) -> None:
         async with cell.opened() as mounted:
@@ -97,7 +97,7 @@ def _times(cell: Cell, world: World) -> Result:
 def test_mount_with_a_wrong_clock_loses_no_history(
     worlds: Worlds, tmp_path: Path, offset: str, jumps: bool, encrypted: bool
 ) -> None:
-    """All recorded points in time keep their content, and a host with a correct clock can write."""
+    """Every recorded point in time keeps its content, and a host with a correct clock can write."""
     world = worlds[encrypted]
     cell = Cell(world, world.objects, tmp_path)
     cell.bucket.write(world.objects)

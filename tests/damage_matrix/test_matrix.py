@@ -1,4 +1,4 @@
-"""The damage matrix: each kind of object × each damage × each operation.
+"""The test of the damage matrix: each kind of object × each damage × each operation.
 
 Each cell requires that only the expected content is lost. ``make test`` runs a random sample of
 cells. A failure prints the seed of its sample; the environment variable S3FS_META_MATRIX_SEED
@@ -31,7 +31,7 @@ SAMPLES: Final = 2
 
 
 def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
-    """Run matrix cells; return a description of each cell that deviates from its rule."""
+    """Run cells of the damage matrix; describe each cell that deviates from its rule."""
     found: list[str] = []
     for number, where in enumerate(cells):
         cell = home / str(number)
@@ -55,8 +55,10 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(SAMPLES))
-def test_sampled_damage_has_the_expected_effect(worlds: Worlds, tmp_path: Path, part: int) -> None:
-    """The seed of the random sample is printed after a failure."""
+def test_random_sample_of_damage_has_the_expected_effects(
+    worlds: Worlds, tmp_path: Path, part: int
+) -> None:
+    """If this test fails, it prints the seed of the random sample."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)
@@ -81,7 +83,9 @@ def test_every_kind_of_damage_to_the_bucket_has_the_expected_effect(
 
 
 @pytest.mark.slow
-def test_damage_matrix_has_at_least_five_kinds_of_damage_per_object_kind(worlds: Worlds) -> None:
+def test_damage_matrix_has_at_least_five_kinds_of_damage_for_each_kind_of_object(
+    worlds: Worlds,
+) -> None:
     """The bucket contains each kind of object; each kind can be damaged in five or more ways."""
     for world in worlds.values():
         for kind, find in KINDS.items():
@@ -99,7 +103,7 @@ def test_oracle_computes_the_recorded_trees_from_a_healthy_bucket(worlds: Worlds
 
 
 def test_every_rule_of_the_damage_matrix_covers_at_least_one_cell() -> None:
-    """Each rule and each known failure covers at least one cell of the matrix."""
+    """Each rule and each known failure covers at least one cell of the damage matrix."""
     cells = all_cells()
     assert {where.rule for where in cells} == set(RULES)
     assert {one for one in map(known, cells) if one is not None} == set(KNOWN)

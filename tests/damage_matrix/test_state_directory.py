@@ -1,4 +1,4 @@
-"""Damage to each file of a state directory: missing, truncated, old, foreign, or other owner.
+"""Tests of damage to each file of a state directory: missing, truncated, old, or foreign.
 
 No shipped data may be lost. The next mount must ship unshipped data or keep it on this disk.
 """
@@ -50,7 +50,7 @@ def older(world: World, state: Path, path: Path) -> bool:
 
 
 def foreign(world: World, state: Path, path: Path) -> bool:
-    """Replace the file with the file of another filesystem; a database together with its WAL."""
+    """Replace the file with that of another filesystem; a database together with its WAL."""
     return _replaced(world.foreign_state, state, path)
 
 
@@ -121,7 +121,7 @@ def _quarantined(cell: Cell) -> bool:
 
 
 def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
-    """Mount for writing, read everything, and upload everything."""
+    """Mount for writing, read all files, and upload all changes."""
 
     async def body(result: Result) -> None:
         async with cell.opened(OpenOptions(force_takeover=takeover)) as mounted:
@@ -132,7 +132,7 @@ def _mounted(cell: Cell, *, takeover: bool = False) -> Result:
 
 
 def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
-    """Mount after the damage; return the deviations from the expected result."""
+    """Mount after damage to a file; return the deviations from the expected result."""
     world = cell.world
     result = _mounted(cell)
     # The program checks who owns the private directories and files, but not each block file.
@@ -155,7 +155,7 @@ def _judge(cell: Cell, name: str, damage: Damage, *, killed: bool) -> list[str]:
 
 
 def _after_advice(cell: Cell, refused: Result) -> tuple[Result, list[str]]:
-    """Follow the advice of a refused mount, mount again, and return the result and problems."""
+    """Follow the advice of a refused mount and mount again; return the result and the problems."""
     if refused.status == 0:
         return refused, []
     if refused.status == ExitStatus.HELD and "copy or a backup" in refused.said:
@@ -190,7 +190,7 @@ def _changed(before: Objects, after: Objects) -> list[str]:
 def test_damage_to_the_state_directory_loses_no_uploaded_data(
     worlds: Worlds, tmp_path: Path, name: str, damage: Damage, killed: bool
 ) -> None:
-    """A mount succeeds, directly or after fsck -y, and another host sees all shipped data."""
+    """After the damage a mount succeeds, perhaps after fsck -y, and no shipped data is lost."""
     if damage is of_another_user and os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""The filesystems that the matrix damages, made once and copied for each cell.
+"""The filesystems that the damage matrix damages, made once and copied for each cell.
 
 The history of the filesystem contains every kind of object: images, changelogs, levels, a part of a
 changelog, and packs. Its host has unmounted cleanly. The variants are an early state of the bucket,
@@ -50,7 +50,7 @@ from tests.tasks import running
 PASSPHRASE: Final = b"a passphrase of the matrix"
 BLOCK_BYTES: Final = 64 * KIB
 ROOT: Final = Caller(0, 0, 0o022, 1)
-# Followers poll only on request of a test, and requests have short timeouts.
+# Followers poll only when a test requests a poll, and requests have short timeouts.
 OPTIONS: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=5, poll_interval_s=3600)
 OVERSIZED_BYTES: Final = 256 * MIB
 _PAGE: Final = 100
@@ -100,10 +100,10 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             if isinstance(data, Oversized):
-                os.truncate(path, OVERSIZED_BYTES)  # The zeros are a hole at the file's end.
+                os.truncate(path, OVERSIZED_BYTES)  # The zeros are a hole at the end of the file.
 
     def read(self) -> Objects:
-        """Return all objects of the bucket, without the store's own files."""
+        """Return all objects in the bucket, without files that belong to the store itself."""
         found: Objects = {}
         for path in self.root.glob("**/*"):
             key = ObjectKey(str(path.relative_to(self.root)))
@@ -126,10 +126,11 @@ class World:
     encrypted: bool
     objects: Objects = field(default_factory=dict)
     young: Objects = field(default_factory=dict)  # The bucket before its superblock was changed.
-    early: Objects = field(default_factory=dict)  # The bucket at txg 12.
+    early: Objects = field(default_factory=dict)  # The objects of the bucket at txg 12.
     # The bucket after another host has added txgs to txg 12.
     fork: Objects = field(default_factory=dict)
-    foreign: Objects = field(default_factory=dict)  # Another filesystem with an equal passphrase.
+    # The objects of another filesystem with an equal passphrase.
+    foreign: Objects = field(default_factory=dict)
     state: Path = Path()  # The state directory of the host that wrote *objects* and then unmounted.
     early_state: Path = Path()  # The writer's state directory at txg 12, copied during the mount.
     foreign_state: Path = Path()  # The state directory of the host that wrote another filesystem.
@@ -184,7 +185,7 @@ class Host:
     async def observe(self) -> Tree:
         """Return the tree of the filesystem; None stands for an unreadable block.
 
-        At an earlier point in time, lost content is also searched in the newest state.
+        For an earlier point in time, lost content is also searched in the newest state.
         """
         if self.session.elsewhere is None:
             return await self._observe()
@@ -252,7 +253,7 @@ async def host(
 ) -> AsyncIterator[Host]:
     """Open a filesystem as a mount does, and unmount it when the context ends.
 
-    An exception kills the mount.
+    An exception ends the mount as a kill would.
     """
     clock = clock or SystemClock()
     opened = await open_filesystem(
@@ -308,7 +309,7 @@ async def past(bucket: PastBucket, txg: Txg, state: Path) -> AsyncIterator[Host]
 
 
 async def bucket_of(store: ObjectStore, *, encrypted: bool, state: Path) -> PastBucket:
-    """Return the bucket, opened for reading points in time."""
+    """Return the bucket, opened for reading past points in time."""
     secret = secret_of(encrypted=encrypted)
     return await read_bucket(store, Remembered(state), secret, SystemClock())
 
@@ -317,6 +318,6 @@ def secret_of(*, encrypted: bool) -> Secret:
     """Return the passphrase; for a plain filesystem, a request for the passphrase is an error."""
 
     def none() -> bytes:
-        raise PassphraseError("this plain filesystem must not request a passphrase")
+        raise PassphraseError("a plain filesystem must not request a passphrase")
 
     return Passphrase((lambda: PASSPHRASE) if encrypted else none)

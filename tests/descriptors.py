@@ -1,4 +1,4 @@
-"""A process that cannot open any more files."""
+"""Simulates a process that cannot open any more files."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def no_more_files() -> Iterator[None]:
     """Make every open(2) in the ``with`` block fail with EMFILE; open files stay usable.
 
-    The limit is the lowest free descriptor instead of 0, because poll(2) in the thread of a server
+    The limit is set to the lowest free descriptor, not to 0. A server thread uses poll(2), which
     fails if it gets more descriptors than the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The distribution: the sdist, the wheel built from it, and the files that the wheel installs."""
+"""Tests of the sdist, of the wheel built from it, and of the files that the wheel installs."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ _BASH: Final = "declare -F _s3fs_meta && complete -p s3fs-meta"
 
 
 class Installed(NamedTuple):
-    """A clean environment with the wheel and the dependencies of the tests."""
+    """A clean environment with the wheel and the packages that the tests need."""
 
     path: Path
     wheel: Path
@@ -93,7 +93,7 @@ def test_wheel_installs_the_program_with_man_pages_and_shell_completion(
 def test_installed_program_creates_and_checks_a_filesystem(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The package contains the SQL files, the price table and other data files."""
+    """The package contains the SQL files, the price table and all other data files."""
     (tmp_path / "bucket").mkdir()
     url, state = f"local://{tmp_path}/bucket", ("--cachedir", tmp_path / "state")
 
@@ -116,7 +116,7 @@ def test_every_man_page_is_installed(installed: Installed) -> None:
     assert found == man_pages.pages()
 
 
-def test_bash_loads_the_installed_completion(installed: Installed) -> None:
+def test_bash_loads_the_installed_completion_script(installed: Installed) -> None:
     script = installed.path / "share/bash-completion/completions/s3fs-meta"
     done = subprocess.run(
         ["bash", "--norc", "-c", f". {script} && {_BASH}"],
@@ -127,10 +127,10 @@ def test_bash_loads_the_installed_completion(installed: Installed) -> None:
     assert (done.returncode, done.stdout.splitlines()[:1]) == (0, ["_s3fs_meta"])
 
 
-def test_documented_commands_install_and_remove_links_to_the_man_pages(
+def test_documented_commands_create_and_remove_links_to_the_man_pages(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The documented commands link the man pages below $HOME and remove the links."""
+    """The documented commands create links to the man pages below $HOME, and remove the links."""
     [link] = [one for one in blocks_of(ROOT / "docs/start/install.md") if "readlink" in one]
     uninstall = (ROOT / "docs/guide/upgrading.md").read_text()
     [remove] = [line for line in uninstall.splitlines() if line.startswith("rm -f ~/.local/share")]
@@ -153,7 +153,7 @@ def test_documented_commands_install_and_remove_links_to_the_man_pages(
 
 
 def test_uninstalling_the_package_removes_every_file(installed: Installed) -> None:
-    """Uninstalling in a copy of the environment removes every file of the program."""
+    """Uninstalling the package in a copy of the environment removes every file of the program."""
     copy = installed.path.with_name("copy")
     shutil.copytree(installed.path, copy, symlinks=True)
     subprocess.run(

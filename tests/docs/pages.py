@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[2]
 # The limit stops a page that hangs. A slow page may start thirty s3fs-meta processes.
 PAGE_S_MAX: Final = 600
 
-# The shell code runs s3fs-meta from the sources; the local state is in the working directory.
+# The shell code runs s3fs-meta from the sources. The local state is in the working directory.
 # Commands in the background, in pipes or in $(…) run as new processes, which receive signals.
 # Foreground commands run in forks of one process, because a fork takes a tenth of the time.
 # When the shell exits, the trap stops all background processes of the page.
@@ -34,12 +34,12 @@ function s3fs-meta() {
 
 
 def blocks_of(page: Path) -> list[str]:
-    """Return the command blocks of a page."""
+    """Return the blocks of commands in a documentation page."""
     return re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def run_page(page: Path, directory: Path) -> str:
-    """Run all command blocks of a page in one shell, and return the output."""
+    """Run all command blocks of a documentation page in one shell; return the output."""
     with tempfile.TemporaryDirectory() as folder:
         address = Path(folder, "commands")
         try:
@@ -69,7 +69,7 @@ def _run_blocks(page: Path, directory: Path, address: Path) -> "subprocess.Compl
 
 
 def _unmount_below(directory: Path) -> None:
-    """Unmount everything that a page has left mounted below a directory."""
+    """Unmount all mounts that a page has left below a directory."""
     # Pages that run as root also make bind mounts, which fusermount3 cannot unmount.
     command = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):

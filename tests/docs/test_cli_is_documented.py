@@ -1,4 +1,4 @@
-"""The generated reference pages of commands, exit statuses and errnos."""
+"""Tests of the generated reference pages of commands, exit statuses and errnos."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The tree of commands and options, from which the reference pages are generated."""
+"""Tests of the tree of commands and options, from which reference pages are generated."""
 
 import pytest
 

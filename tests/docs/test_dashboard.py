@@ -1,4 +1,4 @@
-"""The Grafana dashboard and its alert rules, which use only existing metrics of a mount."""
+"""Tests that the Grafana dashboard and its alert rules use only existing metrics of a mount."""
 
 import json
 import re

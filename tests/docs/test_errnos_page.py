@@ -1,4 +1,4 @@
-"""The generated reference page of errnos."""
+"""Tests of the generated reference page of errnos."""
 
 from contrib.docs import errnos_page
 from s3fs_meta import errors
@@ -8,7 +8,7 @@ def test_errno_page_omits_an_error_class_only_if_it_has_subclasses() -> None:
     assert [kind for kind in errnos_page.FAMILIES if not kind.__subclasses__()] == []
 
 
-def test_errno_page_lists_exactly_the_errors_of_requests() -> None:
+def test_errno_page_lists_exactly_the_errors_that_a_request_can_raise() -> None:
     rows = [line for line in errnos_page.page().splitlines() if line.startswith("| E")]
 
     assert any(row.startswith("| ENOENT | ") and row.endswith("| no | no |") for row in rows)

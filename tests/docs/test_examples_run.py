@@ -1,4 +1,4 @@
-"""The commands of docs/start/first-mount.md, which must succeed."""
+"""Tests that the commands of docs/start/first-mount.md succeed."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""A reader that implements docs/design/format.md and reads objects of the program.
+"""A test reader that implements docs/design/format.md and reads the program's objects.
 
-The reader follows only the page, and uses no module of ``s3fs_meta.codec``.
+The reader follows only this page, and uses no module of ``s3fs_meta.codec``.
 """
 
 import json
@@ -48,9 +48,9 @@ def _plain(compressed: bytes, plain_bytes: int) -> bytes:
 
 
 class Section(NamedTuple):
-    """The changes of a txg that one changelog, part or level contains."""
+    """The changes of a txg in one changelog, part or level."""
 
-    locations: dict[int, tuple[Any, ...]]  # The location of each block by block number.
+    locations: dict[int, tuple[Any, ...]]  # The location of each block, by block number.
     changeset: bytes
 
 
@@ -196,7 +196,7 @@ class Reader:
 
 
 async def _write(root: Path, state: Path, *, encrypted: bool) -> None:
-    """Create a filesystem with some files and upload it to the bucket."""
+    """Create a filesystem with some files, and upload it to the bucket."""
     store = LocalStore(root)
     passphrase = PASSPHRASE if encrypted else None
     wanted = NewFilesystem("x", 1 * MIB, 4096, passphrase, cost=CHEAPEST_COST)

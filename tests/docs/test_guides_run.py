@@ -1,4 +1,4 @@
-"""The commands of the guides, whose output must match the text of the pages."""
+"""Tests of the commands of the guides, whose output must match the text of the pages."""
 
 import os
 import re
@@ -20,7 +20,7 @@ GUIDE = ROOT / "docs" / "guide"
 
 @pytest.fixture
 def rsync() -> None:
-    """Skip a test if rsync is missing, unless it is required."""
+    """Skip a test if rsync is missing, unless rsync is required."""
     if shutil.which("rsync") is None and "rsync" not in REQUIRED:
         pytest.skip("rsync is not installed (Debian package rsync)")
 
@@ -156,7 +156,7 @@ def test_commands_of_the_export_guide_succeed(public: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 and "root" not in REQUIRED, reason="needs root privileges")
 def test_commands_of_the_container_guide_succeed(tmp_path: Path) -> None:
-    """In the container guide, new mounts appear only in containers with slave mount propagation."""
+    """In the container guide, a new mount appears only in containers with propagation "slave"."""
     printed = run_page(GUIDE / "containers.md", tmp_path)
 
     assert "Dear reader,\nstatus 17\nDear reader,\n" in printed

@@ -1,4 +1,4 @@
-"""The page docs/design/invariants.md, whose invariants must be maintained and tested."""
+"""Tests that each invariant in docs/design/invariants.md is maintained and tested."""
 
 import ast
 import importlib
@@ -65,7 +65,7 @@ def test_documented_code_that_maintains_an_invariant_exists(described: Described
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_each_invariant_is_checked_by_the_module_that_its_row_names(described: Described) -> None:
-    """The module that an invariant's row names defines its query and its repair."""
+    """The module that an invariant's row names defines the invariant's query and repair."""
     module = importlib.import_module(f"s3fs_meta.check.{described.checked_by}")
     defined: set[Invariant] = set()
     for value in vars(module).values():
@@ -75,7 +75,7 @@ def test_each_invariant_is_checked_by_the_module_that_its_row_names(described: D
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
-def test_docstring_of_an_invariant_test_has_the_invariant_number(described: Described) -> None:
+def test_docstring_of_an_invariant_test_contains_the_invariant_number(described: Described) -> None:
     tree = ast.parse((ROOT / "tests" / "check" / f"{described.test_module}.py").read_text())
     tests = {
         node.name: ast.get_docstring(node) or ""
@@ -87,7 +87,7 @@ def test_docstring_of_an_invariant_test_has_the_invariant_number(described: Desc
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=_name)
 def test_invariants_page_shows_the_fsck_option_of_each_repair(described: Described) -> None:
-    """Each row shows fsck -p for a safe repair, -y for any other, and no option without repair."""
+    """Each row shows fsck -p for a safe repair, -y for any other repair, or no option."""
     one = BY_NAME[described.name]
     assert described.repair.startswith("leftover") == (one.severity is Severity.LEFTOVER)
     if one.repair is None:

@@ -1,4 +1,4 @@
-"""The page about JSON output, compared with the output of the commands."""
+"""Tests that the page about JSON output matches the output of the commands."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from tests.docs.pages import ROOT
 from tests.programs import Program
 
 _PAGE: Final = ROOT / "docs" / "reference" / "json.md"
-_ELSEWHERE: Final = {"status", "fsck"}  # commands that other pages describe
-_COUNTED: Final = {"causes"}  # objects whose names are counted items
+_ELSEWHERE: Final = {"status", "fsck"}  # Commands that other pages describe.
+_COUNTED: Final = {"causes"}  # Objects whose field names are counted items.
 
 
 def _sections() -> dict[str, str]:
-    """Return the text about each command."""
+    """Return the page's text about each command."""
     _, *parts = re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE)
     return {part.split("\n", 1)[0]: part for part in parts}
 

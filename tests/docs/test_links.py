@@ -1,4 +1,4 @@
-"""Links between documents, whose targets must exist."""
+"""Tests that the targets of links between documents exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The generated manual pages."""
+"""Tests of the generated manual pages."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ def test_groff_formats_every_manual_page_without_warnings() -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_synopsis_of_the_mount_helper_is_a_command_line() -> None:
+def test_synopsis_of_the_mount_helper_page_is_a_valid_command_line() -> None:
     done = subprocess.run(
         ["groff", "-man", "-Tascii", "-P-cbou"],
         input=man_pages.pages()["mount.s3fs-meta.8"],
@@ -43,7 +43,7 @@ def test_synopsis_of_the_mount_helper_is_a_command_line() -> None:
 
 
 def test_special_characters_of_a_manual_page_are_escaped() -> None:
-    """Dashes, backslashes and leading dots are escaped, so roff does not interpret them."""
+    """Dashes, backslashes and leading dots are escaped, so that roff does not interpret them."""
     assert man_pages.roff_text(r"a-b\n") == r"a\-b\en"
     assert man_pages.roff_text(".x") == r"\&.x"
     assert man_pages.roff_text("`ro`") == r"\fBro\fR"

@@ -1,4 +1,4 @@
-"""The documentation of all mount statistics."""
+"""Tests that all statistics of a mount are documented."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def _names(figures: dict[str, Any], before: str = "") -> set[str]:
 
 
 def _table(page: str) -> set[str]:
-    """Return the names in the first column of the tables."""
+    """Return the names in the first column of the page's tables."""
     table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     return set(re.findall(r"`([^`]+)`", table))
 

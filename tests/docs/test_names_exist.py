@@ -1,4 +1,4 @@
-"""Names of tests, modules and functions in the documents, which must exist."""
+"""Tests that names of tests, modules and functions in the documents exist."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ def _relative(path: Path) -> str:
 
 @cache
 def _tests(module: Path) -> frozenset[str]:
-    """Return the names of a module's tests, or the names of the store contract's cases."""
+    """Return the names of a module's tests, or the names of the store contract's test cases."""
     return frozenset(
         node.name
         for node in ast.parse(module.read_text()).body

@@ -1,4 +1,4 @@
-"""The generator of the reference pages."""
+"""Tests of the generator of the reference pages."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from s3fs_meta.cli import completion
 
 
 def test_new_reference_pages_are_not_reported_as_stale(tmp_path: Path) -> None:
-    """A check directly after writing the pages reports no stale page."""
+    """A check directly after the pages were written reports no stale page."""
     for name, make in reference.PAGES.items():
         (tmp_path / name).write_text(make())
 
@@ -52,8 +52,11 @@ source {folder}/_s3fs-meta
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_completes_at_the_first_use_of_the_script(tmp_path: Path) -> None:
-    """zsh loads the script at the first completion; a sourced script only registers itself."""
+def test_zsh_completes_at_the_first_use_of_the_completion_script(tmp_path: Path) -> None:
+    """zsh loads the script when it first completes the command.
+
+    A sourced script only registers itself.
+    """
     (tmp_path / "_s3fs-meta").write_text(reference.completion_scripts()["_s3fs-meta"])
     code = f"fpath=({tmp_path})" + _ZSH.replace("{folder}", str(tmp_path))
 

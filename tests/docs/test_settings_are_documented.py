@@ -1,4 +1,4 @@
-"""The page of mount options, which is generated from the table of options."""
+"""Tests of the page of mount options, which is generated from the table of options."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_committed_page_of_mount_options_is_up_to_date() -> None:
-    """The committed page matches the output of ``make docs``."""
+    """The committed page of mount options matches the output of ``make docs``."""
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 

@@ -1,4 +1,4 @@
-"""Claims of docs/design/semantics.md about unsupported calls, tested with the kernel."""
+"""Tests with the kernel of what docs/design/semantics.md says about unsupported calls."""
 
 import ctypes
 import errno
@@ -161,7 +161,7 @@ def test_remount_refuses_to_change_options_other_than_ro_and_rw(
 def test_duplicate_content_and_zeros_use_no_space_in_the_bucket(
     mounted: Place, program: Program
 ) -> None:
-    """Equal content of copies is stored once, and zeros are not stored."""
+    """Equal content of several files is stored once, and zeros are not stored."""
     path = mounted.mountpoint / "f"
     path.write_bytes(os.urandom(1 << 20))
     (mounted.mountpoint / "zeros").write_bytes(bytes(4 << 20))

@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the requirements of tests with markers."""
+"""Fixtures for all tests, and requirements of tests with markers."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ from tests.fast_folders import FAST_PLACE
 from tests.private_mounts import make_private
 from tests.statements import watch
 
-# No test may fail because a machine is slow.
+# No test may fail only because the machine is slow.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
@@ -42,7 +42,7 @@ def _why_no_mount() -> str:
 def pytest_configure() -> None:
     """Make the mounts of the tests private, and let commands that tests start receive Ctrl-C.
 
-    Otherwise commands ignore SIGINT if a shell runs the tests as a background job.
+    If a shell runs the tests as a background job, commands would otherwise ignore SIGINT.
     """
     make_private()
     apsw.connection_hooks.append(watch)
@@ -52,18 +52,18 @@ def pytest_configure() -> None:
 
 
 def _keep_temporary_files_in_memory() -> None:
-    """Put ``tmp_path`` into memory, because fsync on a disk takes most of the test time.
+    """Put ``tmp_path`` into memory, because fsync on a disk takes most of the tests' time.
 
-    The options ``--basetemp`` and PYTEST_DEBUG_TEMPROOT select another directory.
+    The option ``--basetemp`` or the variable PYTEST_DEBUG_TEMPROOT selects another directory.
     """
     if FAST_PLACE and shutil.disk_usage(FAST_PLACE).free >= TEMPORARY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", FAST_PLACE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore a test file whose ``pytestmark`` has a marker that ``-m 'not …'`` excludes.
+    """Ignore a test file whose marker is excluded by the option ``-m 'not …'``.
 
-    Importing these files and creating their tests takes a third of the collection time.
+    Importing these files and creating their tests would take a third of the collection time.
     """
     expression = config.getoption("markexpr")
     if collection_path.suffix != ".py" or not EXCLUSIONS.fullmatch(expression):
@@ -79,7 +79,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from Python's garbage collector, so that its runs are fast."""
+    """Exempt the collected tests from Python's garbage collector, to make its runs fast."""
     gc.enable()
     gc.freeze()
 
@@ -115,7 +115,7 @@ def reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return the mountpoint of a 1 MiB filesystem, which a test can fill."""
+    """Return the mountpoint of a 1 MiB filesystem, which a test can fill completely."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]

@@ -24,7 +24,7 @@ subprocess.run([sys.executable, "-c", ""], check=True)
 
 
 class AnotherUser:
-    """An unprivileged user with a directory that contains an empty filesystem and a mountpoint."""
+    """An unprivileged user, and a directory with the user's empty filesystem and mountpoint."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -33,11 +33,11 @@ class AnotherUser:
         self.program("mkfs", "--plain", self.url)
 
     def python(self, code: str) -> str:
-        """Run Python code as the unprivileged user and return its output; it must succeed."""
+        """Run Python code as the unprivileged user; return its output. The code must succeed."""
         return self._run("-c", f"import os; {code}")
 
     def program(self, *words: str) -> str:
-        """Run one command as the unprivileged user and return its output; it must succeed."""
+        """Run one command as the unprivileged user; return its output. The command must succeed."""
         return self._run("-m", "s3fs_meta", *words, "--cachedir", str(self.home / "state"))
 
     def _run(self, *words: str) -> str:
@@ -49,7 +49,7 @@ class AnotherUser:
 
 @pytest.fixture
 def another_user() -> Iterator[AnotherUser]:
-    """Return an unprivileged user who can mount; unmount at the end of the test."""
+    """Return an unprivileged user who can mount; unmount the user's mount after the test."""
     able = [*AS_ANOTHER_USER, sys.executable, "-c", _CAN]
     if os.geteuid() != 0 or subprocess.run(able, capture_output=True, check=False).returncode:
         pytest.skip("on this host no other user can run the program and open /dev/fuse")

@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the command with separate local state."""
+    """Return a runner of the command with its own local state."""
     return QuickProgram(tmp_path / "state")
 
 
@@ -38,7 +38,7 @@ def bucket(s3_server: S3Server) -> S3Server:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the root of a mount that all tests of a module share, accessible to all users.
 
-    The mount must unmount cleanly at the end of the module, and fsck must report nothing.
+    At the end of the module, the mount must unmount cleanly and fsck must find no damage.
     """
     base = tmp_path_factory.mktemp("shared")
     mnt, program, url = base / "mnt", QuickProgram(base / "state"), f"local://{base}/bucket"
@@ -58,7 +58,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(shared: Path) -> Path:
-    """Return an empty directory, used only by this test, on the shared mount."""
+    """Return an empty directory on the shared mount, used only by this test."""
     path = shared / f"test-{next(_numbers)}"
     path.mkdir()
     path.chmod(0o755)
@@ -67,7 +67,7 @@ def folder(shared: Path) -> Path:
 
 @pytest.fixture
 def acl_tools() -> None:
-    """Skip a test if setfacl and getfacl are missing, unless they are required."""
+    """Skip a test if setfacl or getfacl is missing, unless they are required."""
     if shutil.which("setfacl") is None and "acl" not in REQUIRED:
         pytest.skip("setfacl is not installed (Debian package acl)")
 

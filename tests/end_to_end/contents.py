@@ -1,4 +1,4 @@
-"""Functions that write files, and that compare the files of a mount with expected contents."""
+"""Functions that write files, and that compare files on a mount with expected contents."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
-    """Write synced files of 1 MiB until no space is left; return the acknowledged contents by name.
+    """Write synced files of 1 MiB until no space is left; return the synced contents by name.
 
     The refused file is removed, which must succeed even on a full disk.
     """
@@ -33,20 +33,23 @@ def write_until_refused(folder: Path, files_max: int) -> dict[str, bytes]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return the content of the regular files below a directory."""
+    """Return the contents of all regular files below a directory."""
     return {
         str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
 
 
 def differing(found: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
-    """Return the names of files that are missing, unexpected, or differ in content."""
+    """Return the names of files that are missing, unexpected, or different from *expected*."""
     names = found.keys() | expected.keys()
     return sorted(name for name in names if found.get(name) != expected.get(name))
 
 
 def facts(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return, by path, all properties that a copy must keep; a path stands for the inode number."""
+    """Return the properties of each path that a copy must keep.
+
+    The first path of an inode stands for its inode number.
+    """
     found: dict[str, tuple[object, ...]] = {}
     firsts: dict[int, str] = {}
     for path in sorted(root.rglob("*")):

@@ -14,7 +14,7 @@ from tests.programs import QuickProgram
 
 
 class Host(NamedTuple):
-    """A host that has the filesystem mounted."""
+    """A host on which the filesystem is mounted."""
 
     program: QuickProgram
     mnt: Path
@@ -25,11 +25,11 @@ class Host(NamedTuple):
         return int(self.program.status(self.mnt)["pid"])
 
     def ship(self) -> int:
-        """Upload all writes and return the txg that contains them."""
+        """Upload all changes; return the txg that contains them."""
         return int(json.loads(self.program.ok("flush", "--json", self.mnt))["txg"])
 
     def wait_for(self, txg: int) -> None:
-        """Wait until the host shows a given txg."""
+        """Wait until the mount of this host shows a given txg."""
         wait_until(
             lambda: self.program.status(self.mnt)["chain"]["txg"] >= txg,
             f"the host does not show txg {txg}",
@@ -38,7 +38,7 @@ class Host(NamedTuple):
 
 @contextmanager
 def host(base: Path, url: str, name: str, words: str) -> Iterator[Host]:
-    """Mount like another host, with separate local state."""
+    """Mount as on another host, with separate local state."""
     host = Host(QuickProgram(base / f"state-{name}"), base / f"mnt-{name}")
     host.mnt.mkdir()
     host.program.ok("mount", "-o", words, url, host.mnt)

@@ -1,4 +1,4 @@
-"""A source tree to compile, and a copy of files in the background, for tests on a mount."""
+"""A source tree to compile, and a background copy of files, for tests on a mount."""
 
 import contextlib
 import subprocess
@@ -26,7 +26,7 @@ program: $(OBJECTS)
 
 
 def run(*command: str | Path, here: Path) -> str:
-    """Run a program and return its output; it must succeed."""
+    """Run a program, which must succeed; return its output."""
     done = subprocess.run(command, cwd=here, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -75,7 +75,7 @@ class Copying(threading.Thread):
 
 @contextlib.contextmanager
 def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
-    """Copy files in a thread; a copy must have failed when the context ends."""
+    """Copy files in a thread; some copy must have failed when the context ends."""
     thread = Copying(sources, target)
     thread.start()
     try:

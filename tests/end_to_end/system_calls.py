@@ -1,4 +1,4 @@
-"""System calls that Python does not provide, calls as another user, and expected errnos."""
+"""System calls that Python lacks, calls as another user, and checks of expected errnos."""
 
 import ctypes
 import os
@@ -42,7 +42,7 @@ def renameat2(old: Path, new: Path, flags: int) -> None:
 
 
 def utimensat(path: Path, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
-    """Set atime and mtime, each given as seconds and nanoseconds, or UTIME_NOW, or UTIME_OMIT."""
+    """Set atime and mtime; each is given as seconds and nanoseconds, UTIME_NOW or UTIME_OMIT."""
     times = (ctypes.c_long * 4)(*atime, *mtime)
     _checked(_libc.utimensat(AT_FDCWD, os.fsencode(path), ctypes.byref(times), 0), path)
 
@@ -56,7 +56,7 @@ class Listed(NamedTuple):
 
 
 def read_entries(directory: int, buffer_bytes: int = 4096) -> list[Listed]:
-    """Return the next entries of an open directory except "." and "..", or [] at its end."""
+    """Return the next entries of an open directory without "." and "..", or [] at its end."""
     buffer = ctypes.create_string_buffer(buffer_bytes)
     while True:
         count = _libc.getdents64(directory, buffer, ctypes.c_size_t(buffer_bytes))
@@ -80,7 +80,7 @@ def _parsed(data: bytes) -> list[Listed]:
 
 
 def read_all_entries(directory: int) -> list[Listed]:
-    """Return the remaining entries of an open directory."""
+    """Return all remaining entries of an open directory."""
     found: list[Listed] = []
     while entries := read_entries(directory):
         found += entries
@@ -98,9 +98,10 @@ def drop_page_cache(path: Path) -> None:
 
 
 def kernel_stamp_ns() -> int:
-    """Return the kernel's current timestamp for files, from its fine-grained clock if it has one.
+    """Return the time that the kernel would store in a file now.
 
-    No later change of a file has an earlier timestamp. Source: Linux 6.13, fs/inode.c.
+    It comes from the kernel's fine-grained clock if there is one. No later change of a file has an
+    earlier timestamp. Source: Linux 6.13, fs/inode.c.
     """
     with tempfile.TemporaryFile() as file:
         os.fstat(file.fileno())
@@ -109,7 +110,7 @@ def kernel_stamp_ns() -> int:
 
 
 def wait_for_clock_tick() -> None:
-    """Wait about 10 ms, until changes of files have a later timestamp than before the call."""
+    """Wait about 10 ms, so that later changes of files have a later timestamp."""
     before = time.time_ns()
     while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) <= before:
         pass
@@ -149,7 +150,7 @@ def as_user(
 def _be_user(
     uid: int, folder: Path, work: Callable[[], object], groups: tuple[int, ...], writer: int
 ) -> None:
-    """Become another user, call the function and report its result; never return."""
+    """Become another user, call a function and report its result; never return."""
     status = 1
     try:
         os.chdir(folder)
@@ -167,5 +168,5 @@ def _be_user(
 
 
 def refused(code: int) -> "pytest.RaisesExc[OSError]":
-    """Require that the block raises an OSError with the given errno."""
+    """Require that the ``with`` block raises an OSError with the given errno."""
     return pytest.raises(OSError, check=lambda exc: exc.errno == code)

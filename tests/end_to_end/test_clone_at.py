@@ -1,4 +1,4 @@
-"""Clones of past files and directories on a real mount."""
+"""Tests of clones of past files and directories on a real mount."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def _flushed(program: Program, mnt: Path) -> int:
 
 @contextmanager
 def _without_packs(bucket: Path) -> Iterator[None]:
-    """Hide the packs of a bucket within a context, so that no content can be downloaded."""
+    """Hide the packs of a bucket until the context ends, so that no content can be downloaded."""
     packs = bucket / "pack"
     hidden = packs.with_name("hidden")
     packs.rename(hidden)
@@ -89,7 +89,7 @@ def test_overwritten_file_and_removed_directory_can_be_cloned_from_a_past_txg(
 def test_clone_from_a_past_txg_with_an_invalid_source_or_target_is_refused(
     program: Program, mounted: Place
 ) -> None:
-    """An impossible clone of the past prints the reason and does not create its target."""
+    """For an impossible clone, the command prints the reason and does not create the target."""
     mnt = mounted.mountpoint
     (mnt / "f").write_text("content")
     txg = _flushed(program, mnt)
@@ -117,14 +117,14 @@ def test_clone_from_a_past_txg_with_an_invalid_source_or_target_is_refused(
 
 
 class InStep:
-    """A worker that changes two directories, always the first before the second."""
+    """A worker that changes two directories; each step changes the first before the second."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
         self.count = 0
 
     def step(self) -> None:
-        """Create a numbered name in both directories, then write the number into both files."""
+        """Create a numbered name in each directory, and then write the number into each file."""
         self.count += 1
         for place in self.places:
             (place / f"{self.count:06}").touch()
@@ -134,7 +134,7 @@ class InStep:
 
 
 class Synced:
-    """A worker that writes numbers into two open files; it syncs the first before the second."""
+    """A worker that writes numbers into two open files and syncs the first before the second."""
 
     def __init__(self, first: Path, second: Path) -> None:
         self.places = (first, second)
@@ -142,14 +142,14 @@ class Synced:
         self._files = [place.open("r+b", buffering=0) for place in self.places]
 
     def step(self) -> None:
-        """Write the next number into both files."""
+        """Write the next number into the first file, and then into the second."""
         self.count += 1
         for file in self._files:
             os.pwrite(file.fileno(), b"%06d" % self.count, 0)
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Close both files."""
+        """Close the two files."""
         for file in self._files:
             file.close()
 
@@ -174,7 +174,7 @@ def running(worker: InStep | Synced) -> Iterator[None]:
 
 
 def _make_places(tree: Path) -> InStep:
-    """Create a tree of 30 directories, of which the worker uses the first and the last."""
+    """Create a tree of 30 directories; the worker uses the first and the last directory."""
     for number in range(30):
         (tree / f"d{number:02}").mkdir(parents=True)
         for each in range(20):
@@ -186,16 +186,16 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the highest number in the names of a directory, and the number in its file."""
+    """Return the highest number in the names of a directory, and the number in this file."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 
 
 @pytest.mark.parametrize("option", ["--at=now", "--freeze"])
-def test_clone_of_a_tree_that_changes_is_consistent(
+def test_clone_of_a_tree_is_consistent_while_the_tree_changes(
     program: QuickProgram, mounted: Place, option: str
 ) -> None:
-    """The clone contains all changes of the worker up to one step, and no later change.
+    """The clone contains all changes up to one step of the worker, and no later change.
 
     The option ``--freeze`` of earlier versions has the same effect.
     """

@@ -1,4 +1,4 @@
-"""A store of several server processes, one of which is killed and restarted under load."""
+"""Tests of a store of several server processes, one of which is killed and restarted under load."""
 
 import subprocess
 import threading
@@ -46,18 +46,18 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Machine(NamedTuple):
-    """A host that has the filesystem mounted."""
+    """A host on which the filesystem is mounted."""
 
     program: QuickProgram
     mnt: Path
 
     @property
     def txg(self) -> int:
-        """Return the last visible txg."""
+        """Return the last txg that the mount shows."""
         return int(self.program.status(self.mnt)["chain"]["txg"])
 
     def wait_for(self, txg: int) -> None:
-        """Wait until a follower shows a given txg."""
+        """Wait until the mount of a follower shows a given txg."""
         wait_until(lambda: self.txg >= txg, f"the follower does not show txg {txg}")
 
 
@@ -78,7 +78,7 @@ def machine(base: Path, cluster: Cluster, node: int) -> Machine:
 
 @pytest.fixture
 def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
-    """Return three hosts with a mount: one writer and two followers."""
+    """Return three hosts with a mount each: one writer and two followers."""
     found = [machine(tmp_path, cluster, node) for node in range(3)]
     try:
         found[0].program.ok("mkfs", "--plain", URL)
@@ -93,7 +93,7 @@ def machines(cluster: Cluster, tmp_path: Path) -> Iterator[list[Machine]]:
 
 @contextmanager
 def writing(mnt: Path) -> Iterator[dict[str, bytes]]:
-    """Write files continuously and yield a dictionary of the written files."""
+    """Write files continuously; yield a dictionary of the written files."""
     written: dict[str, bytes] = {}
     stop = threading.Event()
 

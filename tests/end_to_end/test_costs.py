@@ -1,7 +1,7 @@
-"""The numbers of kernel requests and store requests that each operation causes.
+"""Tests of how many kernel requests and store requests each operation causes.
 
-docs/design/performance.md, "Requests", lists the expected numbers. A higher number is a
-regression. After a change to a lower number, the page must be updated.
+docs/design/performance.md, "Requests", lists the expected numbers. A higher number is a regression.
+After a change to a lower number, the page must be updated.
 """
 
 import os
@@ -30,7 +30,7 @@ def _write(path: Path) -> None:
 
 
 def _create_and_write(path: Path) -> object:
-    """Create and write a file; return CLOCK_MOVED if the kernel's clock ticked in between.
+    """Create and write a file; return CLOCK_MOVED if the kernel's clock ticked meanwhile.
 
     The clock ticks 100 to 1,000 times a second. The kernel answers fstat(2) without a request.
     """
@@ -176,8 +176,8 @@ def test_reading_a_large_file_sends_few_get_requests(
 ) -> None:
     """Reading 40 MiB in order, without cached blocks, takes at most twelve GETs.
 
-    Writable and read-only mounts are tested, because the kernel does not report open(2) on a
-    read-only mount to the daemon.
+    Writable and read-only mounts are tested: on a read-only mount, the kernel does not report
+    open(2) to the daemon.
     """
     content = random.Random(1).randbytes(40 << 20)
     (mounted.mountpoint / "large").write_bytes(content)
@@ -204,13 +204,13 @@ def test_second_read_on_a_read_only_mount_sends_no_kernel_request(
 
 
 def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:
-    """Unmount, and then mount like a host without local state."""
+    """Unmount, and then mount again as a host without local state would."""
     program.ok("umount", place.mountpoint)
     program.cachedir = program.cachedir.with_name("other-host")
     program.ok("mount", place.url, place.mountpoint, *options)
 
 
 def _requests(place: Place, program: QuickProgram, *methods: str) -> int:
-    """Return the number of requests with these methods that the mount has sent to the store."""
+    """Return how many requests with these methods the mount has sent to the store."""
     store = program.status(place.mountpoint)["store"]
     return sum(store.get(method, {}).get("requests", 0) for method in methods)

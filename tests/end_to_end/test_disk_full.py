@@ -1,4 +1,4 @@
-"""A full disk of the local state: no acknowledged data is lost, and no process crashes.
+"""Tests of a full local disk: no synced data is lost, and no process crashes.
 
 The disk is a small tmpfs, so these tests need root.
 """
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
 
 @pytest.fixture
 def program(small_disk: Path, program: QuickProgram) -> QuickProgram:
-    """Return the command with its local state on the small disk."""
+    """Return a runner of the command, with its local state on the small disk."""
     program.cachedir = small_disk / "state"
     return program
 
@@ -53,7 +53,7 @@ def free_bytes(disk: Path) -> int:
 
 
 def fill(disk: Path) -> Path:
-    """Write a file that fills all free space of a disk; return the path of the file."""
+    """Write a file that fills all free space of a disk; return its path."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, refused(errno.ENOSPC):
         while True:
@@ -67,15 +67,15 @@ def fill(disk: Path) -> Path:
 def leave(disk: Path, size_bytes: int) -> None:
     """Extend the file ``foreign`` until only *size_bytes* of the disk are free.
 
-    Free space can grow between two calls: the mount frees the space of a removed file after a
-    FORGET request of the kernel.
+    Free space can grow between two calls, because the mount frees the space of a removed file only
+    after the kernel's FORGET request.
     """
     with (disk / "foreign").open("ab") as writer:
         writer.write(bytes(max(free_bytes(disk) - size_bytes, 0)))
 
 
 def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes]) -> None:
-    """Unmount, run fsck, and compare the contents on a host with free disk space."""
+    """Unmount, run fsck, and compare the contents on a host with enough free disk space."""
     program.ok("umount", place.mountpoint)
     program.ok("fsck", "-n", place.url)
     other = QuickProgram(place.bucket.with_name("other-state"))
@@ -88,7 +88,7 @@ def assert_kept(place: Place, program: QuickProgram, expected: dict[str, bytes])
 def test_writes_are_refused_before_the_disk_reserve_is_used(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """On a full disk writes and mkdir fail with ENOSPC, and reads and unlink succeed."""
+    """On a full disk writes and mkdir fail with ENOSPC. Reads and unlink succeed."""
     mnt, away = tight.mountpoint, tight.bucket.with_name("away")
     tight.bucket.rename(away)
     try:
@@ -117,10 +117,10 @@ def test_writes_are_refused_before_the_disk_reserve_is_used(
 def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """A read that cannot cache its blocks returns the data of the bucket; a write gets ENOSPC."""
+    """If a block cannot be cached, a read returns the data from the bucket; a write gets ENOSPC."""
     mnt, expected = tight.mountpoint, {"uploaded": os.urandom(5 * MIB + 17)}
     write_synced(mnt / "uploaded", expected["uploaded"])
-    program.ok("umount", mnt)  # empties the kernel's cache, too
+    program.ok("umount", mnt)  # This step also empties the kernel's cache.
     program.ok("mount", tight.url, mnt)
     program.ok("dropcache", mnt)
     leave(small_disk, DISK_RESERVE_BYTES)
@@ -138,14 +138,14 @@ def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
 def test_mount_stays_writable_if_many_files_are_read_on_a_full_disk(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """The access times of 6,000 symbolic links do not fit into the remaining space of the log."""
+    """The access times of 6,000 symbolic links need more space than the disk has left."""
     mnt = tight.mountpoint
     links = [mnt / f"d{number % 40}" / f"l{number}" for number in range(6000)]
     for number in range(40):
         (mnt / f"d{number}").mkdir()
     for link in links:
         link.symlink_to("target")
-    program.ok("umount", mnt)  # empties the kernel's cache, too
+    program.ok("umount", mnt)  # This step also empties the kernel's cache.
     program.ok("mount", tight.url, mnt)
     leave(small_disk, 0)
 
@@ -173,7 +173,7 @@ def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: Qu
 def test_sqlite_error_on_a_full_disk_loses_only_one_commit_group_without_fsync(
     tight: Place, program: QuickProgram, small_disk: Path
 ) -> None:
-    """SQLite rolls back one commit group when another program has used up the reserve of the disk.
+    """If another program uses up the disk reserve, SQLite rolls back one commit group.
 
     The mount becomes read-only and shows the remaining state. The next mount shows all changes up
     to one point in time, and no later change.
@@ -201,8 +201,8 @@ def test_sqlite_error_on_a_full_disk_loses_only_one_commit_group_without_fsync(
 def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
     """Make directories with large attributes until the mount is degraded; return their numbers.
 
-    The mount measures the free space after every few MiB, and refuses directories with ENOSPC if
-    there is too little. This function therefore fills the disk only after such a measurement.
+    After every few MiB, the mount measures the free space, and refuses directories with ENOSPC if
+    there is too little. This function therefore fills the disk only directly after a measurement.
     """
     made: list[int] = []
     code = errno.ENOSPC
@@ -217,7 +217,7 @@ def make_directories_until_degraded(root: Path, disk: Path) -> list[int]:
 
 
 def make_directory(root: Path, made: list[int]) -> int:
-    """Make the next directory with an attribute, and return the errno, or 0 on success."""
+    """Make the next directory with an attribute; return the errno, or 0 on success."""
     path = root / f"n-{len(made)}"
     try:
         path.mkdir()
@@ -231,14 +231,14 @@ def make_directory(root: Path, made: list[int]) -> int:
 
 
 def directories(root: Path) -> list[int]:
-    """Return the numbers of the directories made by ``make_directories_until_degraded``."""
+    """Return the numbers of all directories that ``make_directories_until_degraded`` made."""
     return sorted(int(name.rpartition("-")[2]) for name in os.listdir(root) if name[0] == "n")
 
 
 def test_full_disk_of_the_bucket_only_delays_uploads(
     tmp_path: Path, small_disk: Path, empty: Place, program: QuickProgram
 ) -> None:
-    """While the disk of the bucket is full, writes and mkdir succeed and a flush waits."""
+    """While the bucket's disk is full, writes and mkdir succeed, and a flush waits."""
     program.cachedir = tmp_path / "state"
     url = f"local://{small_disk}/bucket"
     program.ok("mkfs", "--plain", url)

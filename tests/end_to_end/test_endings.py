@@ -1,4 +1,4 @@
-"""Unmounts, which must leave no process, and store errors, which must not end a mount."""
+"""Tests of unmounts that must leave no process, and of store errors during a mount."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def program(tmp_path: Path) -> QuickProgram:
-    """Return the command, started with execve(2) so that its command line shows the URL."""
+    """Return a runner that starts the command with execve(2), so its command line shows the URL."""
     program = QuickProgram(tmp_path / "state")
     program.executes = True
     return program
@@ -50,7 +50,7 @@ def threads_of(pid: int) -> int:
 
 
 def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
-    """Unmount with a command, or stop the daemon with a signal."""
+    """Unmount with a command, or end the daemon with a signal."""
     if way == "s3fs-meta umount":
         program.ok("umount", mountpoint)
     elif way.startswith("SIG"):
@@ -60,7 +60,7 @@ def end(way: str, mountpoint: Path, pid: int, program: QuickProgram) -> None:
 
 
 def test_all_daemon_processes_exit_after_the_unmount(place: Place, program: QuickProgram) -> None:
-    """The daemon exits after umount, fusermount3 and signals, with all data uploaded."""
+    """After umount, fusermount3 or a signal, the daemon uploads all data and exits."""
     ways = ["s3fs-meta umount", "umount", "fusermount3 -u", "SIGTERM", "SIGINT", "SIGHUP"]
     for number, way in enumerate(ways):
         program.ok("mount", place.url, place.mountpoint)
@@ -98,7 +98,7 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
     wait_until_gone(pid)
 
 
-# Gives a new process the terminal on its standard input as its controlling terminal (ioctl_tty(2)).
+# TIOCSCTTY gives a new process the terminal on its standard input as its controlling terminal.
 _ON_TERMINAL: Final = (
     "import fcntl, os, signal, sys, termios\n"
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
@@ -111,7 +111,7 @@ _ON_TERMINAL: Final = (
 def mounted_on_terminal(
     place: Place, program: QuickProgram, way: str = ""
 ) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], None]]]:
-    """Mount in the foreground; yield the process, and a function that closes its terminal."""
+    """Mount in the foreground; yield the process, and a function that closes the terminal."""
     ours, theirs = pty.openpty()
     with contextlib.ExitStack() as terminal:
         terminal.callback(os.close, ours)
@@ -139,7 +139,7 @@ def mounted_on_terminal(
 def test_foreground_mount_uploads_everything_after_its_terminal_is_closed(
     place: Place, program: QuickProgram
 ) -> None:
-    """SIGHUP from the kernel and then from the shell unmounts, and does not stop the upload."""
+    """SIGHUP from the kernel and then from the shell causes an unmount with a complete upload."""
     content = os.urandom(20 * MIB)
     with mounted_on_terminal(place, program) as (mounting, close_terminal):
         (place.mountpoint / "f").write_bytes(content)
@@ -169,10 +169,10 @@ def test_mount_under_nohup_continues_after_its_terminal_is_closed(
         assert program.status(place.mountpoint)["state"] == "serving"
 
 
-def test_number_of_threads_and_descriptors_of_the_daemon_stays_constant(
+def test_numbers_of_threads_and_descriptors_of_the_daemon_stay_constant(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Writing and removing hundreds of files adds no threads or descriptors to the daemon."""
+    """Writing and removing hundreds of files adds no thread and no descriptor to the daemon."""
     pid = program.status(mounted.mountpoint)["pid"]
 
     def work() -> None:
@@ -195,7 +195,7 @@ def test_number_of_threads_and_descriptors_of_the_daemon_stays_constant(
 def test_mount_continues_if_a_file_replaces_the_pack_directory(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """While a file replaces the pack directory, uploads fail but the mount continues."""
+    """If a file replaces the pack directory, uploads fail but the mount continues."""
     mnt, packs = mounted.mountpoint, mounted.bucket / "pack"
     expected = {"first": os.urandom(MIB)}
     write_synced(mnt / "first", expected["first"])
@@ -220,7 +220,7 @@ def test_mount_continues_if_a_file_replaces_the_pack_directory(
 
 
 def test_mount_continues_if_the_lease_is_deleted(mounted: Place, program: QuickProgram) -> None:
-    """While a directory replaces the lease object, flush fails and reads succeed.
+    """If a directory replaces the lease object, flush fails and reads succeed.
 
     The umount command reports that changes stay on this host.
     """
@@ -272,7 +272,7 @@ def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
 def test_lost_block_prevents_neither_unmount_nor_other_uploads(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """If cache files of dirty blocks are lost, umount reports the loss and uploads the rest.
+    """If cache files of dirty blocks are lost, umount reports them and uploads the other blocks.
 
     Another host can read all other files.
     """

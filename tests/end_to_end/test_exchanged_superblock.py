@@ -1,4 +1,4 @@
-"""An encrypted superblock that an attacker replaces with an unencrypted one with the same UUID."""
+"""Tests of an attacker who replaces an encrypted superblock with a plain one of the same UUID."""
 
 import struct
 from dataclasses import replace
@@ -65,7 +65,7 @@ def _objects(place: Place) -> dict[Path, bytes]:
 
 
 def _words(entrance: list[str], place: Place) -> list[str | Path]:
-    """Return an entry of ENTRANCES as a command line for a filesystem."""
+    """Return an entry of ENTRANCES as the command line for a filesystem."""
     beside = place.mountpoint.parent
     words = [beside / word if word in {"copy", "new"} else word for word in entrance]
     if entrance == ["retention", "TIME"]:
@@ -117,7 +117,7 @@ def test_every_command_on_a_host_that_knows_the_keys_refuses_an_unencrypted_supe
 def test_mount_and_follower_keep_their_keys_if_the_superblock_is_replaced(
     program: Program, exchanged: Place
 ) -> None:
-    """A mount and a follower keep their keys through reclaim, promote and unmount."""
+    """A mount and a follower keep their keys during reclaim, promote and unmount."""
     assert program.run("fsck", "-y", exchanged.url).returncode == 1
     program.ok("mount", exchanged.url, exchanged.mountpoint)
     follower = Program(program.cachedir.with_name("follower"))

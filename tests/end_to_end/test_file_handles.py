@@ -1,8 +1,8 @@
-"""File handles of name_to_handle_at(2), by which NFS servers identify the files of clients.
+"""Tests of file handles (name_to_handle_at(2)), which NFS servers use to identify files.
 
-A handle contains the number of an inode, and a client keeps it while the daemon is restarted. After
-the restart, the handle must open the same file or fail with ESTALE. No handle may open another
-file.
+A handle contains an inode number, and a client keeps the handle while the daemon is restarted.
+After the restart, the handle must open the same file or fail with ESTALE. No handle may open
+another file.
 """
 
 import ctypes
@@ -55,10 +55,9 @@ class _Handle(NamedTuple):
         return cls(found.type, bytes(found.content[: found.size_bytes]))
 
     def open(self, mountpoint: Path, flags: int = os.O_RDONLY) -> int:
-        """Open the file that the handle identifies on a mount.
+        """Open the file that a handle identifies on a mount.
 
-        Raises:
-            OSError: the mount has no such file.
+        Raises: OSError: the mount has no such file.
         """
         content = (ctypes.c_ubyte * _HANDLE_BYTES_MAX)(*self.content)
         handle = _FileHandle(len(self.content), self.type, content)
@@ -72,12 +71,12 @@ class _Handle(NamedTuple):
         return opened
 
     def read(self, mountpoint: Path) -> bytes:
-        """Return the content of the file that the handle identifies on a mount."""
+        """Return the content of the file that a handle identifies on a mount."""
         with os.fdopen(self.open(mountpoint), "rb") as file:
             return file.read()
 
     def path(self, mountpoint: Path) -> str:
-        """Return the path of the directory that the handle identifies on a mount.
+        """Return the path of the directory that a handle identifies on a mount.
 
         The kernel finds the path with lookups of "..".
         """
@@ -122,7 +121,7 @@ def test_file_handle_refers_to_the_same_file_after_a_restart(
     assert (_Handle.of(tree), _Handle.of(tree / "large")) == (folder, large)
 
 
-def test_nfs_file_handle_of_a_removed_file_never_opens_another_file(
+def test_file_handle_of_a_removed_file_never_opens_another_file(
     mounted: Place, program: QuickProgram
 ) -> None:
     """The inode number of a removed file is never used again."""
@@ -140,10 +139,10 @@ def test_nfs_file_handle_of_a_removed_file_never_opens_another_file(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_does_not_open_a_file_created_after_a_rollback(
+def test_file_handle_does_not_open_a_file_that_was_created_after_a_rollback(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A client that still has a handle from before a rollback cannot write into a newer file."""
+    """A client whose handle is older than a rollback cannot write into a newer file."""
     (mounted.mountpoint / "kept").write_bytes(b"kept")
     txg = json.loads(program.ok("flush", mounted.mountpoint, "--json"))["txg"]
     lost = mounted.mountpoint / "lost"
@@ -213,7 +212,7 @@ def test_file_handle_of_the_writer_opens_the_file_on_a_follower(tmp_path: Path) 
 def test_file_handle_of_a_snapshot_file_is_refused_by_the_next_mount(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """Each mount assigns new inode numbers to files of the past, so old handles are refused."""
+    """Each mount assigns new inode numbers to files of the past, so older handles are refused."""
     path, past = mounted.mountpoint / "f", mounted.mountpoint / ".snapshots"
     path.write_bytes(b"first")
     program.ok("flush", mounted.mountpoint)
@@ -229,10 +228,10 @@ def test_file_handle_of_a_snapshot_file_is_refused_by_the_next_mount(
         handle.open(mounted.mountpoint)
 
 
-def test_file_handle_of_a_snapshot_file_opens_the_file_if_the_kernel_has_not_cached_it(
+def test_file_handle_opens_a_snapshot_file_that_the_kernel_has_not_cached(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """For such a handle, the kernel sends a lookup of ".", and for a directory also of ".."."""
+    """The kernel looks up "." to open such a handle, and for a directory also ".."."""
     folder = mounted.mountpoint / "d"
     folder.mkdir()
     (folder / "f").write_bytes(b"first")
@@ -242,7 +241,7 @@ def test_file_handle_of_a_snapshot_file_opens_the_file_if_the_kernel_has_not_cac
 
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", mounted.url, mounted.mountpoint)
-    past.stat()  # the first point in time of a mount always gets the same inode numbers
+    past.stat()  # The first point in time that a mount opens always gets the same inode numbers.
 
     assert file.read(mounted.mountpoint) == b"first"
     assert directory.path(mounted.mountpoint) == str(past / "d")

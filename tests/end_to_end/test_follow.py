@@ -1,4 +1,4 @@
-"""Followers on real mounts: one writer and two followers of one filesystem."""
+"""Tests of followers on real mounts: one writer and two followers of one filesystem."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ class Trio(NamedTuple):
     second: Host
 
     def ship(self) -> None:
-        """Upload all writes, and wait until the followers show them."""
+        """Upload all writes, and wait until the two followers show the writes."""
         txg = self.writer.ship()
         self.first.wait_for(txg)
         self.second.wait_for(txg)
@@ -87,7 +87,7 @@ def test_followers_show_uploaded_changes(hosts: Trio) -> None:
 
 
 def test_follower_refuses_changes_to_files(hosts: Trio) -> None:
-    """A follower refuses changes with EROFS, although its mount is not read-only in the kernel."""
+    """A follower refuses changes with EROFS, although the kernel's mount is not read-only."""
     (hosts.writer.mnt / "f").write_bytes(b"x")
     hosts.ship()
     mnt = hosts.first.mnt
@@ -109,7 +109,7 @@ def test_follower_refuses_changes_to_files(hosts: Trio) -> None:
 def _generation_in_name(mnt: Path) -> int:
     """Return the highest generation in the names; raise FileNotFoundError if no name exists.
 
-    A listing takes several requests, so during a rename it may show both names, or neither.
+    A listing takes several requests. During a rename it may therefore show two names or no name.
     """
     names = os.listdir(mnt / "names")
     if not names:
@@ -118,7 +118,7 @@ def _generation_in_name(mnt: Path) -> int:
 
 
 def _read_generations(mnt: Path, last: int) -> Iterator[int]:
-    """Yield the generation that each kind of read returns, in turn, until *last* is seen."""
+    """Yield the generation that each kind of read returns in turn, until *last* is seen."""
     looks: tuple[Callable[[], int], ...] = (
         lambda: int((mnt / "a").read_bytes()),
         lambda: _generation_in_name(mnt),
@@ -200,7 +200,7 @@ def test_follower_takes_over_from_a_killed_writer(hosts: Trio) -> None:
 
 
 def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Place) -> None:
-    """A writer resumed with SIGCONT is fenced, and the new writer's file is intact."""
+    """A writer that SIGCONT resumes is fenced, and the new writer's file is intact."""
     writer, first, second = hosts
     (writer.mnt / "f").write_bytes(b"shipped")
     hosts.ship()
@@ -226,7 +226,7 @@ def test_writer_that_resumes_after_a_promotion_is_fenced(hosts: Trio, place: Pla
 
 
 def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, place: Place) -> None:
-    """After a restore, a follower's open files are readable, or fail with ESTALE if removed."""
+    """After the restore, open files of a follower are readable, or fail with ESTALE if removed."""
     writer, first, _ = hosts
     for name in ("kept", "gone", "changed"):
         (writer.mnt / name).write_bytes(b"old")
@@ -259,7 +259,7 @@ def test_follower_without_the_next_changelog_restores_an_image(hosts: Trio, plac
 
 
 def test_followers_see_cloned_and_removed_trees(hosts: Trio) -> None:
-    """Followers show a complete clone, and no cached name of a removed tree."""
+    """Followers show a complete clone, and they show no cached name of a removed tree."""
     ours, theirs = hosts.writer.mnt, (hosts.first.mnt, hosts.second.mnt)
     for number in range(40):
         (ours / "tree" / f"d{number}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Signals that end a command while it holds the lease: then another host can acquire the lease."""
+"""Tests of signals that end a command while it holds the lease, which must be released."""
 
 import queue
 import signal
@@ -24,7 +24,7 @@ COMMANDS = [
     ("keep", "--auto"),
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-# The signal arrives before the reply to this request; request 0 acquires the lease.
+# The signal arrives before the reply to this request. Request 0 acquires the lease.
 REQUESTS = [0, 1, 2, 4, 7]
 
 
@@ -48,10 +48,9 @@ def proxy(bucket: S3Server) -> Iterator[S3Double]:
 def _interrupt(
     proxy: S3Double, number: signal.Signals, at: int
 ) -> tuple["queue.Queue[subprocess.Popen[str]]", list[Seen]]:
-    """Send a signal to a process, which is read from the queue, at one of its requests.
+    """Send a signal to a process at one of its requests; the process is read from the queue.
 
-    Returns:
-        the queue, and the requests since the lease was acquired, which grow with each request.
+    Returns: the queue, and the growing list of requests since the lease was acquired.
     """
     processes: queue.Queue[subprocess.Popen[str]] = queue.Queue()
     since: list[Seen] = []
@@ -81,7 +80,7 @@ def test_interrupted_command_releases_the_lease(
     number: signal.Signals,
     at: int,
 ) -> None:
-    """The lease is released no matter when a signal arrives, unless changes are not uploaded."""
+    """The lease is released whenever the signal arrives, unless some changes are not uploaded."""
     processes, since = _interrupt(proxy, number, at)
     options = ("--endpoint-url", proxy.url, "--cachedir", program.cachedir)
     command = program.begin(*words, url, *options, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A filesystem that is still mounted in another mount namespace, which commands must report."""
+"""Tests of a filesystem that is still mounted in another mount namespace."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class Holder:
-    """A process with an open file on the mount, in a separate mount namespace if requested."""
+    """A process with an open file on the mount, optionally in a separate mount namespace."""
 
     def __init__(self, *words: str | Path) -> None:
         self._process = subprocess.Popen(
@@ -48,14 +48,14 @@ class Holder:
         self.pid = int(self._read())
 
     def write(self, line: str) -> str:
-        """Tell the process to write a line, and return its answer."""
+        """Tell the process to write a line; return the answer of the process."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self._read()
 
     def end(self) -> None:
-        """End the process and its namespace."""
+        """End the process, and with it its namespace."""
         self._process.kill()
         self._process.communicate()
 
@@ -79,10 +79,10 @@ def holding(mnt: Path, *, writes: bool = True) -> Iterator[Holder]:
         holder.end()
 
 
-def test_mounts_of_the_test_suite_keep_no_mount_of_this_host_busy(
+def test_mounts_of_the_test_suite_do_not_keep_other_mounts_of_this_host_busy(
     place: Place, program: QuickProgram
 ) -> None:
-    """A user can unmount during the tests: the tests' namespace has no copy of the mount."""
+    """A user can unmount during the tests, because their namespace has no copy of the mount."""
     program.ok("mount", place.url, place.mountpoint)
     script = (
         "from tests import private_mounts; from s3fs_meta.mount.existing import mount_table;"
@@ -110,17 +110,17 @@ def test_mounts_of_the_test_suite_are_private(place: Place, program: QuickProgra
     program.ok("umount", mnt)
 
 
-def test_command_in_another_pid_namespace_keeps_the_note_of_a_running_mount(
+def test_command_in_another_pid_namespace_keeps_the_record_of_a_running_mount(
     place: Place, program: QuickProgram
 ) -> None:
-    """A command in a container that shares /run cannot see the daemon, but keeps its mount note."""
+    """A command in a container that shares /run cannot see the daemon, but keeps its record."""
     mnt = place.mountpoint
     probe = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*probe, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no permission to create a PID namespace")
     program.ok("mount", place.url, mnt)
     try:
-        # A command on a path that is not mounted removes the notes of dead mounts.
+        # A command on a path that is not mounted removes the records of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
         asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert "filesystem is mounted on" in asked.stderr
@@ -137,7 +137,7 @@ def test_command_in_another_pid_namespace_keeps_the_note_of_a_running_mount(
 def test_umount_reports_processes_in_another_namespace_that_use_the_mount(
     place: Place, program: QuickProgram
 ) -> None:
-    """The mount keeps the lease until the last process in another namespace exits."""
+    """The mount keeps the lease until the last process in another namespace has exited."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     figures = program.status(mnt)
@@ -173,7 +173,7 @@ def test_umount_reports_processes_in_another_namespace_that_use_the_mount(
 
 
 def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: QuickProgram) -> None:
-    """A forced umount loses no acknowledged write; processes in other namespaces get errors."""
+    """A forced umount loses no acknowledged write. Processes in other namespaces get errors."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     with holding(mnt) as holder:
@@ -191,7 +191,7 @@ def test_forced_umount_uploads_and_releases_the_lease(place: Place, program: Qui
 
 
 def test_umount_with_force_unmounts_a_busy_mountpoint(place: Place, program: QuickProgram) -> None:
-    """While a file is open, umount fails, and umount --force succeeds."""
+    """While a file is open, umount fails but umount --force succeeds."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "sync_interval=1h,commit=3600", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")
@@ -208,7 +208,7 @@ def test_umount_with_force_unmounts_a_busy_mountpoint(place: Place, program: Qui
 
 
 def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: QuickProgram) -> None:
-    """After umount -l, s3fs-meta umount reports the number of open files and fails."""
+    """After umount -l, the command s3fs-meta umount reports the number of open files and fails."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     pid = program.status(mnt)["pid"]
@@ -225,10 +225,10 @@ def test_umount_reports_open_files_of_a_detached_mount(place: Place, program: Qu
     wait_until_gone(pid)
 
 
-def test_mount_waits_if_the_last_open_file_of_a_detached_mount_is_closed_soon(
+def test_mount_waits_if_the_last_open_file_of_a_detached_mount_is_about_to_be_closed(
     place: Place, program: QuickProgram
 ) -> None:
-    """The kernel may be late to report to the daemon that the last file was closed."""
+    """The kernel may report late to the daemon that the last file was closed."""
     mnt = place.mountpoint
     program.ok("mount", place.url, mnt)
     holder = Holder(sys.executable, "-c", _HOLDER, mnt / "log")

@@ -1,4 +1,4 @@
-"""Use of a pinned tree while the bucket is unreachable, as in docs/guide/offline.md."""
+"""Tests of a pinned tree while the bucket is unreachable, as in docs/guide/offline.md."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def _content() -> dict[str, bytes]:
 
 
 def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
-    """Search and copy a tree with find, grep and cp, with an empty page cache."""
+    """Search and copy a tree with find, grep and cp, starting with an empty page cache."""
     for path in tree.rglob("*"):
         if path.is_file():
             drop_page_cache(path)
@@ -57,7 +57,7 @@ def _use_tree(tree: Path, copy: Path, expected: dict[str, bytes]) -> None:
 def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
     empty: Place, program: QuickProgram, server: S3Server, tmp_path: Path
 ) -> None:
-    """Find, grep and cp work without the bucket, also read-only after the daemon was killed."""
+    """Without the bucket, find, grep and cp work, even on a read-only mount after a kill."""
     program.environment |= server.environment()
     url, mnt = "s3://bucket/trip", empty.mountpoint
     endpoint = ("--endpoint-url", server.endpoint_url)
@@ -95,7 +95,7 @@ def test_pinned_tree_can_be_used_while_the_bucket_is_unreachable(
 
 
 def test_warm_downloads_only_files_that_the_user_may_read(another_user: AnotherUser) -> None:
-    """Warm refuses files that the user may not read; the same user can warm the directory."""
+    """The warm command refuses files that the user may not read, but accepts the directory."""
     secret = another_user.mountpoint / "secret"
     another_user.program("mount", another_user.url, str(another_user.mountpoint))
     another_user.python(f"open({str(secret)!r}, 'w').write('x'); os.chmod({str(secret)!r}, 0)")

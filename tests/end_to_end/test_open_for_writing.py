@@ -1,4 +1,4 @@
-"""Writes to files that stay open, without a close or fsync."""
+"""Tests of writes to files that stay open, without a close or fsync."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ class Writer:
 
 @contextlib.contextmanager
 def writing(mnt: Path) -> Iterator[Writer]:
-    """Start a program that writes; at the end of the context kill it with its files open."""
+    """Start a program that writes. At the end of the context, kill it while its files are open."""
     writer = Writer(mnt / "log", mnt / "mapped")
     try:
         yield writer
@@ -94,7 +94,7 @@ def found(mnt: Path, lines: int) -> tuple[bytes, bytes]:
 def until(
     program: QuickProgram, mnt: Path, holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Poll the status of a mount until a condition is true, and return the status."""
+    """Poll the status of a mount until a condition holds; return the status."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while not holds(figures := program.status(mnt)):
         assert time.monotonic() < deadline_s, figures
@@ -164,7 +164,7 @@ def _fsyncs(program: QuickProgram, mnt: Path) -> tuple[int, int]:
 def test_sync_system_call_does_not_commit_data_before_the_commit_interval(
     place: Place, program: QuickProgram
 ) -> None:
-    """The kernel does not forward sync(2); the daemon collects data at its own intervals."""
+    """The kernel does not forward sync(2), so the daemon collects data at its own intervals."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
@@ -185,7 +185,7 @@ def test_sync_system_call_does_not_commit_data_before_the_commit_interval(
 def test_data_of_an_open_file_survives_the_loss_of_the_host_after_the_sync_interval(
     place: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The daemon collects writes of open files before it cuts a txg, so they are uploaded."""
+    """The daemon collects writes of open files before it cuts a txg, so the txg contains them."""
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1", place.url, mnt)
     with writing(mnt) as writer:
@@ -201,7 +201,7 @@ def test_data_of_an_open_file_survives_the_loss_of_the_host_after_the_sync_inter
 def test_daemon_of_an_unprivileged_user_collects_writes_of_open_files(
     another_user: AnotherUser,
 ) -> None:
-    """The daemon of an unprivileged user collects writes even without a detached mount."""
+    """The daemon of an unprivileged user, who cannot make a detached mount, collects writes."""
     program, mnt = another_user.program, another_user.mountpoint
     program("mount", "-o", "commit=0.2,sync_interval=1h", another_user.url, str(mnt))
     hold = "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); input()"

@@ -1,4 +1,4 @@
-"""Mount options and URLs: a wrong option or URL is reported before any change."""
+"""Tests that a wrong mount option or URL is reported before any change."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def snapshot(place: Place, program: Program) -> dict[str, tuple[int, int]]:
 def assert_refused(
     place: Place, program: Program, *words: str | Path, status: ExitStatus, says: str
 ) -> None:
-    """Require that mount fails with one line and a given status, and changes nothing."""
+    """Require that mount fails with one line and a given status, and that nothing changes."""
     before = snapshot(place, program)
 
     done = program.run("mount", *words)
@@ -117,7 +117,7 @@ def test_mount_refuses_an_invalid_url(
 def test_mount_refuses_a_missing_mountpoint_and_a_file(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Mount does not create a missing mountpoint, and refuses a file."""
+    """The mount command does not create a missing mountpoint, and it refuses a file."""
     (tmp_path / "file").touch()
     for name, says in (("missing", "does not exist; create it"), ("file", "is not a directory")):
         assert_refused(
@@ -126,7 +126,7 @@ def test_mount_refuses_a_missing_mountpoint_and_a_file(
     assert not (tmp_path / "missing").exists()
 
 
-def test_mount_hides_the_content_of_the_mountpoint_until_unmount(
+def test_mount_hides_the_content_of_the_mountpoint_until_the_unmount(
     place: Place, program: Program
 ) -> None:
     (place.mountpoint / "below").write_bytes(b"below")
@@ -238,7 +238,7 @@ def test_mount_without_passphrase_or_terminal_is_refused(
 def test_safe_journal_modes_keep_synced_content_after_a_kill(
     place: Place, program: Program, mode: str
 ) -> None:
-    """In safe journal modes, an unmount keeps all content, and SIGKILL keeps synced content."""
+    """In safe journal modes, an unmount keeps all content, and a kill keeps synced content."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)
@@ -256,7 +256,7 @@ def test_safe_journal_modes_keep_synced_content_after_a_kill(
 def test_fsck_is_refused_while_a_mount_without_wal_is_running(
     place: Place, program: Program, mode: str
 ) -> None:
-    """Without WAL, no second process can read the database of a mount, so fsck fails."""
+    """Without WAL, a second process cannot read the database of a mount, so fsck fails."""
     program.ok("mount", "-o", f"journal_mode={mode}", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"content")
 

@@ -1,4 +1,4 @@
-"""A bucket that becomes unreachable during a mount, and is reachable again later.
+"""Tests of a bucket that becomes unreachable during a mount, and later reachable again.
 
 During the outage cached content can be read, and metadata requests are answered. Writes succeed
 until the cache is full. Then they fail with ENOSPC after ``write_timeout``. Reads of uncached
@@ -27,7 +27,7 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-WAITING = 450  # exceeds pyfuse3's number of worker tasks
+WAITING = 450  # This number exceeds pyfuse3's number of worker tasks.
 
 
 class Cold(NamedTuple):
@@ -39,7 +39,7 @@ class Cold(NamedTuple):
     content: dict[str, bytes]
 
     def elsewhere(self) -> QuickProgram:
-        """Return the command for another host, with separate local state."""
+        """Return a runner of the command for another host, with separate local state."""
         other = QuickProgram(self.program.cachedir.with_name("third-state"))
         other.environment = self.program.environment
         return other
@@ -69,7 +69,7 @@ def cold(empty: Place, program: QuickProgram) -> Cold:
 
 @contextlib.contextmanager
 def away(bucket: Path) -> Iterator[None]:
-    """Make the directory of the bucket unavailable within a context."""
+    """Make the directory of the bucket unavailable until the context ends."""
     elsewhere = bucket.with_name("bucket-away")
     bucket.rename(elsewhere)
     try:
@@ -79,7 +79,7 @@ def away(bucket: Path) -> Iterator[None]:
 
 
 def read_direct(path: Path, offset: int = 0) -> bytes:
-    """Read a page without the kernel's page cache and read-ahead."""
+    """Read a page of a file, bypassing the kernel's page cache and read-ahead."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         return os.pread(fd, 4096, offset)
@@ -88,7 +88,7 @@ def read_direct(path: Path, offset: int = 0) -> bytes:
 
 
 def require_work_in_an_outage(cold: Cold) -> None:
-    """Run operations that must succeed in an outage, and a read that must fail."""
+    """Run operations that must succeed during an outage, and a read that must fail."""
     mnt = cold.mountpoint
     drop_page_cache(mnt / "warm")
     assert (mnt / "warm").read_bytes() == cold.content["warm"]
@@ -115,7 +115,9 @@ def assert_nothing_is_lost(cold: Cold) -> None:
     other.ok("fsck", "-n", "--deep", cold.url)
 
 
-def test_flush_during_an_outage_completes_when_the_outage_ends(cold: Cold, empty: Place) -> None:
+def test_flush_that_begins_during_an_outage_completes_when_the_outage_ends(
+    cold: Cold, empty: Place
+) -> None:
     with away(empty.bucket):
         require_work_in_an_outage(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
@@ -129,7 +131,7 @@ def test_flush_during_an_outage_completes_when_the_outage_ends(cold: Cold, empty
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
-    """Run a function in several threads, and return the threads."""
+    """Run a function in several threads; return the threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -137,7 +139,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread
 
 
 def use_metadata(cold: Cold) -> None:
-    """Make directories, list them and write a file, for which the daemon needs no bucket."""
+    """Make directories, list them and write a file; the daemon needs no bucket to do this."""
     for number in range(20):
         (cold.mountpoint / f"d{number}").mkdir()
         assert f"d{number}" in os.listdir(cold.mountpoint)
@@ -178,7 +180,7 @@ def test_metadata_requests_are_answered_while_450_readers_wait(cold: Cold, empty
 def test_metadata_requests_are_answered_while_450_truncations_wait(
     empty: Place, program: QuickProgram
 ) -> None:
-    """The kernel does not limit waiting truncations, so the daemon refuses some (EAGAIN)."""
+    """The kernel does not limit waiting truncations, so the daemon refuses some with EAGAIN."""
     names = [f"small{number}" for number in range(WAITING)]
     cold = make_cold(empty.url, empty.mountpoint, program, dict.fromkeys(names, b"x" * 100))
     outcomes: Counter[int | None] = Counter()
@@ -224,7 +226,7 @@ def test_writes_to_a_full_cache_fail_and_lose_no_data(cold: Cold, empty: Place) 
 def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
     cold: Cold, empty: Place
 ) -> None:
-    """An interrupted umount leaves the mount in place; SIGTERM leaves dirty data on this host."""
+    """An interrupted umount keeps the mount in place. SIGTERM keeps dirty data on this host."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -266,7 +268,7 @@ def test_forced_umount_during_an_outage_keeps_changes_on_this_host(
 
 @pytest.mark.slow
 def test_forced_umount_stops_a_daemon_that_still_uploads(cold: Cold, empty: Place) -> None:
-    """After an unmount, umount --force stops the daemon that waits for its upload."""
+    """After an unmount, umount --force ends the daemon, which is waiting for its upload."""
     cold.content["new"] = os.urandom(2 * MIB)
     pid = cold.program.status(cold.mountpoint)["pid"]
     with away(empty.bucket):
@@ -282,7 +284,7 @@ def test_forced_umount_stops_a_daemon_that_still_uploads(cold: Cold, empty: Plac
 
 @contextlib.contextmanager
 def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a command, and yield it when it reports that it waits for the bucket."""
+    """Start a command; yield it after it has reported that it waits for the bucket."""
     with cold.program.begin(command, cold.mountpoint) as process:
         try:
             assert process.stderr is not None
@@ -307,7 +309,7 @@ def folder_of_server(tmp_path: Path) -> Path:
 
 
 def make_cold_on(server: S3Server, place: Place, program: QuickProgram) -> Cold:
-    """Make a bucket on a server and a filesystem in it, and mount without local state."""
+    """Make a bucket on a server and a filesystem in the bucket; mount without local state."""
     server.make_bucket("bucket")
     program.environment |= {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint_url}
     return make_cold("s3://bucket/home", place.mountpoint, program)
@@ -329,7 +331,7 @@ def test_hanging_server_does_not_block_the_mount(
 
 @contextlib.contextmanager
 def stopped(server: S3Server) -> Iterator[None]:
-    """Suspend a server for the duration of a context; connections to the server then hang."""
+    """Suspend a server until the context ends, so that connections to the server hang."""
     assert server.process is not None
     suspend(server.process.pid)
     try:
@@ -356,11 +358,11 @@ def shown(
 
 
 def until(text: TextIO, part: str) -> str:
-    """Return the first line that contains *part*."""
+    """Return the first line of the output that contains *part*."""
     for line in text:
         if part in line:
             return line
-    raise AssertionError(f"no line of the output contains {part!r}")
+    raise AssertionError(f"no line of the command's output contains {part!r}")
 
 
 @pytest.mark.s3
@@ -369,7 +371,7 @@ def until(text: TextIO, part: str) -> str:
 def test_warm_command_reports_that_the_server_hangs(
     empty: Place, program: QuickProgram, folder_of_server: Path, on_terminal: bool
 ) -> None:
-    """Warm reports the bucket and the server that does not respond, and then continues."""
+    """The warm command names the bucket and the server that hangs, and later continues."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         with (
@@ -395,7 +397,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
     words: tuple[str, ...],
     on_terminal: bool,
 ) -> None:
-    """The interrupted command prints bucket, server and size of changes; the mount stays."""
+    """The interrupted command prints bucket, server and size of changes, and the mount stays."""
     with running_s3(folder_of_server) as server:
         cold = make_cold_on(server, empty, program)
         where = f"{cold.url} at {server.endpoint_url}"

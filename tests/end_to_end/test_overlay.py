@@ -1,4 +1,4 @@
-"""A directory of a mount, used as the upper layer of an overlay (overlayfs)."""
+"""Tests of a mount's directory as the upper layer of an overlay filesystem (overlayfs)."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def _change(merged: Path) -> None:
-    """Remove, rename, replace and write entries of the lower layer."""
+    """Remove, rename, replace and write entries of the overlay's lower layer."""
     (merged / "gone").unlink()
     (merged / "old").rename(merged / "new")
     (merged / "kept").write_text("written")
@@ -23,7 +23,7 @@ def _change(merged: Path) -> None:
 
 
 def test_mount_can_be_the_upper_layer_of_an_overlay(mounted: Place, tmp_path: Path) -> None:
-    """Files removed through the overlay stay removed, and its lower layer does not change."""
+    """A file removed through the overlay stays removed, and the lower layer is unchanged."""
     lower, merged = tmp_path / "lower", tmp_path / "merged"
     (lower / "d").mkdir(parents=True)
     merged.mkdir()

@@ -1,4 +1,4 @@
-"""``mount -o remount,ro`` and ``remount,rw``, with the helper of mount(8) on a real mount."""
+"""Tests of ``mount -o remount,ro`` and ``remount,rw``, with the real helper of mount(8)."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def test_remount_keeps_all_flags_except_read_only(mounted: Place, program: Quick
 def test_read_only_remount_fails_while_a_file_is_open_for_writing(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """A read-only remount is also refused while a removed file is open for reading."""
+    """A read-only remount also fails while a removed file is open for reading."""
     path = mounted.mountpoint / "f"
     with path.open("wb") as file:
         file.write(b"x")
@@ -132,7 +132,7 @@ def test_remount_accepts_all_options_of_the_fstab_line(place: Place, program: Qu
 def test_mount_created_read_only_cannot_be_remounted_read_write(
     place: Place, program: QuickProgram
 ) -> None:
-    """A mount made with ro refuses remount,rw and accepts remount,ro."""
+    """A mount with the option ro refuses remount,rw and accepts remount,ro."""
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
     refused = _helper(program, place, "remount,rw")

@@ -1,4 +1,4 @@
-"""The counts of billed requests in the state directory, made by real mounts and commands."""
+"""Tests of the counts of billed requests, which are stored in the state directory."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ CLASSES = ("put", "list", "get", "delete")
 
 
 def counts(program: Program, place: Place) -> dict[str, list[int]]:
-    """Return the counts in the file: of today, and of yesterday if midnight has just passed."""
+    """Return the stored counts of today, and of yesterday if midnight has just passed."""
     path: Path = locate(place.url, program.cachedir) / "requests.json"
     found: dict[str, list[int]] = {}
     for day in json.loads(path.read_text())["days"].values():
@@ -27,7 +27,7 @@ def counts(program: Program, place: Place) -> dict[str, list[int]]:
 
 
 def write_and_read(program: Program, place: Place) -> dict[str, Any]:
-    """Write a file, unmount, mount, read the file, and return the status of the mount."""
+    """Write a file, unmount, mount and read the file; return the status of the mount."""
     (place.mountpoint / "f").write_bytes(b"x" * 100_000)
     program.ok("umount", place.mountpoint)
     program.ok("mount", place.url, place.mountpoint)
@@ -38,7 +38,7 @@ def write_and_read(program: Program, place: Place) -> dict[str, Any]:
 def test_store_requests_of_all_mounts_and_commands_are_added_together(
     program: Program, mounted: Place
 ) -> None:
-    """Status shows today's requests, and requests of fsck are counted with a separate cause."""
+    """Status shows today's requests. Requests of fsck are counted with a separate cause."""
     figures = write_and_read(program, mounted)
     program.ok("umount", mounted.mountpoint)
     before = counts(program, mounted)
@@ -49,7 +49,7 @@ def test_store_requests_of_all_mounts_and_commands_are_added_together(
     assert before["data put"][0] == 1
     # Each mount uploads a fence record, and the first mount also uploads the file.
     assert before["changelogs put"][0] >= 3
-    assert before["lease put"][0] == 4  # Both mounts acquired and released the lease.
+    assert before["lease put"][0] == 4  # The two mounts each acquired and released the lease.
     assert sum(figures["today"][f"{kind}_requests"] for kind in CLASSES) <= sum(
         numbers[0] for numbers in before.values()
     )
@@ -83,4 +83,5 @@ def test_transferred_bytes_of_store_requests_are_counted(
     assert found["mount list"][2] > 0  # Replies to LIST requests were counted in bytes.
     store = figures["store"]
     assert figures["today"]["get_requests"] >= store["get"]["requests"]
-    assert found["mount delete"][0] >= 1  # The mount deleted its probe object.
+    # The mount deleted the object that probes conditional writes.
+    assert found["mount delete"][0] >= 1

@@ -1,4 +1,4 @@
-"""Requests on real mounts under full load, which must not block background tasks or signals."""
+"""Tests of mounts under full load, which must not block background tasks or signals."""
 
 import json
 import os
@@ -32,7 +32,7 @@ while True:
 
 @contextmanager
 def load(mountpoint: Path) -> Iterator[None]:
-    """Load the mount from two processes, which are killed at the end of the context."""
+    """Load the mount from two processes, and kill these processes at the end of the context."""
     busy = []
     try:
         for number in range(2):
@@ -62,7 +62,7 @@ def test_background_tasks_continue_under_full_load(place: Place, program: QuickP
 
 
 def test_sigterm_unmounts_a_busy_mount(place: Place, program: QuickProgram) -> None:
-    """SIGTERM unmounts a mount under load, and the next mount shows the earlier changes."""
+    """SIGTERM unmounts a mount under load, and the next mount shows all earlier changes."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     pid = program.status(place.mountpoint)["pid"]

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server: lost writers, suspended writers, and removed files."""
+"""Tests of lost writers, suspended writers and removed files with a real S3 server."""
 
 import json
 import os
@@ -25,7 +25,7 @@ INTERVAL_S = 1.0
 
 
 def other_machine(program: QuickProgram, name: str) -> QuickProgram:
-    """Return the command on a host without local state."""
+    """Return a runner of the command on a host without local state."""
     other = QuickProgram(program.cachedir.with_name(name))
     other.environment = program.environment
     return other
@@ -40,7 +40,7 @@ def remount(place: Place, program: QuickProgram, *options: str) -> None:
 def test_lost_host_loses_only_the_last_seconds_of_changes(
     on_server: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """If a host is lost during a copy, all files older than two sync intervals exist."""
+    """If a host is lost during a copy, another host has all files older than two sync intervals."""
     mnt = on_server.mountpoint
     remount(on_server, program, f"sync_interval={INTERVAL_S}")
     write_project(tmp_path / "project", 8)

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server in practice: compilation, git clone, kills, another host."""
+"""Tests of everyday use with a real S3 server: compilation, git clone, kills, another host."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def git(folder: Path, *words: str | Path) -> str:
 
 
 def remount_elsewhere(place: Place, program: QuickProgram) -> QuickProgram:
-    """Unmount, and mount on a host without local state."""
+    """Unmount, and then mount on a host without local state."""
     program.ok("umount", place.mountpoint)
     other = QuickProgram(program.cachedir.with_name("other-state"))
     other.environment = program.environment
@@ -76,7 +76,7 @@ def test_compiled_program_and_git_clone_are_identical_on_another_host(
 def test_daemon_killed_during_a_copy_loses_no_synced_data(
     on_server: Place, program: QuickProgram
 ) -> None:
-    """If the daemon is killed during a copy, synced files are complete, and cp can continue."""
+    """If the daemon is killed during a copy, synced files are complete and cp can continue."""
     mnt = on_server.mountpoint
     sources = sorted(SOURCE.glob("*.py"))
     pid = program.status(mnt)["pid"]
@@ -127,7 +127,7 @@ def test_command_prints_one_line_if_the_server_refuses_access(
     url: str,
     says: str,
 ) -> None:
-    """For refused access, each command prints one line and exits with its error status."""
+    """If the server refuses access, a command prints one line and exits with its error status."""
     if bucket.make == "moto" and change:
         pytest.skip("moto does not check credentials")
     program.environment |= {**bucket.environment(), "AWS_ENDPOINT_URL": bucket.endpoint_url}

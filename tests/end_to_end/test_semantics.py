@@ -1,4 +1,4 @@
-"""POSIX semantics of files, names and times, checked on a real mount.
+"""Tests of POSIX semantics of files, names and times on a real mount.
 
 docs/design/semantics.md describes these semantics. ``test_semantics_access`` tests permissions, and
 ``test_semantics_large`` tests very large files and directories.
@@ -81,7 +81,7 @@ def test_append_writes_at_the_current_end_of_the_file(folder: Path) -> None:
     assert (folder / "f").read_bytes() == b"abcd\0\0e"
 
 
-def test_bytes_written_through_a_shared_mmap_reach_the_file(folder: Path) -> None:
+def test_bytes_that_are_written_through_a_shared_mmap_reach_the_file(folder: Path) -> None:
     """read(2) shows bytes of a memory map at once, and msync(2) sends them to the daemon.
 
     The written bytes cross a block boundary.
@@ -101,7 +101,7 @@ def test_bytes_written_through_a_shared_mmap_reach_the_file(folder: Path) -> Non
 def test_shared_mmap_shows_later_writes_to_the_file(folder: Path) -> None:
     """A shared mmap(2) shows later writes to the file.
 
-    A private mapping still shows the bytes that its process has changed.
+    A private mapping still shows the bytes that its own process has changed.
     """
     file = folder / "f"
     file.write_bytes(b"x" * 8192)
@@ -118,7 +118,7 @@ def test_shared_mmap_shows_later_writes_to_the_file(folder: Path) -> None:
 
 
 def test_open_with_o_trunc_empties_a_file_and_changes_its_timestamps(folder: Path) -> None:
-    """A process that has the truncated file open sees the new size and the new times."""
+    """A process in which the truncated file is open sees the new size and the new times."""
     file = folder / "f"
     file.write_bytes(b"x" * 3 * MIB)
     before = file.stat()
@@ -250,7 +250,7 @@ def test_symlink_target_has_at_most_4095_bytes(folder: Path) -> None:
 
 
 def test_file_can_have_2001_hard_links(folder: Path) -> None:
-    """After 2,000 of 2,001 names are removed, the content of the file is still complete."""
+    """After 2,000 of the 2,001 names were removed, the content of the file is still complete."""
     (folder / "f").write_bytes(b"content")
     for number in range(2000):
         os.link(folder / "f", folder / str(number))
@@ -282,7 +282,7 @@ def test_link_count_of_a_directory_counts_its_subdirectories(folder: Path) -> No
 
 
 def test_rename_noreplace_keeps_an_existing_target(folder: Path) -> None:
-    """RENAME_NOREPLACE fails with EEXIST if the new name exists, and renames otherwise."""
+    """RENAME_NOREPLACE fails with EEXIST if the new name exists. Otherwise it renames."""
     (folder / "a").write_bytes(b"a")
     (folder / "b").write_bytes(b"b")
 
@@ -311,7 +311,7 @@ def test_rename_exchange_swaps_two_names(folder: Path) -> None:
 
 
 def test_rename_onto_an_open_file_keeps_old_content_readable(folder: Path) -> None:
-    """A process that has the replaced file open still reads the old content."""
+    """A process in which the replaced file is open still reads the old content."""
     (folder / "old").write_bytes(b"old")
     (folder / "new").write_bytes(b"new")
     with (folder / "old").open("rb") as file:
@@ -344,7 +344,7 @@ def test_rename_into_own_subdirectory_or_onto_non_empty_directory_fails(folder: 
 
 
 def test_rename_between_two_hard_links_of_one_file_does_nothing(folder: Path) -> None:
-    """Renaming a hard link onto another one has no effect, as rename(2) documents."""
+    """Renaming a hard link onto another link of the same file has no effect, as in rename(2)."""
     (folder / "a").touch()
     os.link(folder / "a", folder / "b")
 
@@ -413,7 +413,7 @@ def test_directory_listing_shows_the_inode_numbers_returned_by_stat(folder: Path
     assert (folder / "d" / "..").stat().st_ino == folder.stat().st_ino
 
 
-def test_removed_directory_that_is_open_is_empty_and_refuses_new_entries(folder: Path) -> None:
+def test_open_directory_that_was_removed_is_empty_and_refuses_new_entries(folder: Path) -> None:
     (folder / "d").mkdir()
     directory = os.open(folder / "d", os.O_RDONLY | os.O_DIRECTORY)
     (folder / "d").rmdir()
@@ -458,7 +458,7 @@ def test_atime_and_mtime_can_be_set_separately(folder: Path) -> None:
 
 
 def test_ctime_changes_with_every_change_of_an_inode(folder: Path) -> None:
-    """Each change of attributes, names or content sets a later ctime; a read does not."""
+    """Each change of attributes, names or content sets a later ctime. A read does not."""
     file, other = folder / "f", folder / "g"
     file.write_bytes(b"x")
     for work in (

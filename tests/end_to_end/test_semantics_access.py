@@ -1,4 +1,4 @@
-"""Permissions, extended attributes, ACLs, locks, special files and access times on a real mount.
+"""Tests of permissions, xattrs, ACLs, locks, special files and access times on a real mount.
 
 Other users are real processes without root's privileges, so most of these tests need root.
 """
@@ -31,13 +31,13 @@ ALICE, BOB, TEAM = 51_001, 51_002, 51_100
 
 
 def only_mode_of(path: Path) -> int:
-    """Return the mode that stat(1) prints; its statx(2) call then requests only the mode."""
+    """Return the mode that stat(1) prints; stat(1) then requests only the mode from statx(2)."""
     done = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True)
     return int(done.stdout, 8)
 
 
 def owned(path: Path, uid: int, mode: int, gid: int | None = None) -> Path:
-    """Set owner and mode of a file or directory; create a file if the path does not exist."""
+    """Set owner and mode of a file or directory. Create a file if the path does not exist."""
     if not path.exists():
         path.write_bytes(b"content")
     os.chown(path, uid, uid if gid is None else gid)
@@ -97,7 +97,7 @@ def test_permission_bits_are_enforced_for_other_users(folder: Path) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_group_members_have_the_permissions_of_the_group(folder: Path) -> None:
-    """The group of a file may be the primary or a supplementary group of the process."""
+    """The file's group may be the primary or a supplementary group of the process."""
     owned(folder / "f", ALICE, 0o060, gid=TEAM)
 
     as_user(BOB, folder, lambda: append("f"), groups=(TEAM,))
@@ -129,7 +129,7 @@ def test_root_is_refused_without_the_allow_other_option(another_user: AnotherUse
 
 
 @pytest.mark.usefixtures("as_root")
-def test_only_owners_rename_and_remove_files_in_a_sticky_directory(folder: Path) -> None:
+def test_only_owners_can_rename_and_remove_files_in_a_sticky_directory(folder: Path) -> None:
     folder.chmod(0o1777)
     as_user(ALICE, folder, lambda: create("f"))
 
@@ -319,7 +319,7 @@ def test_xattr_of_an_unknown_namespace_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def no_umask() -> Iterator[None]:
-    """Set the umask to 0 during a test."""
+    """Set the umask to 0 until the test ends."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -331,7 +331,7 @@ def setfacl(*words: str | Path) -> None:
 
 
 def getfacl(path: Path) -> set[str]:
-    """Return the lines of getfacl, without comments on effective rights."""
+    """Return the lines of getfacl without comments on effective rights."""
     words = ["--omit-header", "--numeric", "--no-effective", "--absolute-names"]
     done = subprocess.run(["getfacl", *words, path], check=True, capture_output=True, text=True)
     return set(filter(None, done.stdout.splitlines()))
@@ -366,7 +366,8 @@ def test_acl_can_grant_access_to_another_user(folder: Path) -> None:
 def test_default_acl_is_inherited(folder: Path) -> None:
     """A new entry inherits the default ACL of its directory, limited by the requested mode.
 
-    The test sets the umask to 0, because the kernel would apply it before the daemon sees the mode.
+    The test sets the umask to 0. Otherwise the kernel would apply the umask before the daemon sees
+    the mode.
     """
     setfacl("-d", "-m", f"u::rwx,u:{BOB}:rwx,g::rx,m::rwx,o::-", folder)
     create(str(folder / "f"), 0o660)
@@ -417,7 +418,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def held_by_another(file: Path, kind: str, *arguments: int) -> Iterator[None]:
-    """Keep a file locked by another process for the duration of a context."""
+    """Keep a file locked by another process until the context ends."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, file, kind, *map(str, arguments)],
         stdin=subprocess.PIPE,

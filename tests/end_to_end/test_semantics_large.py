@@ -1,4 +1,4 @@
-"""Very large files and very many names on a real mount."""
+"""Tests of very large files and very many names on a real mount."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ TIB = 1 << 40
 
 
 def test_file_of_16_tib_with_one_written_byte_uses_one_block(folder: Path) -> None:
-    """A file of 16 TiB with one byte at its end uses one block, and reads as zeros elsewhere."""
+    """A file of 16 TiB with one byte at its end uses one block and reads as zeros elsewhere."""
     file = folder / "f"
     with file.open("wb") as writer:
         writer.seek(16 * TIB - 1)
@@ -62,7 +62,7 @@ def fill(folder: Path, count: int) -> set[str]:
 
 
 def assert_holds(folder: Path, names: set[str]) -> None:
-    """Require that a directory lists each name once, with a different inode."""
+    """Require that a directory lists each name once, each with a different inode."""
     with os.scandir(folder) as found:
         listed = {entry.name: entry.inode() for entry in found}
     assert listed.keys() == names
@@ -74,7 +74,7 @@ def assert_holds(folder: Path, names: set[str]) -> None:
 
 
 def test_directory_of_several_pages_lists_each_name_once(folder: Path) -> None:
-    """A directory lists each name once, even after the removal of every twentieth name."""
+    """A directory lists each name once, even after every twentieth name was removed."""
     names = fill(folder, 4 * READDIR_ROWS_MAX)
     assert_holds(folder, names)
     gone = set(sorted(names)[::20])
@@ -99,7 +99,8 @@ def test_directory_of_a_million_entries_lists_each_name_once(
 
     assert_holds(mounted.mountpoint / "d", names)
     found = os.statvfs(mounted.mountpoint)
-    assert found.f_files - found.f_ffree == 1_000_002  # A million files and two directories.
+    # The filesystem has a million files and two directories.
+    assert found.f_files - found.f_ffree == 1_000_002
     program.ok("umount", mounted.mountpoint)
 
 

@@ -1,4 +1,4 @@
-"""A mount in the foreground, as a service manager starts it."""
+"""Tests of a mount in the foreground, as a service manager starts it."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mount
 
 
 class Service:
-    """A daemon in the foreground, and the messages that it sends."""
+    """A daemon in the foreground, and the messages that it sends to the service manager."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", listener: socket.socket) -> None:
         self.process = process
@@ -27,14 +27,14 @@ class Service:
         self._listener = listener
 
     def wait_for(self, wanted: str) -> None:
-        """Receive messages until a message contains the line *wanted*."""
+        """Receive messages until one contains the line *wanted*."""
         while wanted not in self.lines:
             self.lines += self._listener.recv(4096).decode().split("\n")
 
 
 @pytest.fixture
 def service(place: Place, program: QuickProgram, tmp_path: Path) -> Iterator[Service]:
-    """Return a running daemon of a filesystem, whose watchdog expects a message every 0.4 s."""
+    """Return a running daemon whose watchdog expects a message every 0.4 s."""
     path = str(tmp_path / "notify")
     command = [sys.executable, "-m", "s3fs_meta", "mount", "--foreground", place.url]
     command += [str(place.mountpoint), "--cachedir", str(program.cachedir)]
@@ -50,7 +50,7 @@ def service(place: Place, program: QuickProgram, tmp_path: Path) -> Iterator[Ser
 
 
 def test_systemd_receives_the_state_of_a_mount(service: Service, place: Place) -> None:
-    """The daemon sends READY and WATCHDOG, and after a signal it sends STOPPING."""
+    """The daemon sends READY and WATCHDOG. After a signal it sends STOPPING."""
     service.wait_for("READY=1")
     assert mount_table.find(str(place.mountpoint)) is not None
     service.wait_for("WATCHDOG=1")

@@ -1,4 +1,4 @@
-"""Points in time, shown as directories .snapshots/TIME of a mount."""
+"""Tests of the directories .snapshots/TIME of a mount, which show points in time."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def test_past_files_can_be_read_in_the_snapshot_directory(program: Program, moun
 
 
 def test_root_listing_omits_the_snapshot_directory(program: Program, mounted: Place) -> None:
-    """The root listing omits .snapshots, so a recursive search does not find files of the past."""
+    """The listing of the root omits .snapshots, so a recursive search finds no past files."""
     mnt = mounted.mountpoint
     (mnt / "f").touch()
     program.ok("flush", mnt)
@@ -79,7 +79,7 @@ def test_snapshot_directory_shows_only_retained_points_in_time(mounted: Place) -
 def test_access_system_call_does_not_report_that_the_snapshot_directory_is_read_only(
     program: Program, mounted: Place
 ) -> None:
-    """The kernel answers access(2) from the mode; only a mount with at= is entirely read-only."""
+    """The kernel answers access(2) from the mode. Only a mount with at= is entirely read-only."""
     mnt = mounted.mountpoint
     (mnt / "f").write_bytes(b"content")
     program.ok("flush", mnt)
@@ -192,10 +192,10 @@ def test_suid_bits_and_devices_in_the_snapshot_directory_have_no_effect(
     assert subprocess.run([past / "tool"], check=False).returncode == 0
 
 
-def test_open_past_file_stays_readable_after_its_point_in_time_was_closed(
+def test_open_past_file_stays_readable_after_its_point_in_time_is_closed(
     program: Program, mounted: Place
 ) -> None:
-    """If the point in time of an open file was closed, the next read opens it again."""
+    """If the point in time of an open file was closed, the next read opens the point again."""
     mnt = mounted.mountpoint
     content = os.urandom(1 << 20)
     (mnt / "f").write_bytes(content)
@@ -265,7 +265,9 @@ def test_mount_of_a_point_in_time_has_no_snapshot_directory(
     assert os.listdir(mnt / ".snapshots" / "txg=2") == ["f"]
 
 
-def test_lost_content_in_a_snapshot_affects_only_one_file(program: Program, mounted: Place) -> None:
+def test_lost_content_in_a_snapshot_makes_only_one_file_unreadable(
+    program: Program, mounted: Place
+) -> None:
     mnt = mounted.mountpoint
     (mnt / "lost").write_bytes(os.urandom(100_000))
     program.ok("flush", mnt)

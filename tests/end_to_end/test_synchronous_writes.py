@@ -1,4 +1,4 @@
-"""Synchronous writes: the kernel sends one fsync for each write."""
+"""Tests of synchronous writes, for each of which the kernel sends one fsync."""
 
 import mmap
 import os

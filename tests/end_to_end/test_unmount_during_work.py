@@ -1,4 +1,4 @@
-"""Unmounts while a command changes the filesystem: the last upload contains all changes."""
+"""Tests of unmounts during a command: the last upload must contain all changes."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def trees(mounted: Place, program: QuickProgram) -> Path:
 
 
 def unmount(program: QuickProgram, place: Place) -> None:
-    """Unmount with SIGTERM, and require that the lease is released after the daemon's exit."""
+    """Unmount with SIGTERM; require that the lease is released when the daemon has exited."""
     pid = program.status(place.mountpoint)["pid"]
     os.kill(pid, signal.SIGTERM)
     wait_until_gone(pid)
@@ -47,14 +47,14 @@ def begun(program: Program, *words: str | Path) -> "subprocess.Popen[str]":
 
 
 def wait_until_running(command: "subprocess.Popen[str]", is_running: Callable[[], object]) -> None:
-    """Wait until the daemon carries out the request of a command, or the command has ended."""
+    """Wait until the daemon executes the request of a command, or the command has ended."""
     wait_until(lambda: command.poll() is not None or is_running(), "the command did not begin")
 
 
 def test_unmount_during_a_removal_releases_the_lease(
     program: QuickProgram, mounted: Place, trees: Path, tmp_path: Path
 ) -> None:
-    """The unmount interrupts the removal, and another host continues it."""
+    """The unmount interrupts the removal, and another host continues the removal."""
     program.ok("rm", trees)
 
     unmount(program, mounted)
@@ -97,7 +97,7 @@ def test_unmount_during_a_promotion_releases_the_lease(
     pid = program.status(place.mountpoint)["pid"]
     lock = place.bucket / "tmp" / "replace.lock"
     with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # the lock prevents any change of the lease
+        fcntl.flock(held, fcntl.LOCK_EX)  # This lock prevents any change of the lease.
         command = begun(program, "promote", place.mountpoint)
         waiter = f":{lock.stat().st_ino} "
         wait_until(lambda: _is_waited_for(waiter), "the promotion did not reach the lease")
@@ -125,7 +125,7 @@ def test_unmount_waits_for_an_image_that_a_command_has_requested(
     before = program.status(mounted.mountpoint)["image"]["txg"]
     lock = mounted.bucket / "tmp" / "replace.lock"
     with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # the lock prevents any change of the lease
+        fcntl.flock(held, fcntl.LOCK_EX)  # This lock prevents any change of the lease.
         command = begun(program, "flush", "--image", mounted.mountpoint)
         waiter = f":{lock.stat().st_ino} "
         wait_until(lambda: _is_waited_for(waiter), "the image did not reach the lease")

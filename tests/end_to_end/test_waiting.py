@@ -1,4 +1,4 @@
-"""Requests of several users on one real mount, while the bucket does not respond."""
+"""Tests of several users on one real mount, while the bucket does not respond."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.mount
 ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
-# This program truncates each file inside a block, so that each thread has a waiting request.
+# This program truncates each file in the middle of a block, so each thread has a waiting request.
 # Some kernels send at most 64 reads at once, but any number of truncations.
 _CUTS = """
 import collections, errno, os, sys, threading
@@ -61,12 +61,12 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(sum(found))
 """
-_KERNEL_DEFAULT = 12  # the kernel's default limit on background requests
+_KERNEL_DEFAULT = 12  # The kernel's default limit on background requests.
 
 
 @pytest.fixture
 async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[trio.Event]:
-    """Empty the cache of a mount; return an event for which every fetch of a block waits."""
+    """Empty the cache of a mount. Return an event for which every fetch of a block waits."""
     session, gate = mounted.handlers.session, trio.Event()
     mounted.handlers.fs.waiting_room.is_shared = True
     fetch = BlockCache.fetch
@@ -119,7 +119,7 @@ async def _output_of(process: "subprocess.Popen[str]") -> str:
 async def test_waiting_requests_of_one_user_do_not_block_another_user(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """One user can use two thirds of the waiting slots; further requests fail with EAGAIN."""
+    """One user can use two thirds of the waiting slots. Further requests fail with EAGAIN."""
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
@@ -156,7 +156,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
         assert await _output_of(greedy) == str(count)
 
 
-async def test_read_requests_have_a_user_and_write_back_requests_have_no_user(
+async def test_read_requests_carry_a_user_id_and_write_back_requests_carry_none(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     askers: dict[str, set[int]] = {"read": set(), "write": set()}

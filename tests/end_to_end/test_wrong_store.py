@@ -1,4 +1,4 @@
-"""Errors of commands with a wrong endpoint, bucket name or access key."""
+"""Tests of the errors of commands with a wrong endpoint, bucket name or access key."""
 
 import re
 import signal
@@ -20,7 +20,7 @@ NOTICE = "has not responded yet"
 
 
 def first_line(process: "subprocess.Popen[str]", *, notices: bool = False) -> str:
-    """Return the first error of a command, or its first notice, and interrupt the command."""
+    """Return the first error or the first notice of a command, and interrupt the command."""
     assert process.stderr is not None
     with process:
         try:
@@ -32,7 +32,7 @@ def first_line(process: "subprocess.Popen[str]", *, notices: bool = False) -> st
 
 
 def only_line(text: str) -> str:
-    """Return the only line of *text*, apart from a notice that the store has not responded yet."""
+    """Return the only line of *text*, except the notice that the store has not responded yet."""
     [line] = [one for one in text.splitlines() if NOTICE not in one]
     return line
 
@@ -59,8 +59,8 @@ def test_commands_report_a_time_limit_and_fail_if_the_server_port_is_closed(
 ) -> None:
     """The first printed line shows the time limit, and the last line the URL and the server.
 
-    On a busy machine, the notice that the store has not responded yet may be printed first, and
-    the time limit is longer, because it contains the duration of the first attempt.
+    On a busy machine, the notice that the store has not responded yet may be printed first. The
+    time limit is then longer, because it includes the duration of the first attempt.
     """
     with s3_double() as gone:
         endpoint = gone.url

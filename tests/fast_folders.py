@@ -17,9 +17,9 @@ _ENDING_S_MAX: Final = 10.0
 
 @contextlib.contextmanager
 def fast_folder() -> Iterator[Path]:
-    """Yield an empty directory, in memory if possible, and remove it.
+    """Yield an empty directory, in memory if possible, and remove it at the end.
 
-    The removal is repeated, because the thread of a cancelled write may still create a file.
+    The removal is retried, because the thread of a cancelled write may still create a file.
     """
     folder = Path(tempfile.mkdtemp(prefix="s3fs-meta-", dir=FAST_PLACE))
     try:

@@ -18,10 +18,10 @@ FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 
 
 class Nothing:
-    """A content source that returns no bytes."""
+    """A source of content that returns no bytes."""
 
     async def read(self, wanted: Sequence[Located]) -> list[Content]:
-        """Return no bytes, regardless of the block."""
+        """Return no bytes, whatever block is requested."""
         return [Content(b"", 0) for _ in wanted]
 
 

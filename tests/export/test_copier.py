@@ -1,4 +1,4 @@
-"""The copier, which writes files and their metadata to a local directory."""
+"""Tests of the copier, which writes files and their metadata to a local directory."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def test_copier_creates_special_files_and_hard_links(db: Database, target: Path)
 def test_copier_reports_metadata_that_the_target_filesystem_refuses(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copier reports the number of refused attributes and device nodes of each kind."""
+    """The copier reports how many attributes and device nodes of each kind were refused."""
     folder = inode(db, stat.S_IFDIR | 0o700, nlink=2)
     xattrs.set(db, folder.ino, b"nowhere.x", b"1")
     xattrs.set(db, folder.ino, b"user.a\0b", b"1")
@@ -105,10 +105,10 @@ async def test_copier_continues_if_the_target_filesystem_supports_neither_links_
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
-async def test_file_is_copied_again_if_the_target_filesystem_refuses_another_link(
+async def test_file_is_copied_again_if_the_target_filesystem_refuses_another_hard_link(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """FAT has no links (EPERM), and other filesystems permit few links to a file (EMLINK)."""
+    """FAT has no links (EPERM), and other filesystems permit only few links to a file (EMLINK)."""
     file = inode(db, stat.S_IFREG | 0o640, nlink=2)
     copier = Copier(db, Nothing(), target)
     monkeypatch.setattr(os, "link", raising(OSError(code, "refused")))
@@ -153,7 +153,7 @@ async def test_copier_error_on_a_full_disk_names_the_file(
 
 
 @pytest.mark.parametrize("privileges", [False, True])
-async def test_copier_can_omit_suid_bits_and_capabilities_and_devices(
+async def test_copier_can_omit_suid_bits_capabilities_and_devices(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch, privileges: bool
 ) -> None:
     """If privileges are omitted, set-ID bits, file capabilities and devices are not copied."""
@@ -202,7 +202,7 @@ def _touch(place: bytes, made: list[int], mode: int) -> None:
 def test_mode_of_a_directory_is_set_after_its_entries_are_created(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory stays accessible while it is copied, even if its own mode forbids access."""
+    """A directory stays accessible during its copy, even if its own mode forbids access."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     closed = inode(db, stat.S_IFDIR | 0o300, nlink=2)
     copier = Copier(db, Nothing(), target)
@@ -242,11 +242,11 @@ def test_target_of_a_copy_must_be_an_empty_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"", b".", b"..", b"a/b", b"/", b"a\0", b"x" * 256])
 def test_copier_rejects_invalid_names(name: bytes) -> None:
-    """The copier refuses names such as "..", which only a forged bucket can contain."""
+    """The copier refuses names such as "..", which exist only in a forged bucket."""
     assert not is_name(name)
 
 
-def test_copy_report_lists_at_most_twenty_incomplete_files_and_counts_all(
+def test_copy_report_lists_at_most_twenty_incomplete_files_but_counts_all(
     db: Database, target: Path
 ) -> None:
     tally = Tally()
@@ -264,7 +264,7 @@ def test_copy_report_lists_at_most_twenty_incomplete_files_and_counts_all(
     assert (tally.files, tally.size_bytes, tally.incomplete_files) == (26, 255, 25)
 
 
-def test_copy_report_lists_the_first_byte_ranges_of_a_file_and_counts_all(
+def test_copy_report_lists_the_first_byte_ranges_of_a_file_but_counts_all(
     db: Database, target: Path
 ) -> None:
     tally = Tally()
@@ -294,7 +294,7 @@ def test_entry_that_the_target_does_not_accept_is_counted_as_refused(code: int) 
     assert (tally.refused_files, tally.found_damage) == (1, False)
 
 
-def test_error_without_a_path_of_the_target_ends_the_copy() -> None:
+def test_error_without_a_path_in_the_target_ends_the_copy() -> None:
     """An error without a path may come from another disk, so the copy ends."""
     with pytest.raises(OSError, match="Invalid argument"), Tally().noting_faults(b"f"):
         raise OSError(errno.EINVAL, "Invalid argument")

@@ -1,4 +1,4 @@
-"""Copying files out of quarantined state."""
+"""Tests of copying files out of quarantined state."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def _change(session: Session, ino: Ino, keep_bytes: int, more: bytes = b"") -> B
 
 
 def _cut_power(session: Session, *lost: BlockId) -> None:
-    """Pretend that the host was rebooted, and truncate the cache files of the lost blocks."""
+    """Simulate a reboot of the host, and truncate the cache files of the lost blocks."""
     local_state.put(session.db, "boot_id", "another")
     session.db.commit()
     for block in lost:
@@ -213,7 +213,7 @@ async def test_unsynced_content_is_reported_until_a_mount_has_verified_it(
 async def test_unsynced_sealed_block_is_reported_after_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """After a power loss, an unsynced sealed block is copied and reported as never synced."""
+    """An unsynced sealed block (frozen for upload) is copied and reported as never synced."""
     async with power.session("a", tasks=False) as session:
         ino = _name(session, write_file(session, b"young"), b"young")
         located = location_of(session, ino)
@@ -238,7 +238,7 @@ async def _log_all(session: Session, ino: Ino) -> None:
 async def test_quarantined_content_in_the_intent_log_survives_a_power_loss(
     power: Power, tmp_path: Path
 ) -> None:
-    """Content is read from the quarantined intent log if the block files have lost it."""
+    """If the block files have lost content, it is read from the quarantined intent log."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [tail] = unsynced_tails(session.db)
@@ -258,7 +258,7 @@ async def test_quarantined_content_in_the_intent_log_survives_a_power_loss(
 async def test_content_is_reported_as_lost_if_the_key_of_the_intent_log_is_damaged(
     power: Power, tmp_path: Path
 ) -> None:
-    """Only content in the intent log is lost; all other files are copied."""
+    """Only content in the intent log is lost. All other files are copied."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [tail] = unsynced_tails(session.db)
@@ -278,7 +278,7 @@ async def test_content_is_reported_as_lost_if_the_key_of_the_intent_log_is_damag
 async def test_torn_copy_of_a_block_is_restored_from_the_intent_log(
     power: Power, tmp_path: Path
 ) -> None:
-    """If a copied block has lost bytes, they are read from the log of the original block."""
+    """If a copied block has lost bytes, they are read from the intent log of the original block."""
     async with power.session("a", tasks=False) as session:
         await _log_all(session, _name(session, write_file(session, OLD), b"old"))
         [origin] = unsynced_tails(session.db)
@@ -378,7 +378,7 @@ async def test_changed_copy_of_a_deleted_block_is_reported_as_unsynced(
 async def test_recover_state_continues_after_entries_with_damaged_rows(
     power: Power, tmp_path: Path
 ) -> None:
-    """A quarantined database may be damaged; each entry that cannot be copied is reported."""
+    """The quarantined database may be damaged. Each entry that cannot be copied is reported."""
     async with power.session("a", tasks=False) as session:
         db = session.db
         _name(session, write_file(session, b"good"), b"good")

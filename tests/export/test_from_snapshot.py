@@ -1,4 +1,4 @@
-"""Copying files out of a snapshot."""
+"""Tests of copying files out of a snapshot."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ FILE = stat.S_IFREG | 0o644
 
 
 def add(db: Database, parent: Ino, name: bytes, mode: int = FILE) -> Ino:
-    """Create an inode with a name and return its number."""
+    """Create an inode with a name; return the inode number."""
     nlink = 2 if stat.S_ISDIR(mode) else 1
     ino = inodes.create(db, mode, 0, 0, parent, 10**18, nlink=nlink).ino
     dentries.add(db, parent, name, ino)
@@ -51,7 +51,7 @@ def tree(db: Database) -> None:
 
 
 def found(root: Path) -> set[str]:
-    """Return the paths of everything below a directory."""
+    """Return the paths of all entries below a directory."""
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
@@ -110,7 +110,7 @@ async def test_copy_without_selected_paths_contains_the_complete_tree(
 async def test_selected_paths_are_copied_with_their_parent_directories(
     db: Database, target: Path, paths: list[bytes], expected: set[str]
 ) -> None:
-    """Repeated or nested paths are copied only once; parent directories keep their times."""
+    """Repeated or nested paths are copied only once. Parent directories keep their times."""
     tree(db)
 
     await copy(db, target, *paths)
@@ -126,7 +126,7 @@ async def test_selected_paths_are_copied_with_their_parent_directories(
 async def test_copy_of_a_missing_path_fails_before_any_file_is_copied(
     db: Database, target: Path, path: bytes
 ) -> None:
-    """If one path is missing, nothing is copied; symlinks in a path are not followed."""
+    """If one path is missing, nothing is copied. Symlinks in a path are not followed."""
     tree(db)
 
     with pytest.raises(UsageError, match=os.fsdecode(path)):
@@ -135,8 +135,10 @@ async def test_copy_of_a_missing_path_fails_before_any_file_is_copied(
     assert os.listdir(target) == []
 
 
-async def test_copy_skips_names_that_point_outside_the_target(db: Database, target: Path) -> None:
-    """Names such as ".." in rows of a forged bucket are not copied."""
+async def test_copy_skips_names_that_point_outside_the_target_directory(
+    db: Database, target: Path
+) -> None:
+    """Names such as "..", which exist only in rows of a forged bucket, are not copied."""
     outside = add(db, ROOT_INO, b"..", DIRECTORY)
     add(db, outside, b"evil")
     add(db, ROOT_INO, b"../evil")
@@ -172,7 +174,7 @@ def test_path_lookup_returns_every_directory_on_the_path(db: Database) -> None:
 
 
 async def test_copy_continues_after_entries_with_damaged_rows(db: Database, target: Path) -> None:
-    """A damaged entry is incomplete, and is never copied as an empty file of another type."""
+    """A damaged entry is reported as incomplete and never copied as an empty file."""
     tree(db)
     row = add(db, ROOT_INO, b"row")
     folder = add(db, ROOT_INO, b"folder", DIRECTORY)
@@ -228,7 +230,7 @@ async def test_copy_continues_after_paths_that_are_too_long(db: Database, target
 async def test_copy_continues_after_names_that_the_target_does_not_accept(
     db: Database, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAT accepts no colons; a target that ignores case has only one of two such names."""
+    """FAT accepts no colons. A target that ignores case accepts only one of two similar names."""
     tree(db)
     refused = add(db, ROOT_INO, b"12:30", DIRECTORY)
     add(db, add(db, refused, b"deep", DIRECTORY), b"f")

@@ -1,4 +1,4 @@
-"""The list of quarantined states, and of the unshipped changes in each state."""
+"""Tests of the list of quarantined states, and of the unshipped changes in each state."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Byte ranges split at block boundaries, and plans of writes."""
+"""Tests of byte ranges that are split at block boundaries, and of plans of writes."""
 
 import pytest
 from hypothesis import given
@@ -63,7 +63,7 @@ def test_block_spans_cover_every_byte_of_a_range_exactly_once(offset: int, lengt
 def test_write_plan_selects_a_method_for_each_part_of_a_write(
     part: Span, there: Located | None, is_local: bool, how: How
 ) -> None:
-    """A write plan fetches or copies old content only if a part of that content remains."""
+    """A write plan fetches or copies old content only if part of this content remains."""
     plan = plan_write(sized(100), [(part, there)], lambda _block: is_local)
     assert [step.how for step in plan.steps] == [how]
     assert plan.missing == ([there] if how is How.FETCH else [])
@@ -121,5 +121,5 @@ def test_write_plan_copies_only_content_that_is_not_overwritten(
 def test_truncation_shortens_the_block_at_the_new_end_of_file(
     size: int, remove_from: int, keep_index: int, keep_bytes: int
 ) -> None:
-    """Truncation to a block boundary removes complete blocks and cuts no block."""
+    """Truncation to a block boundary removes complete blocks and does not shorten any block."""
     assert cut(size, B) == (remove_from, keep_index, keep_bytes)

@@ -1,6 +1,7 @@
-"""Random requests of concurrent tasks, during uploads, evictions and outages, against a model.
+"""Tests of random requests by concurrent tasks, during uploads, evictions and outages.
 
-Virtual time passes faster than real time, so that outages and pauses between retries are short.
+A model predicts the results. Virtual time passes faster than real time, so that outages and pauses
+between retries are short.
 """
 
 import contextlib
@@ -47,9 +48,9 @@ _WRITERS: Final = 4
 _READERS: Final = 2
 _FILE_BLOCKS: Final = 6
 _CACHED_BLOCKS: Final = (6, 12, 40)
-_STEPS: Final = 30  # number of requests of each task
-_RATES: Final = (500.0, 3_000.0, 20_000.0)  # virtual seconds per second
-_RUN_S_MAX: Final = 500.0  # a busy machine completes every run within this time
+_STEPS: Final = 30  # Number of requests of each task.
+_RATES: Final = (500.0, 3_000.0, 20_000.0)  # Virtual seconds per real second.
+_RUN_S_MAX: Final = 500.0  # A busy machine completes every run within this time.
 _OUTAGE_S_MAX: Final = 60.0
 _NO_TIMEOUT_S: Final = 1e9
 _BOUNDS: Final = UploadBounds(
@@ -64,7 +65,7 @@ class _Weather(FaultyStore):
         super().__init__(inner)
         self._rng = rng
         self.delay_s_max = 0.0
-        self.failures = 0.0  # the share of requests that fail
+        self.failures = 0.0  # The share of requests that fail.
 
     @override
     async def enter(self, method: str, key: str) -> Fault | None:
@@ -73,17 +74,17 @@ class _Weather(FaultyStore):
         if self._rng.random() < self.failures:
             if method in WRITES and self._rng.random() < 1 / 2:
                 return Fault(FaultKind.LOSE_REPLY)
-            raise TransientStoreError(key, "the connection was reset")
+            raise TransientStoreError(key, "the connection to the store was reset")
         return fault
 
 
 class _File:
-    """A file, with all contents that it has had; only one task at a time changes it."""
+    """A file and all contents that it has had. Only one task at a time changes the file."""
 
     def __init__(self, ino: Ino) -> None:
         self.ino = ino
         self.contents = [b""]
-        self.begun = b""  # the content after the change that has begun
+        self.begun = b""  # The content after the change that has begun.
         self.lock = trio.Lock()
 
     @property
@@ -92,7 +93,7 @@ class _File:
         return self.contents[-1]
 
     def check(self, since: int, offset: int, length: int, found: bytes) -> None:
-        """Require that each byte which a read returned was in the file since the read began."""
+        """Require that each byte of a read was in the file at some time since the read began."""
         allowed = [one[offset : offset + length] for one in [*self.contents[since:], self.begun]]
         if found in allowed:
             return
@@ -103,7 +104,7 @@ class _File:
 
 
 class _Run:
-    """One filesystem, its model, and the tasks that use both."""
+    """One filesystem, its model, and the tasks that use the filesystem and the model."""
 
     def __init__(self, seed: int, home: Path) -> None:
         self.rng = random.Random(seed)
@@ -149,7 +150,7 @@ class _Run:
         )
 
     async def use(self) -> None:
-        """Run the tasks of the mount, and random requests until all of them are complete."""
+        """Run the tasks of the mount, and random requests until all requests are complete."""
         async with trio.open_nursery() as background:
             background.start_soon(self.session.run)
             background.start_soon(self.fs.run)
@@ -164,7 +165,7 @@ class _Run:
         self._calm()
 
     async def compare(self) -> None:
-        """Require that the mount serves, and that all files have the content of the model."""
+        """Require that the mount is not degraded and all files have the content of the model."""
         assert self.session.status.state is MountState.SERVING, self.session.status.why
         for file in self.files:
             assert await whole(self.fs, file.ino) == file.now
@@ -249,7 +250,9 @@ class _Run:
             self.weather.delay_s_max = self.rng.choice((0.0, 0.1, 10.0))
             self.weather.failures = self.rng.choice((0.0, 0.0, 0.3))
             if self.rng.random() < 1 / 5:
-                self.weather.down = TransientStoreError("bucket", "the network is unreachable")
+                self.weather.down = TransientStoreError(
+                    "bucket", "the network of the store is unreachable"
+                )
             await trio.sleep(self.rng.random() * _OUTAGE_S_MAX)
             self.weather.down = None
 
@@ -304,6 +307,9 @@ async def _run(seed: int, home: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", sampled(range(30), 10))
 def test_concurrent_requests_agree_with_the_model(seed: int) -> None:
-    """Each read returns bytes that the file had meanwhile; at the end, each host has all bytes."""
+    """Each read returns bytes that were in the file during the read.
+
+    At the end every host has all bytes.
+    """
     with fast_folder() as home:
         trio.run(_run, seed, home, clock=MockClock(rate=_RATES[seed % len(_RATES)]))

@@ -1,6 +1,7 @@
-"""Copies and hole punches whose last block cannot be written: which part has changed.
+"""Tests of copies and hole punches whose last block cannot be written.
 
-The kernel drops its cached pages of a range only if the call succeeds.
+They check which part of the range has changed: the kernel drops its cached pages of a range only if
+the call succeeds.
 """
 
 import random
@@ -40,7 +41,7 @@ def block_at(fs: Filesystem, ino: Ino, index: int) -> BlockId:
 async def test_failed_copy_returns_the_bytes_copied_to_an_earlier_block_of_the_target(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy of one source block covers two target blocks, of which the second cannot be written."""
+    """A copy of one source block covers two target blocks, and the second cannot be written."""
     ino, content = await uploaded(fs, volume, b"f", 1)
     other, before = await uploaded(fs, volume, b"g", 2)
     volume.session.files.remove(block_at(fs, other, 1))
@@ -68,7 +69,7 @@ def damage(fs: Filesystem, block: BlockId, change: str) -> None:
 async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
     fs: Filesystem, volume: Volume, change: str, error: type[S3fsError]
 ) -> None:
-    """A reply with a number of copied bytes would commit the incomplete change."""
+    """If the copy returned a number of bytes instead, the incomplete change would be committed."""
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     damage(fs, block_at(fs, other, 1), change)
@@ -84,7 +85,7 @@ async def test_copy_that_leaves_a_change_incomplete_reports_the_error(
 async def test_copy_that_sqlite_interrupts_in_a_later_slice_reports_the_error(
     fs: Filesystem, volume: Volume, failure: str, error: type[S3fsError]
 ) -> None:
-    """SQLite refuses the overlong value of this test with an error that also reports damage."""
+    """SQLite refuses the overlong value in this test with an error that also reports damage."""
     ino, _content = await uploaded(fs, volume, b"f", 2)
     other, _before = await uploaded(fs, volume, b"g", 2)
     fs.db.connection.execute(
@@ -111,7 +112,7 @@ async def test_copy_ends_before_an_unreadable_row_of_the_source(
 async def test_range_is_not_cleared_in_part_if_its_last_block_is_unavailable(
     fs: Filesystem, volume: Volume, mode: int
 ) -> None:
-    """If only the start of the range were cleared, the kernel would still show cached pages."""
+    """If only the start of the range were cleared, the kernel would still show its cached pages."""
     ino, content = await uploaded(fs, volume, b"f", 3)
     await volume.session.cache.evictor.drop([block_at(fs, ino, 2)])
     volume.store.fail("get_range")

@@ -1,4 +1,4 @@
-"""File content: reads return the written bytes, and zeros for holes."""
+"""Tests of file content: reads return the written bytes, and zeros for holes."""
 
 import random
 
@@ -74,7 +74,7 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: Filesystem) -> None:
-    """A damaged row may count no blocks, but a write must still find the existing block."""
+    """If a damaged row counts no blocks, a write must still find the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
     fs.db.inodes.run("UPDATE inodes SET mapped_blocks = 0 WHERE ino = ?", (ino,))
@@ -87,7 +87,7 @@ async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: 
 async def test_power_cut_restores_overwritten_bytes_despite_a_wrong_file_size(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A damaged row has the size 0, but a lost write must not lose the bytes that it replaced."""
+    """If a damaged row has the size 0, a lost write must not lose the bytes that it replaced."""
     ino, content = make_file(fs, b"f"), random.Random(2).randbytes(100)
     await fs.write(ino, 0, content)
     await volume.upload()
@@ -97,7 +97,7 @@ async def test_power_cut_restores_overwritten_bytes_despite_a_wrong_file_size(
     volume.commit()
     block, files, opened = block_of(fs, ino), volume.session.files, volume.session.volume
 
-    files.cut_after(block, 0)  # a power cut loses the block's content
+    files.cut_after(block, 0)  # A power cut loses the block's content.
     await restore_copies(fs.db, files, opened.keyring, volume.store)
 
     assert files.read(block, 0, len(content)) == content
@@ -166,7 +166,7 @@ async def test_only_regular_files_have_content(fs: Filesystem) -> None:
 async def test_partial_overwrite_preserves_all_other_bytes(
     fs: Filesystem, volume: Volume, state: str
 ) -> None:
-    """A partial overwrite of dirty, clean or evicted blocks keeps all other bytes."""
+    """A partial overwrite of a dirty, clean or evicted block keeps all other bytes."""
     ino = make_file(fs, b"f")
     content = bytearray(random.Random(2).randbytes(2 * BLOCK_BYTES))
     await fs.write(ino, 0, bytes(content))
@@ -233,7 +233,7 @@ async def test_read_with_several_errors_raises_a_single_error(
 async def test_write_after_a_fetch_sees_a_concurrent_truncation(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A write that waited for a fetch does not undo a truncation made during the wait."""
+    """A write that waited for a fetch does not undo a truncation that happened meanwhile."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 1000)
     await volume.evict()
@@ -254,7 +254,7 @@ async def test_write_after_a_fetch_sees_a_concurrent_truncation(
 async def test_truncated_content_never_reappears(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
-    """A file that is truncated and then extended has zeros after the truncated size."""
+    """A file that is truncated and then extended has zeros beyond the truncated size."""
     ino = make_file(fs, b"f")
     content = b"\xff" * (2 * BLOCK_BYTES + 10)
     await fs.write(ino, 0, content)
@@ -283,7 +283,10 @@ async def test_truncation_sets_mtime_and_ctime(fs: Filesystem, volume: Volume) -
 
 @sliced(purged_blocks=2)
 async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
-    """Truncation removes blocks from the end in pieces; each piece leaves a valid shorter file."""
+    """Truncation removes blocks from the end in steps.
+
+    After each step the shorter file is valid.
+    """
     ino = make_file(fs, b"f")
     for index in range(9):
         await fs.write(ino, index * BLOCK_BYTES, b"a" * 10)
@@ -298,7 +301,7 @@ async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
 async def test_large_file_keeps_its_size_if_its_truncation_needs_an_unavailable_block(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The kernel keeps the earlier size of a file after an error."""
+    """After an error, the kernel still uses the earlier size of the file."""
     ino, content = make_file(fs, b"f"), random.Random(4).randbytes(7 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
     await volume.evict()
@@ -325,7 +328,7 @@ async def test_other_tasks_can_run_while_a_large_file_is_truncated(fs: Filesyste
 
 
 async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
-    """New blocks count against the capacity; overwrites and holes need no additional space."""
+    """New blocks count against the capacity. Overwrites and holes need no additional space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(BLOCK_BYTES)
     await fs.write(ino, 0, b"a" * BLOCK_BYTES)
@@ -339,7 +342,7 @@ async def test_full_filesystem_refuses_new_blocks(fs: Filesystem) -> None:
 
 
 async def test_degraded_mount_refuses_writes(fs: Filesystem) -> None:
-    """A degraded mount refuses writes and truncations, and still allows reads."""
+    """A degraded mount refuses writes and truncations, but still allows reads."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"abc")
     fs.status.enter(MountState.DEGRADED, "a test")
@@ -371,7 +374,7 @@ async def test_failed_write_keeps_the_bytes_before_the_error(
 
 
 @pytest.mark.parametrize("is_settled", [False, True], ids=["uploaded", "clean"])
-async def test_failed_write_into_a_copied_block_leaves_no_row_for_the_copy(
+async def test_failed_write_into_a_copied_block_leaves_no_row_of_the_copy(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
 ) -> None:
     ino = make_file(fs, b"f")
@@ -390,7 +393,7 @@ async def test_failed_write_into_a_copied_block_leaves_no_row_for_the_copy(
 
 
 async def test_waiting_reads_do_not_block_metadata_requests(fs: Filesystem, volume: Volume) -> None:
-    """At most WAITING_HANDLERS_MAX reads wait for the store; the next read fails with EAGAIN."""
+    """At most WAITING_HANDLERS_MAX reads wait for the store. The next read fails with EAGAIN."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
     await volume.evict()
@@ -413,7 +416,7 @@ async def test_write_to_a_cached_block_succeeds_while_reads_wait(
 ) -> None:
     """A write to a cached block succeeds while the maximum number of reads waits.
 
-    The kernel would discard the written-back data if the write failed with EAGAIN.
+    If the write failed with EAGAIN, the kernel would discard the written data.
     """
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"a" * 100)
@@ -433,7 +436,7 @@ async def test_write_to_a_cached_block_succeeds_while_reads_wait(
 async def test_block_that_is_evicted_before_its_write_is_fetched_again(
     volume: Volume, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If making room evicts the block that is being written, the write fetches the block again."""
+    """If the cache makes room by evicting the block to be written, the write fetches it again."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * BLOCK_BYTES + b"b" * BLOCK_BYTES)
@@ -446,7 +449,7 @@ async def test_block_that_is_evicted_before_its_write_is_fetched_again(
         assert "damaged" not in caplog.text
 
 
-async def test_write_is_refused_if_the_mount_turns_read_only_during_a_wait(
+async def test_write_is_refused_if_the_mount_becomes_read_only_while_the_write_waits(
     fs: Filesystem, volume: Volume
 ) -> None:
     ino = make_file(fs, b"f")
@@ -467,7 +470,7 @@ async def test_write_is_refused_if_the_mount_turns_read_only_during_a_wait(
 
 
 async def test_overwrite_of_two_dirty_blocks_changes_no_database_row(volume: Volume) -> None:
-    """An overwrite of committed content first commits the open commit group."""
+    """If committed content is overwritten, the open commit group is committed first."""
     async with volume.mounted() as fs:
         ino = make_file(fs, b"f")
         await fs.write(ino, 0, b"a" * 2 * BLOCK_BYTES, sets_times=False)
@@ -548,7 +551,7 @@ async def test_overwrite_of_one_dirty_block_changes_no_database_row(volume: Volu
 async def test_file_after_random_operations_has_the_same_content_as_a_bytearray(
     fs: Filesystem, volume: Volume, seed: int, steps: int
 ) -> None:
-    """After random writes, truncations, uploads and evictions, a file matches a bytearray."""
+    """After random writes, truncations, uploads and evictions, a file equals a bytearray."""
     chance = random.Random(seed)
     ino = make_file(fs, b"f")
     model = bytearray()

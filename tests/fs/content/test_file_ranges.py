@@ -1,4 +1,4 @@
-"""Ranges of files in lseek(2), fallocate(2) and copy_file_range(2)."""
+"""Tests of lseek(2), fallocate(2) and copy_file_range(2) on ranges of files."""
 
 import random
 
@@ -37,7 +37,7 @@ async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, byt
 
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
-    """Return the number of each block in a file by index, and check its attributes."""
+    """Check the attributes of a file; return the block at each index."""
     rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]
@@ -74,7 +74,7 @@ async def test_seek_hole_finds_the_end_of_a_file(fs: Filesystem) -> None:
 
 
 async def test_seek_finds_a_hole_between_two_blocks(fs: Filesystem) -> None:
-    """SEEK_HOLE finds a missing block between two blocks, and SEEK_DATA the block after it."""
+    """SEEK_HOLE finds a missing block between two blocks, and SEEK_DATA finds the second block."""
     ino = make_file(fs, b"f")
     for index in (0, 2):
         await fs.write(ino, index * BLOCK_BYTES, bytes(BLOCK_BYTES))
@@ -96,7 +96,7 @@ async def test_seek_at_or_after_the_end_of_a_file_fails_with_enxio(
 
 
 async def test_seek_refuses_unknown_values_of_whence(fs: Filesystem) -> None:
-    """Only SEEK_DATA and SEEK_HOLE are accepted; the kernel handles all other values itself."""
+    """Only SEEK_DATA and SEEK_HOLE are accepted. The kernel itself handles all other values."""
     ino, _content = await filled(fs, b"f", 10)
 
     with pytest.raises(InvalidRequestError):
@@ -138,7 +138,7 @@ async def test_cleared_range_reads_as_zeros(
 async def test_clearing_a_range_preserves_other_bytes_of_uncached_blocks(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """Partly cleared blocks that are not cached are fetched and keep their other bytes."""
+    """Partly cleared blocks that are not cached are fetched, and their other bytes stay."""
     ino, content = await filled(fs, b"f", 3 * BLOCK_BYTES)
     await volume.evict()
 
@@ -190,7 +190,7 @@ async def test_file_locked_during_a_hole_punch_keeps_its_remaining_blocks(fs: Fi
 async def test_allocation_extends_a_file_unless_keep_size_is_set(
     fs: Filesystem, mode: int, size_bytes: int
 ) -> None:
-    """Allocation extends a file without KEEP_SIZE, and clears content only on request."""
+    """Without KEEP_SIZE, allocation extends a file. It clears content only on request."""
     ino, content = await filled(fs, b"f", 100)
 
     await fs.ranges.allocate(ino, mode, 50, 450)
@@ -201,7 +201,7 @@ async def test_allocation_extends_a_file_unless_keep_size_is_set(
 
 
 async def test_allocation_above_the_filesystem_capacity_is_refused(fs: Filesystem) -> None:
-    """An allocation above the capacity is refused; punching a hole needs no space."""
+    """An allocation above the capacity is refused. Punching a hole needs no space."""
     fs.set_capacity(10 * BLOCK_BYTES)
     ino, _content = await filled(fs, b"f", 4 * BLOCK_BYTES)
 
@@ -286,7 +286,7 @@ async def test_invalid_fallocate_call_is_refused(
 
 
 async def test_locked_file_can_be_neither_cleared_nor_overwritten(fs: Filesystem) -> None:
-    """A locked file cannot be punched or overwritten, but can be copied."""
+    """A locked file cannot be punched or overwritten, but it can be copied."""
     ino, content = await filled(fs, b"f", 100)
     other = make_file(fs, b"g")
     await fs.write(other, 0, b"another")
@@ -348,7 +348,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
 @pytest.mark.parametrize(("at", "length"), [(0, 9), (BLOCK_BYTES, 5), (7, 10), (0, 1 << 30)])
 @pytest.mark.parametrize("size_bytes", [3, 10, BLOCK_BYTES, BLOCK_BYTES + 9])
 @pytest.mark.parametrize("uploaded", [True, False])
-async def test_non_waiting_copy_of_a_small_file_equals_its_source(
+async def test_copy_of_a_small_file_without_waiting_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, size_bytes: int, at: int, length: int
 ) -> None:
     """A copy that does not wait has the same result as a copy between bytearrays."""
@@ -370,10 +370,10 @@ async def test_non_waiting_copy_of_a_small_file_equals_its_source(
     mapped(fs, other)
 
 
-async def test_non_waiting_copy_is_refused_if_the_copy_would_have_to_wait(
+async def test_copy_without_waiting_is_refused_if_the_copy_would_have_to_wait(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """try_copy refuses uncached content and copies of several blocks."""
+    """The function try_copy refuses uncached content and copies of several blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     other = make_file(fs, b"g")
     assert fs.ranges.try_copy(ino, 0, other, 0, len(content)) is None
@@ -382,7 +382,7 @@ async def test_non_waiting_copy_is_refused_if_the_copy_would_have_to_wait(
     assert fs.getattr(other).size_bytes == 0
 
 
-async def test_non_waiting_copy_into_a_full_cache_is_refused(volume: Volume) -> None:
+async def test_copy_without_waiting_into_a_full_cache_is_refused(volume: Volume) -> None:
     """If dirty blocks fill the cache, a copy has to wait, so try_copy refuses it."""
     async with volume.mounted(cache_bytes=2 * BLOCK_BYTES) as fs:
         ino, _content = await filled(fs, b"f", 2 * BLOCK_BYTES)
@@ -394,10 +394,10 @@ async def test_non_waiting_copy_into_a_full_cache_is_refused(volume: Volume) -> 
         assert fs.getattr(other).mapped_blocks == 0
 
 
-async def test_copy_of_part_of_a_block_excludes_other_bytes_of_the_block(
+async def test_copy_of_a_part_of_a_block_excludes_the_other_bytes_of_the_block(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """After a copy of part of a block, the grown file has zeros after the copied part."""
+    """If the copy of a part of a block is extended, it has zeros after the copied part."""
     ino, content = await filled(fs, b"f", 100)
     await volume.upload()
     other = make_file(fs, b"g")
@@ -413,7 +413,7 @@ async def test_copy_of_part_of_a_block_excludes_other_bytes_of_the_block(
 async def test_damaged_block_is_not_shared_with_a_copy(
     fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
 ) -> None:
-    """A copy of a damaged block that is cached gets a new block."""
+    """A copy of a block that is damaged in the bucket but cached gets a new block."""
     size_bytes = (blocks_copied - 1) * BLOCK_BYTES + 5000
     ino, content = await filled(fs, b"f", size_bytes)
     await volume.upload()
@@ -493,7 +493,7 @@ async def test_copy_of_any_range_equals_its_source(
 async def test_copy_over_many_blocks_releases_old_blocks_in_slices(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy keeps target blocks that match the source, and releases other blocks in slices."""
+    """A copy keeps target blocks that equal the source, and releases other blocks in slices."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     await fs.write(ino, 5 * BLOCK_BYTES, content)
     other, _content = await filled(fs, b"g", 12 * BLOCK_BYTES)
@@ -514,7 +514,7 @@ async def test_copy_over_many_blocks_releases_old_blocks_in_slices(
 async def test_failed_copy_returns_the_number_of_copied_bytes(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy that fails after two blocks returns their length; the next call raises the error.
+    """A copy that fails after two blocks returns their length, and the next call raises the error.
 
     Otherwise the kernel would keep outdated pages of the target.
     """
@@ -557,7 +557,7 @@ async def test_sharing_a_range_or_punching_a_hole_sets_mtime(
 
 @sliced(copied_bytes=BLOCK_BYTES + 1)
 async def test_one_copy_call_copies_a_limited_range_of_dirty_blocks(fs: Filesystem) -> None:
-    """One call copies a limited range of dirty blocks; cp(1) repeats it until the result is 0."""
+    """cp(1) repeats the call until its result is 0."""
     ino, content = await filled(fs, b"f", 5 * BLOCK_BYTES)
     other = make_file(fs, b"g")
 
@@ -571,7 +571,7 @@ async def test_one_copy_call_copies_a_limited_range_of_dirty_blocks(fs: Filesyst
 
 
 async def test_copy_within_one_file_shares_blocks(fs: Filesystem, volume: Volume) -> None:
-    """After a copy within one file, both halves of the file have the same two blocks."""
+    """After a copy within one file, the two halves of the file have the same two blocks."""
     ino, content = await filled(fs, b"f", 2 * BLOCK_BYTES)
     await volume.upload()
 

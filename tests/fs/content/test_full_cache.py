@@ -1,4 +1,4 @@
-"""Reads and writes of several blocks while the cache is full of blocks that cannot be evicted."""
+"""Tests of reads and writes of several blocks while dirty blocks fill the cache."""
 
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.model import Ino
@@ -16,7 +16,7 @@ async def _fill_cache(fs: Filesystem) -> None:
 
 
 async def _half_cached(fs: Filesystem, volume: Volume) -> Ino:
-    """Return a file with only its first block in the cache, which is otherwise full."""
+    """Return a file whose first block is cached, while other blocks fill the rest of the cache."""
     ino = make_file(fs, b"file")
     await fs.write(ino, 0, _CONTENT)
     await volume.evict()
@@ -28,7 +28,7 @@ async def _half_cached(fs: Filesystem, volume: Volume) -> Ino:
 async def test_read_of_two_blocks_succeeds_while_the_cache_is_full_of_dirty_blocks(
     volume: Volume,
 ) -> None:
-    """The download of one block must not evict the other block, which the same read needs."""
+    """The download of one block must not evict the other block that the same read needs."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
         ino = await _half_cached(fs, volume)
 
@@ -38,7 +38,7 @@ async def test_read_of_two_blocks_succeeds_while_the_cache_is_full_of_dirty_bloc
 async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_dirty_blocks(
     volume: Volume,
 ) -> None:
-    """The download of one block must not evict the other block, which the same write changes."""
+    """The download of one block must not evict the other block that the same write changes."""
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
         ino = await _half_cached(fs, volume)
         missing = fs.data.try_write(ino, BLOCK_BYTES - 1, b"AB", sets_times=True, has_room=True)
@@ -49,7 +49,7 @@ async def test_write_to_parts_of_two_blocks_succeeds_while_the_cache_is_full_of_
         assert await whole(fs, ino) == _CONTENT.replace(b"ab", b"AB")
 
 
-async def test_blocks_of_a_finished_read_can_be_evicted(volume: Volume) -> None:
+async def test_blocks_can_be_evicted_after_the_read_that_used_them(volume: Volume) -> None:
     async with volume.mounted(cache_bytes=_CACHED_BLOCKS * BLOCK_BYTES) as fs:
         ino = await _half_cached(fs, volume)
         assert await fs.read(ino, BLOCK_BYTES - 1, 2) == b"ab"

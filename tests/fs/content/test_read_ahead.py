@@ -1,4 +1,4 @@
-"""Read-ahead for sequential readers."""
+"""Tests of read-ahead for programs that read sequentially."""
 
 import os
 import random
@@ -50,12 +50,12 @@ async def evicted(fs: Filesystem, volume: Volume) -> AsyncIterator[Ino]:
 
 
 def fetched(volume: Volume) -> int:
-    """Return the number of blocks fetched from the store."""
+    """Return the number of blocks that were fetched from the store."""
     return volume.session.cache.fetcher.fetched_blocks
 
 
 async def until_fetched(volume: Volume, blocks: int) -> None:
-    """Wait until a given number of blocks is fetched, which takes long on a loaded machine."""
+    """Wait until a given number of blocks was fetched, which takes long on a loaded machine."""
     with trio.fail_after(40):
         while fetched(volume) < blocks:
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -72,7 +72,7 @@ async def read_first_run(fs: Filesystem, volume: Volume, ino: Ino) -> None:
 
 
 def requests(volume: Volume) -> int:
-    """Return the number of range requests to the store."""
+    """Return the number of range requests that the store received."""
     return sum(call.method == "get_range" for call in volume.store.calls)
 
 
@@ -104,7 +104,7 @@ async def test_read_ahead_window_grows_to_its_limit(
 
 
 async def test_read_ahead_window_is_limited_to_a_fraction_of_the_cache(volume: Volume) -> None:
-    """The read-ahead window is a fraction of a small cache, and has a limit in a large one."""
+    """The window is a fraction of a small cache. In a large cache it has a fixed limit."""
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:
@@ -115,7 +115,7 @@ async def test_read_ahead_window_is_limited_to_a_fraction_of_the_cache(volume: V
 async def test_sequential_reads_are_detected_if_the_kernel_reorders_requests(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """Two requests of one reader that arrive out of order still count as sequential."""
+    """If two requests of one reader arrive out of order, they still count as sequential."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
@@ -130,8 +130,10 @@ async def test_random_reads_cause_no_read_ahead(
     assert fetched(volume) == 4
 
 
-async def test_read_ahead_is_dropped_if_the_queue_is_full(fs: Filesystem, volume: Volume) -> None:
-    """If the queue is full, a read-ahead request is dropped, and the next read sends it again."""
+async def test_read_ahead_request_is_dropped_if_the_queue_is_full(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """If the queue is full, a read-ahead request is dropped. The next read requests it again."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()
@@ -145,10 +147,10 @@ async def test_read_ahead_is_dropped_if_the_queue_is_full(fs: Filesystem, volume
         read_ahead.note(ino, 6 * STEP, 7 * STEP)
 
 
-async def test_block_from_read_ahead_is_read_from_memory_once(
+async def test_block_from_read_ahead_is_read_from_memory_only_once(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later read uses the block's file: the kernel has cached the bytes of the first read."""
+    """A later read uses the cache file: the kernel has cached the bytes of the first read."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
     await read_first_run(fs, volume, evicted)
     at = 2 * BLOCK_BYTES
@@ -167,7 +169,7 @@ async def test_block_from_read_ahead_is_read_from_memory_once(
 async def test_memory_of_ranges_is_reused_by_the_next_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a run was fetched, the memory of a released range is kept for the next run."""
+    """After a run of blocks was fetched, a released range's memory is kept for the next run."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
     await read_first_run(fs, volume, evicted)
 
@@ -179,7 +181,7 @@ async def test_memory_of_ranges_is_reused_by_the_next_read_ahead(
 async def test_memory_of_ranges_is_freed_when_read_ahead_stops(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount that no longer reads ahead keeps no memory for later ranges."""
+    """If a mount no longer reads ahead, it keeps no memory for later ranges."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 0.0)
     range_buffers.keep(1)
     range_buffers.new(LARGE_BUFFER_BYTES_MIN).release()

@@ -1,4 +1,7 @@
-"""Refused operations on ranges of files: they never call *begin*, which announces a change."""
+"""Tests of refused operations on ranges of files, which must never call *begin*.
+
+The function *begin* announces a change.
+"""
 
 import pytest
 

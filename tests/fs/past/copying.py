@@ -76,11 +76,10 @@ class Copier:
     def __init__(
         self, fs: Filesystem, session: Session, place: Path | None = None, **bounds: int
     ) -> None:
-        """Prepare to copy.
+        """Prepare a copier.
 
-        Args:
-            place: the state directory of the points in time; None means next to the session's.
-            bounds: limits of ``PastClone``.
+        Args: place: the state directory of the points in time; None means next to the session's.
+        bounds: limits of ``PastClone``.
         """
         self.points = points_of(session, place)
         self.ship: Callable[[], Awaitable[object]] = session.shipper.ship
@@ -119,19 +118,19 @@ async def make_tree_with_acl(fs: Filesystem) -> Ino:
 
 
 async def shipped(volume: Volume) -> Txg:
-    """Upload all changes and return the number of the txg."""
+    """Upload all changes; return the number of the txg."""
     await volume.upload()
     return volume.session.link.txg
 
 
 async def remove(fs: Filesystem, name: bytes) -> None:
-    """Remove a tree of the root directory with all its rows."""
+    """Remove a tree from the root directory, with all its rows."""
     fs.tree_removal.remove(ROOT_INO, name, look(fs, name).ino)
     await settled(fs)
 
 
 async def remove_file(fs: Filesystem, name: bytes) -> None:
-    """Remove a file of the root directory with all its rows."""
+    """Remove a file from the root directory, with all its rows."""
     ino = look(fs, name).ino
     fs.namespace.unlink(ROOT_INO, name)
     await fs.orphans.purge(ino)
@@ -144,7 +143,7 @@ def pack_reads(volume: Volume) -> int:
 
 
 def packs_of(fs: Filesystem) -> dict[PackId, tuple[int, Txg | None]]:
-    """Return for each pack its live bytes and the txg in which it died."""
+    """For each pack, return its live bytes and the txg in which it lost its last live block."""
     return {row.pack: (row.live_bytes, row.died_txg) for row in packs.iterate(fs.db)}
 
 

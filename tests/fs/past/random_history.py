@@ -1,4 +1,4 @@
-"""A randomly changing tree, whose past states are copied and compared with recorded trees."""
+"""A tree that changes at random, and copies of its past states, which must equal records."""
 
 import random
 
@@ -21,7 +21,7 @@ class History:
         self.chance = chance
         self.copier = Copier(fs, volume.session)
         self.top = make_directory(fs, b"tree")
-        self.files: dict[bytes, tuple[Ino, bytes]] = {}  # directory and name of each file
+        self.files: dict[bytes, tuple[Ino, bytes]] = {}  # Directory and name of each file.
         self.directories = [self.top]
         self.seen: dict[Txg, Facts] = {}
         self.copies: dict[bytes, Facts] = {}
@@ -69,7 +69,7 @@ class History:
                 del self.files[key]
 
     async def ship(self) -> None:
-        """Upload all changes and record the tree at this txg."""
+        """Upload all changes; record the tree at this txg."""
         await self.volume.upload()
         self.seen[self.volume.session.link.txg] = await facts(self.fs, self.top)
 
@@ -95,7 +95,7 @@ class History:
                 await self.volume.session.make_image()
 
     async def compare(self) -> None:
-        """Require that every copy matches the recorded tree of its txg."""
+        """Require that every copy equals the recorded tree of its txg."""
         for name, wanted in self.copies.items():
             assert await facts(self.fs, look(self.fs, name).ino) == wanted, name
         assert_sound(self.fs)

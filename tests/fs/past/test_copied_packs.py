@@ -1,4 +1,4 @@
-"""Packs that a copy of a past tree needs: only retained packs, kept during and after the copy."""
+"""Tests of packs that a copy of a past tree needs: they must be kept during and after the copy."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,7 +61,7 @@ async def removed_with_open_point(
 
 
 async def test_copy_from_the_past_is_refused_if_a_needed_pack_is_deleted(volume: Volume) -> None:
-    """The error names the deleted pack; a copy succeeds once another pack has the same content."""
+    """The error names the deleted pack. A copy succeeds once another pack has the same content."""
     async with removed_with_open_point(volume) as (fs, copier, txg):
         keys = {row.object_key for row in packs.iterate(fs.db)}
         await pass_images(fs, volume)
@@ -111,7 +111,7 @@ async def test_copy_of_damaged_past_content_requires_an_equal_intact_block(volum
 
 
 async def test_damage_found_during_a_copy_aborts_the_copy(volume: Volume) -> None:
-    """If damage is found during a copy, the copy is removed and other changes stay."""
+    """If damage is found during a copy, the copy is removed. Other changes stay."""
     async with removed_with_open_point(volume, SMALL) as (fs, copier, txg):
 
         def mark(progress: TreeProgress) -> None:
@@ -131,7 +131,7 @@ async def test_damage_found_during_a_copy_aborts_the_copy(volume: Volume) -> Non
 
 
 async def test_garbage_collection_keeps_packs_that_a_running_copy_needs(volume: Volume) -> None:
-    """Garbage collection between slices keeps dead packs that the copy still needs."""
+    """Garbage collection between two slices of a copy keeps dead packs that the copy needs."""
     found: list[int] = []
     async with removed_with_open_point(volume, SMALL, revived_packs_max=1) as (fs, copier, txg):
 
@@ -214,7 +214,7 @@ async def test_copy_of_many_dead_packs_is_uploaded_in_several_changelogs(
 async def test_copy_first_verifies_every_needed_block_of_a_damaged_pack(
     volume: Volume, lacks: int
 ) -> None:
-    """A copy is refused if a block that it needs is damaged in a marked pack."""
+    """A copy is refused if a block that it needs is damaged in a pack with a damage mark."""
     async with volume.mounted() as fs:
         await fill(fs, make_file(fs, b"tree"), 6 * BLOCK_BYTES)
         txg = await shipped(volume)
@@ -245,7 +245,7 @@ async def test_copy_of_past_content_that_was_already_lost_is_refused(volume: Vol
         assert not fs.db.held_packs
 
 
-async def test_garbage_collection_can_delete_packs_after_a_refused_copy(volume: Volume) -> None:
+async def test_garbage_collection_can_delete_packs_after_a_copy_was_refused(volume: Volume) -> None:
     async with removed_with_open_point(volume) as (fs, copier, txg):
         held = packs_of(fs)
         fs.db.begin()

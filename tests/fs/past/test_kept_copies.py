@@ -1,4 +1,4 @@
-"""Copies of kept points that are older than the retention, made while garbage is collected."""
+"""Tests of copies from kept points older than the retention, during garbage collection."""
 
 import random
 
@@ -36,7 +36,7 @@ STEPS = 50
 
 
 class KeptHistory(History):
-    """A filesystem without retention that has some kept points."""
+    """A filesystem without retention that has some kept points (named txgs)."""
 
     def __init__(self, fs: Filesystem, volume: Volume, chance: random.Random) -> None:
         super().__init__(fs, volume, chance)
@@ -56,7 +56,7 @@ class KeptHistory(History):
             del self.kept[name]
 
     async def copy_kept(self) -> None:
-        """Copy the tree of a kept point."""
+        """Copy the tree as it was at a kept point."""
         if self.kept:
             txg, wanted = self.chance.choice(list(self.kept.values()))
             name = self._name(b"copy")
@@ -64,7 +64,7 @@ class KeptHistory(History):
             self.copies[name] = wanted
 
     async def collect(self) -> None:
-        """End the retention of all points in time, and delete packs that no kept point needs."""
+        """Let all points in time expire, and delete packs that no kept point needs."""
         await pass_images(self.fs, self.volume, 2)
         await self.volume.session.reclaimer.reclaim_all()
 
@@ -96,7 +96,7 @@ async def _work(history: KeptHistory) -> None:
 async def test_copies_from_kept_points_survive_garbage_collection(
     volume: Volume, seed: int
 ) -> None:
-    """Copies stay intact on all hosts while kept points are dropped and packs are compacted."""
+    """On all hosts, copies stay intact while kept points are dropped and packs are compacted."""
     await retain_nothing(volume)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:
@@ -157,7 +157,7 @@ async def _fail_to_copy(fs: Filesystem, volume: Volume, txg: Txg, error: StoreEr
 async def test_bucket_failure_during_a_copy_of_a_kept_point_loses_no_data(
     volume: Volume, error: StoreError, after: str
 ) -> None:
-    """After a failed copy the kept point is complete, and a later copy succeeds."""
+    """After a failed copy, the kept point is complete and a later copy succeeds."""
     await retain_nothing(volume)
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
@@ -185,7 +185,7 @@ async def test_bucket_failure_during_a_copy_of_a_kept_point_loses_no_data(
 
 
 async def _copies_again(fs: Filesystem, volume: Volume, txg: Txg, wanted: Facts) -> None:
-    """Collect garbage, copy the kept point, drop it, collect garbage again and read everything."""
+    """Collect garbage, copy and drop the kept point, collect garbage again, and read all files."""
     assert fs.lookup(*COPY) is None
     await pass_images(fs, volume)
     copier = Copier(fs, volume.session, revived_packs_max=2)

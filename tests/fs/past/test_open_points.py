@@ -1,4 +1,4 @@
-"""Points in time that a mount opens and closes."""
+"""Tests of the points in time that a mount opens and closes."""
 
 import errno
 import os
@@ -74,7 +74,7 @@ def points_of(
 
 @asynccontextmanager
 async def shipped(plain: Power, txgs: int) -> AsyncIterator[tuple[Session, list[Txg]]]:
-    """Run a session that has uploaded several txgs, and yield it with their numbers."""
+    """Run a session that has uploaded several txgs; yield the session and the txg numbers."""
     async with plain.session(tasks=False) as session:
         found = []
         for _ in range(txgs):
@@ -90,7 +90,7 @@ def snapshots_in(home: Path) -> list[str]:
 
 
 async def inodes_at(points: OpenPoints, txg: Txg) -> int:
-    """Return the number of inodes at a txg."""
+    """Return the number of inodes that existed at a txg."""
     async with points.used(txg) as point:
         return int(point.db.counters.inodes)
 
@@ -109,7 +109,9 @@ async def test_only_the_most_recently_used_points_in_time_stay_open(plain: Power
     assert points.count == 0
 
 
-async def test_opening_a_point_in_time_reuses_the_listings_of_its_search(plain: Power) -> None:
+async def test_opening_a_point_in_time_reuses_the_listings_from_the_search_for_it(
+    plain: Power,
+) -> None:
     meter = Meter()
     async with plain.session(tasks=False, store=MeteredStore(plain.store, meter)) as session:
         for _ in range(2):
@@ -136,7 +138,7 @@ def lists_in(meter: Meter) -> int:
 async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
     plain: Power, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """An idle point in time is closed and its state removed; a point in use stays open."""
+    """An idle point in time is closed and its state removed. A point in use stays open."""
     async with shipped(plain, 2) as (session, (first, second)):
         points = points_of(session)
         async with running(points.run):
@@ -167,10 +169,10 @@ class HeldStateDir(StateDir):
         super().remove()
 
 
-async def test_cancelled_request_removes_the_files_of_closed_points_in_time(
+async def test_cancelled_request_still_removes_the_files_of_closed_points_in_time(
     plain: Power, tmp_path: Path
 ) -> None:
-    """A request that is cancelled while it closes several points leaves none of them behind."""
+    """A request that is cancelled while it closes several points still removes all their files."""
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 3) as (session, txgs):
         points = points_of(session, lambda txg: HeldStateDir(tmp_path / f"snapshot {txg}"))
         async with AsyncExitStack() as stack:
@@ -188,7 +190,7 @@ async def test_cancelled_request_removes_the_files_of_closed_points_in_time(
             await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_points_in_time_outside_the_retention_are_not_found(plain: Power) -> None:
+async def test_points_in_time_that_are_older_than_the_retention_are_not_found(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         now_ns = plain.clock.now_ns()
@@ -212,7 +214,7 @@ async def test_unreadable_point_in_time_does_not_degrade_the_mount(plain: Power)
         points = points_of(session)
         with pytest.raises(PastUnavailableError, match="wrong"):
             async with points.used(first):
-                raise DatabaseError("the database is wrong")
+                raise DatabaseError("the database of the point in time is wrong")
         del plain.store.objects[key_of(second)]
         with pytest.raises((PastUnavailableError, BrokenChainError)):
             await inodes_at(points_of(session), second)
@@ -232,7 +234,7 @@ async def test_point_in_time_can_be_opened_after_an_outage_ends(plain: Power) ->
 
 
 async def test_closing_a_point_in_time_writes_no_data(plain: Power) -> None:
-    """Closing a point in time writes nothing, because a full disk would degrade the mount."""
+    """If closing a point in time wrote data, a full disk would degrade the mount."""
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 1) as (session, txgs):
         points = points_of(session)
         for txg in txgs[:-1]:
@@ -267,7 +269,7 @@ async def test_opening_a_point_in_time_fails_if_the_disk_has_too_little_space(
 async def test_disk_that_is_full_during_a_restore_is_reported_as_full(
     plain: Power, error: Exception
 ) -> None:
-    """If a restore fills the disk, the point in time can be opened once files were deleted."""
+    """If a restore fills the disk, the point in time can be opened after files were deleted."""
     async with shipped(plain, 1) as (session, (txg,)):
         errors = [error]
 
@@ -337,7 +339,7 @@ class _Small(StateDir):
 
 
 async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Power) -> None:
-    """A point in time with a running request at unmount is closed when the request ends."""
+    """If a point in time has a running request at unmount, it is closed when the request ends."""
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with trio.open_nursery() as nursery:
@@ -357,7 +359,7 @@ async def test_large_point_in_time_is_restored_in_a_separate_process(
 ) -> None:
     """A separate process restores a large point in time.
 
-    The process is not started if its interpreter is below the mountpoint.
+    No process is started if its Python interpreter is inside the mount.
     """
     started: list[str] = []
     spawn = os.posix_spawn

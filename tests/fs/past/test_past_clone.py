@@ -1,4 +1,4 @@
-"""Copies of past trees: complete or absent, made without a download, from retained packs only."""
+"""Tests of copies of past trees: complete or absent, without downloads, from retained packs."""
 
 import pytest
 import trio
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.thorough
 
 
 class Killed(BaseException):
-    """Raised to simulate that the daemon is killed."""
+    """An exception that simulates that the daemon is killed."""
 
 
 async def test_removed_tree_is_copied_from_the_past_without_downloads(volume: Volume) -> None:
@@ -93,7 +93,7 @@ async def test_copies_from_the_past_share_blocks_that_are_still_in_use(volume: V
 
 
 async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volume: Volume) -> None:
-    """A past version that is copied next to the current file shares all unchanged blocks."""
+    """A past version of a file, copied next to the current file, shares all unchanged blocks."""
     async with volume.mounted() as fs:
         file = make_file(fs, b"file")
         content = await fill(fs, file, 4 * BLOCK_BYTES)
@@ -110,10 +110,10 @@ async def test_copy_of_an_overwritten_file_adds_only_its_overwritten_blocks(volu
 
 
 @sliced(cloned_names=2, directories=2, shared_blocks=2)
-async def test_past_tree_copied_in_small_slices_equals_its_source(
+async def test_past_tree_that_is_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy is complete. fsck finds no fault after each slice, even if a file exceeds a slice."""
+    """fsck finds no damage after any slice of a copy, even if a file exceeds a slice."""
     top = await make_tree_with_acl(fs)
     wanted = await facts(fs, top)
     txg = await shipped(volume)
@@ -164,7 +164,7 @@ async def test_copy_from_the_past_to_an_existing_name_is_refused(volume: Volume)
 
 
 async def test_copied_names_with_equal_hashes_are_found_by_lookup(volume: Volume) -> None:
-    """After a copy of names with equal hashes, lookups search all names with that hash."""
+    """After a copy of names with equal hashes, a lookup searches all names with this hash."""
     async with volume.mounted() as fs:
         fs.db.name_hash = lambda _name: 1 << 40
         top = make_directory(fs, b"tree")
@@ -195,7 +195,7 @@ async def test_copy_from_a_past_state_with_another_cookie_key_is_refused(volume:
 
 @pytest.mark.parametrize("sizes", [[BLOCK_BYTES] * 6, [6 * BLOCK_BYTES]])
 async def test_copy_that_exceeds_the_capacity_fails_early(volume: Volume, sizes: list[int]) -> None:
-    """Each slice of a copy checks the capacity, between files and within one file."""
+    """Each slice of a copy checks the capacity, between files and within a file."""
     async with volume.mounted(slices=SMALL) as fs:
         top = make_directory(fs, b"tree")
         for number, size_bytes in enumerate(sizes):
@@ -232,7 +232,7 @@ async def test_database_error_during_a_copy_undoes_the_copy(
             for _ in range(2):
                 point.db.run("INSERT INTO xattrs VALUES (?, ?, ?)", (damaged, b"user.a", b"1"))
             point.db.commit()
-        fs.xattrs.set(ROOT_INO, b"user.a", b"1", ROOT)  # a change that changes no counter
+        fs.xattrs.set(ROOT_INO, b"user.a", b"1", ROOT)  # This change does not change any counter.
         await shipped(volume)
         with pytest.raises(DatabaseError):
             await copier.copy(txg)
@@ -317,7 +317,7 @@ async def test_capacity_limits_copies_of_removed_content(volume: Volume) -> None
 
 @pytest.mark.parametrize("slice_number", range(1, 8))
 async def test_kill_during_a_copy_leaves_no_partial_copy(volume: Volume, slice_number: int) -> None:
-    """The next mount removes an unfinished copy, whose packs are then dead again."""
+    """The next mount removes an unfinished copy, and the packs that it revived are dead again."""
     count = 0
 
     def kill(_progress: TreeProgress) -> None:

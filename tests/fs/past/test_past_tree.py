@@ -1,4 +1,4 @@
-"""The tree of past points in time without a kernel: inode numbers, content and limits."""
+"""Tests of the tree of past points in time without a kernel: inode numbers, content, limits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +48,7 @@ def tree_of(session: Session, home: Path, **bounds: int) -> PastTree:
 
 
 async def named(session: Session, name: bytes, content: bytes) -> Txg:
-    """Upload a new file with this name and return the txg."""
+    """Upload a new file with this name; return the txg."""
     dentries.add(session.db, ROOT_INO, name, write_file(session, content))
     await session.shipper.ship(anyway=True)
     return session.link.txg
@@ -87,7 +87,7 @@ async def test_inode_number_of_a_past_file_stays_the_same_until_unmount(
             await tree.getattr(Ino(roots[0].ino + 500))
 
 
-async def test_name_of_more_than_255_bytes_is_refused_in_the_past(
+async def test_name_of_more_than_255_bytes_is_refused_in_a_past_tree(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Random histories of a tree, and copies of random points in time compared with recorded trees."""
+"""Tests of random histories of a tree: copies of random points in time equal recorded trees."""
 
 import random
 
@@ -20,7 +20,7 @@ STEPS = 60
 async def test_copies_from_a_random_history_equal_the_recorded_trees(
     volume: Volume, seed: int
 ) -> None:
-    """Copies match the recorded trees, both on this host and on a host that has only the bucket."""
+    """Copies equal the recorded trees on this host and on a host that has only the bucket."""
     chance = random.Random(seed)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:

@@ -1,4 +1,4 @@
-"""The flags immutable and append-only: who may set them, and which operations they prevent."""
+"""Tests of the flags immutable and append-only: who may set them, and what they prevent."""
 
 import struct
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ BOTH = (FS_IMMUTABLE_FL, FS_APPEND_FL)
 
 
 async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
-    """Create a non-empty file and a directory with one entry, and set a flag on both."""
+    """Create a non-empty file and a directory with one entry, and set a flag on the two."""
     file, directory = make_file(fs, b"file"), make_directory(fs, b"d")
     await fs.write(file, 0, b"content")
     make_file(fs, b"in", directory)
@@ -39,7 +39,7 @@ async def _with_flag(fs: Filesystem, flag: int) -> tuple[Ino, Ino]:
 
 
 def _refused(fs: Filesystem) -> list[Callable[[], object]]:
-    """Return operations that a flagged inode refuses, and that never wait."""
+    """Return operations that a flagged inode refuses, and that never wait for the store."""
     file, directory, names = look(fs, b"file").ino, look(fs, b"d").ino, fs.namespace
     return [
         lambda: names.unlink(ROOT_INO, b"file"),
@@ -64,7 +64,7 @@ def _refused(fs: Filesystem) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
-    """Return operations that a flagged inode refuses, and that may wait."""
+    """Return operations that a flagged inode refuses, and that may wait for the store."""
     file = look(fs, b"file").ino
     return [
         lambda: fs.setattr(file, SetAttributes(size_bytes=3), ROOT),
@@ -76,7 +76,7 @@ def _refused_later(fs: Filesystem) -> list[Callable[[], Awaitable[object]]]:
 async def test_immutable_and_append_only_inodes_refuse_changes_by_root(
     fs: Filesystem, flag: int
 ) -> None:
-    """Changes of a flagged inode are refused, even for root, until root clears the flag."""
+    """Even root cannot change a flagged inode before clearing the flag."""
     file, directory = await _with_flag(fs, flag)
     wanted = [fs.getattr(ino) for ino in (file, directory, ROOT_INO)]
 
@@ -115,7 +115,7 @@ async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Files
 
 
 async def test_append_only_inode_can_grow_but_immutable_inode_cannot(fs: Filesystem) -> None:
-    """An append-only file can be opened to append; an append-only directory accepts new names."""
+    """A program can append to an append-only file, and add names to an append-only directory."""
     file, directory = await _with_flag(fs, FS_APPEND_FL)
     fs.open(file, writes=True, appends=True)
     await fs.write(file, 7, b", more")
@@ -141,7 +141,7 @@ async def test_append_only_inode_can_grow_but_immutable_inode_cannot(fs: Filesys
 
 
 async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> None:
-    """The immutable flag of a directory protects its names, not the content of its files."""
+    """The immutable flag of a directory protects the directory's names, not its files' content."""
     _file, directory = await _with_flag(fs, FS_IMMUTABLE_FL)
     ino = look(fs, b"in", directory).ino
     fs.open(ino, writes=True)
@@ -149,7 +149,7 @@ async def test_file_in_an_immutable_directory_can_be_written(fs: Filesystem) -> 
     assert await fs.read(ino, 0, 9) == b"new"
 
 
-async def test_only_root_can_set_inode_flags_and_unsupported_flags_are_refused(
+async def test_only_root_can_set_inode_flags_and_only_supported_flags(
     fs: Filesystem,
 ) -> None:
     """Only root may set the flags immutable and append-only; other flags are refused."""
@@ -164,7 +164,7 @@ async def test_only_root_can_set_inode_flags_and_unsupported_flags_are_refused(
 
 
 async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
-    """A process that has an immutable file open for writing can write until it closes the file."""
+    """A process that has opened a file for writing can write even after it became immutable."""
     ino = make_file(fs, b"f")
     fs.open(ino, writes=True)
     await fs.write(ino, 0, b"before")
@@ -214,7 +214,7 @@ async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
 async def test_tree_with_an_immutable_file_can_be_removed_only_with_option_locked(
     fs: Filesystem,
 ) -> None:
-    """Removing a directory with an immutable file requires the argument *locked*."""
+    """A directory with an immutable file is removed only with the argument *locked*."""
     above, other = make_directory(fs, b"above"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", make_directory(fs, b"d", above))
     fs.namespace.link(ino, other, b"g")
@@ -284,7 +284,7 @@ def test_inode_flags_are_converted_to_struct_fsxattr_and_back() -> None:
 
 
 async def test_extended_ioctl_sets_inode_flags(fs: Filesystem) -> None:
-    """FS_IOC_FSSETXATTR, which xfs_io(8) uses, sets flags; all other fields must be zero."""
+    """FS_IOC_FSSETXATTR, which xfs_io(8) uses, sets flags. All its other fields must be zero."""
     ino = make_file(fs, b"f")
     for flags in (sum(BOTH), 0):
         given = struct.pack("=I24x", extended(flags))

@@ -1,4 +1,4 @@
-"""The marks on all directories above the names of an inode that becomes protected."""
+"""Tests of marks on the directories above a locked or immutable inode."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -64,7 +64,7 @@ async def test_other_tasks_run_while_the_directories_above_many_names_are_marked
 
 @sliced(names=3, directories=2)
 async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesystem) -> None:
-    """A file with more names than a slice does not block other tasks."""
+    """A file with more names than fit into a slice does not block other tasks."""
     ino, directories = _linked(fs, 9)
     top = make_directory(fs, b"tree")
     fs.namespace.link(ino, top, b"inner")
@@ -84,7 +84,10 @@ async def test_large_file_inside_a_locked_tree_is_marked_in_slices(fs: Filesyste
 
 @sliced(names=3, directories=2)
 async def test_marking_ends_although_another_task_keeps_adding_names(fs: Filesystem) -> None:
-    """Earlier passes yield to other tasks; the last pass does not, so it marks every directory."""
+    """The earlier passes let other tasks run.
+
+    The last pass does not, so it marks every directory.
+    """
     early = [make_directory(fs, b"early %d" % number) for number in range(40 * MARK_PASSES_MAX)]
     ino, directories = _linked(fs, 9)
     is_marked = False
@@ -106,7 +109,9 @@ async def test_marking_ends_although_another_task_keeps_adding_names(fs: Filesys
 
 
 @sliced(directories=2)
-async def test_inode_removed_while_its_directories_are_marked_is_reported(fs: Filesystem) -> None:
+async def test_removal_of_an_inode_while_its_directories_are_marked_is_reported(
+    fs: Filesystem,
+) -> None:
     ino, _directories = _linked(fs, 9)
     async with trio.open_nursery() as nursery:
 
@@ -149,7 +154,7 @@ async def test_directories_above_a_deep_directory_are_marked_from_the_top_in_sli
 
 
 @sliced(ancestors=2)
-async def test_directory_moved_between_two_slices_is_marked_in_its_new_location(
+async def test_directory_that_is_moved_between_two_slices_is_marked_at_its_new_location(
     fs: Filesystem,
 ) -> None:
     ino, chain, other = make_file(fs, b"file"), make_deep(fs), make_directory(fs, b"other")

@@ -15,7 +15,7 @@ from tests.fs.conftest import look, make_file
 
 
 async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None:
-    """The flags LOCKED and IMMUTABLE protect an inode; all other flags do not."""
+    """The flags LOCKED and IMMUTABLE protect an inode, and no other flag does."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
     require_changeable(row)
@@ -27,7 +27,7 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
 
 
 async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Filesystem) -> None:
-    """An append-only inode can grow, but refuses operations that need an unprotected inode."""
+    """An append-only inode can grow, but refuses every other change."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)
@@ -39,7 +39,10 @@ async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Files
 async def test_only_files_that_became_immutable_while_open_accept_late_writes(
     fs: Filesystem, became_immutable: bool
 ) -> None:
-    """The kernel may have accepted the writes before. A lock refuses them nevertheless."""
+    """The kernel may have accepted these writes before the flag was set.
+
+    A lock still refuses them.
+    """
     make_file(fs, b"f")
     row = look(fs, b"f")
     locked, immutable = (

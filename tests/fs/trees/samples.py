@@ -25,7 +25,7 @@ from tests.tasks import running
 
 
 async def fill(fs: Filesystem, ino: Ino, size_bytes: int) -> bytes:
-    """Write random content into a file and return the content."""
+    """Write random content into a file; return the content."""
     content = random.Random(ino).randbytes(size_bytes)
     for offset in range(0, size_bytes, BLOCK_BYTES):
         await fs.write(ino, offset, content[offset : offset + BLOCK_BYTES])
@@ -68,7 +68,7 @@ COPY = CloneTarget(ROOT_INO, b"copy")
 async def clone(
     fs: Filesystem, name: bytes = b"tree", target: CloneTarget = COPY
 ) -> list[TreeProgress]:
-    """Copy a tree of the root directory and return the reported progress."""
+    """Copy a tree of the root directory; return the reported progress."""
     reported: list[TreeProgress] = []
     ino = look(fs, name).ino
     await fs.tree_clone.clone(CloneTarget(ROOT_INO, name), ino, target, reported.append)
@@ -83,7 +83,7 @@ def _names(fs: Filesystem, ino: Ino) -> Iterator[tuple[bytes, Ino]]:
 
 
 async def facts(fs: Filesystem, top: Ino) -> dict[bytes, tuple[object, ...]]:
-    """Return all properties that a copy must keep, keyed by the first path of each inode."""
+    """Return all properties that a copy must keep, by the first path of each inode."""
     found: dict[bytes, tuple[object, ...]] = {}
     first: dict[Ino, bytes] = {}
     waiting = [(b"", top)]
@@ -126,4 +126,4 @@ async def settled(fs: Filesystem) -> None:
 
 
 def ignore(_progress: TreeProgress) -> None:
-    """Ignore the progress of a copy."""
+    """Ignore the reported progress of a copy."""

@@ -1,4 +1,4 @@
-"""Copies of trees, which are complete or absent and share content with their source."""
+"""Tests of copies of trees: they are complete or absent and share content with their source."""
 
 import pytest
 import trio
@@ -80,7 +80,7 @@ async def test_copy_of_a_tree_has_all_properties_of_its_source(
 
 
 async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> None:
-    """A copy shares the blocks of its source; a write to a copied file changes only that file."""
+    """A copy shares the blocks of its source. A write to a copied file changes only this file."""
     top = await _make_linked_tree(fs)
     await volume.upload()
     block_bytes = fs.db.counters.block_bytes
@@ -93,7 +93,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     full = look(fs, b"full 0", copy).ino
     located = block_map.locate(fs.db, full, BlockIndex(0))
     assert located is not None
-    # three files with equal content, and their copies
+    # Three files with equal content, and their copies.
     assert blocks.get(fs.db, located.block).refs == 6
     await fs.write(full, 0, b"CONTENT")
     await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
@@ -101,7 +101,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     assert_sound(fs)
 
 
-async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
+async def test_after_a_power_cut_a_copy_has_no_later_content_of_its_original(
     fs: Filesystem, volume: Volume
 ) -> None:
     """A copied block must not be restored from its original, which was overwritten in place."""
@@ -116,7 +116,7 @@ async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
     assert located is not None
     files, opened = volume.session.files, volume.session.volume
 
-    files.cut_after(located.block, 0)  # simulates a power cut
+    files.cut_after(located.block, 0)  # This call simulates a power cut.
     await recovery.restore_copies(fs.db, files, opened.keyring, volume.store)
     recovery.distrust(fs.db, files)
 
@@ -126,7 +126,7 @@ async def test_copy_has_no_later_content_of_the_original_after_a_power_cut(
 
 
 async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) -> None:
-    """Dirty and sealed blocks are copied; a later write changes only one of the files."""
+    """Dirty and sealed blocks are copied. A later write changes only one of the two files."""
     top = await _make_linked_tree(fs)
     full = look(fs, b"full 0", top).ino
     volume.session.db.begin()
@@ -152,7 +152,7 @@ async def test_tree_copy_includes_dirty_content(fs: Filesystem, volume: Volume) 
 async def test_tree_copied_in_small_slices_equals_its_source(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A copy in small slices matches its source, and fsck finds no fault after each slice."""
+    """A copy in small slices equals its source, and fsck finds no damage after each slice."""
     top = await _make_linked_tree(fs)
     await volume.upload()
     await fs.write(look(fs, b"full 0", top).ino, 2 * BLOCK_BYTES, b"unshipped")
@@ -169,7 +169,7 @@ async def test_tree_copied_in_small_slices_equals_its_source(
 
 @pytest.mark.parametrize("is_large", [False, True])
 @sliced(cloned_indexes=2)
-async def test_file_unlinked_during_a_copy_keeps_its_content(
+async def test_file_that_is_unlinked_during_its_copy_keeps_its_content(
     fs: Filesystem, is_large: bool
 ) -> None:
     top = make_directory(fs, b"tree")
@@ -191,7 +191,7 @@ async def test_file_unlinked_during_a_copy_keeps_its_content(
 
 
 @sliced(cloned_indexes=2)
-async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_the_former_content(
+async def test_copy_of_a_file_that_is_truncated_meanwhile_is_a_prefix_of_the_former_content(
     fs: Filesystem,
 ) -> None:
     """A file truncated during its copy is copied as a prefix of its former content."""
@@ -211,7 +211,7 @@ async def test_copy_of_a_file_truncated_during_the_copy_is_a_prefix_of_the_forme
 
 
 async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Volume) -> None:
-    """Only dirty blocks of a file need room in the cache; uploaded blocks are shared."""
+    """Only dirty blocks of a file need room in the cache, because uploaded blocks are shared."""
     async with volume.mounted(cache_bytes=4 * BLOCK_BYTES) as fs:
         uploaded, dirty = make_file(fs, b"uploaded"), make_file(fs, b"dirty")
         wanted = await fill(fs, uploaded, 3 * BLOCK_BYTES)
@@ -229,10 +229,10 @@ async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Vo
         assert await whole(fs, look(fs, b"other").ino) == wanted
 
 
-async def test_copy_that_waits_for_cache_room_shares_blocks_uploaded_during_the_wait(
+async def test_copy_that_waits_for_cache_room_shares_blocks_that_are_uploaded_meanwhile(
     volume: Volume,
 ) -> None:
-    """In a full cache, a dirty block is copied after the upload of other blocks, or shared."""
+    """In a full cache, a dirty block is copied after other blocks were uploaded, or is shared."""
     async with volume.mounted(cache_bytes=3 * BLOCK_BYTES) as fs:
         content = await fill(fs, make_file(fs, b"file"), 3 * BLOCK_BYTES)
         before = fs.db.counters.block_bytes
@@ -296,7 +296,7 @@ async def test_single_file_symlink_or_directory_can_be_copied(fs: Filesystem) ->
 
 
 async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
-    """A copy of a tree into itself does not contain the copy."""
+    """The copy of a tree into itself does not contain the copy."""
     top = await make_tree(fs)
     wanted = set(await facts(fs, top))
     await clone(fs, target=CloneTarget(top, b"copy"))
@@ -305,7 +305,7 @@ async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
 
 
 async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Filesystem) -> None:
-    """A copy to an existing name fails, even if the name is created during the copy."""
+    """A copy to an existing name fails, even if the name was created during the copy."""
     top = await make_tree(fs)
     with pytest.raises(EntryExistsError):
         await clone(fs, target=CloneTarget(ROOT_INO, b"tree"))
@@ -325,10 +325,10 @@ async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Fil
 
 
 async def test_next_mount_removes_an_unfinished_copy(volume: Volume) -> None:
-    """A daemon killed after any copied slice leaves nameless inodes; the next mount purges them."""
+    """A daemon that is killed during a copy leaves nameless inodes, which the next mount purges."""
 
     class Killed(BaseException):
-        """Raised to simulate that the daemon is killed."""
+        """An exception that simulates that the daemon is killed."""
 
     async with volume.mounted(slices=Slices(cloned_names=2)) as fs:
         await _make_linked_tree(fs)
@@ -380,7 +380,7 @@ async def test_tree_copy_waits_for_database_checkpoints(
 
 
 def _copied_counts(slices: list[TreeProgress]) -> set[int]:
-    """Return the number of names that each slice copied, without slices that copied none."""
+    """Return how many names each slice copied, without slices that copied none."""
     return {each.done for each in slices}
 
 
@@ -402,7 +402,7 @@ async def test_cancelled_tree_copy_is_removed_immediately(fs: Filesystem) -> Non
 
 
 async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
-    """If the source is removed during a copy, the copy fails and is removed."""
+    """If its source is removed, a copy fails and is removed."""
     top = await make_tree(fs)
 
     def remove(_progress: TreeProgress) -> None:
@@ -427,7 +427,7 @@ async def test_tree_with_a_lost_block_is_not_copied(fs: Filesystem, volume: Volu
 
 
 async def test_slice_of_a_tree_copy_that_fails_in_the_middle_is_undone(fs: Filesystem) -> None:
-    """A leftover row makes a copy fail in the middle of a slice; other changes stay."""
+    """A leftover row makes a copy fail in the middle of a slice. Other changes stay."""
     await make_tree(fs)
     first = fs.db.counters.next_ino
     fs.db.begin()
@@ -480,7 +480,8 @@ async def test_sparse_files_may_have_a_total_size_above_the_largest_integer(
 ) -> None:
     """Files of 1 EiB can be created, copied, counted, checked and removed.
 
-    SQLite stores integers below 2**63, so eight such files exceed the range of one column.
+    SQLite stores integers below 2**63, so the sizes of eight such files exceed the range of one
+    column.
     """
     top = make_directory(fs, b"tree")
     for number in range(9):

@@ -1,4 +1,4 @@
-"""Paths of inodes, read from a snapshot."""
+"""Tests of the paths of inodes that are read from a snapshot."""
 
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.trees import inode_paths
@@ -7,7 +7,7 @@ from tests.fs.conftest import make_directory, make_file
 
 
 async def test_inode_paths_include_uncommitted_changes(fs: Filesystem) -> None:
-    """Paths include uncommitted names, and a removed inode has no path."""
+    """Paths include names that are not committed yet. A removed inode has no path."""
     top = make_directory(fs, b"top")
     ino, gone = make_file(fs, b"\xff", top), make_file(fs, b"gone")
     fs.namespace.unlink(ROOT_INO, b"gone")

@@ -1,4 +1,4 @@
-"""Locked trees, which cannot change until they are removed as a whole."""
+"""Tests of locked trees, which cannot change until they are removed completely."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +20,7 @@ async def _lock(fs: Filesystem, name: bytes = b"tree", parent: Ino = ROOT_INO) -
 
 
 def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
-    """Return changes of a locked tree that never wait."""
+    """Return operations that would change a locked tree and never wait for the store."""
     below = look(fs, b"below", top).ino
     file = look(fs, b"full 0", top).ino
     other = look(fs, b"other").ino
@@ -50,7 +50,7 @@ def _refused(fs: Filesystem, top: Ino) -> list[Callable[[], object]]:
 
 
 def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[object]]]:
-    """Return changes of a locked tree that may wait."""
+    """Return operations that would change a locked tree and may wait for the store."""
     file = look(fs, b"full 0", top).ino
     return [
         lambda: fs.write(file, 0, b"a"),
@@ -66,7 +66,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
 
 
 async def test_locked_tree_cannot_be_changed(fs: Filesystem) -> None:
-    """Every change of a locked tree is refused, even for root; reads succeed."""
+    """Every change of a locked tree is refused, even for root. Reads succeed."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)
@@ -87,7 +87,7 @@ async def test_locked_tree_cannot_be_changed(fs: Filesystem) -> None:
 
 @sliced(names=3, directories=2)
 async def test_locking_a_tree_in_small_slices_locks_every_entry(fs: Filesystem) -> None:
-    """Locking a tree in small slices locks every entry; locking the tree again changes nothing."""
+    """A tree is locked completely in small slices. Locking the tree again changes nothing."""
     top = await make_tree(fs, files=9)
     for number in range(3):
         make_file(fs, b"f", make_directory(fs, b"%d" % number, top))
@@ -204,7 +204,7 @@ async def test_copy_of_a_locked_tree_can_be_changed(fs: Filesystem) -> None:
 
 
 async def test_lock_is_refused_if_the_name_refers_to_another_inode(fs: Filesystem) -> None:
-    """A lock fails if the name no longer refers to the inode that the caller checked."""
+    """A lock fails if the name no longer refers to the inode that the caller has checked."""
     ino = make_file(fs, b"f")
     with pytest.raises(NoEntryError):
         await fs.tree_lock.lock(ROOT_INO, b"f", Ino(ino + 1))

@@ -1,4 +1,4 @@
-"""Pins: trees whose content is kept in the cache."""
+"""Tests of pins: trees whose content is kept in the cache."""
 
 import logging
 
@@ -40,7 +40,7 @@ async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
 
 
 async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
-    """Advance the test clock until a file is cached; its download runs in real time."""
+    """Advance the test clock until a file is cached. The download runs in real time."""
     for _ in range(10_000):
         if await _is_cached(volume, fs, ino):
             return
@@ -68,7 +68,7 @@ async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins
 
 
 async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
-    """The mount after a killed daemon reads the pins before it evicts a block."""
+    """If the daemon is killed, the next mount reads the pins before it evicts a block."""
     async with volume.mounted() as fs:
         top = make_directory(fs, b"top")
         ino = make_file(fs, b"f", top)
@@ -87,7 +87,7 @@ async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
 async def test_new_content_of_a_pinned_tree_stays_cached(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """Overwritten, new and moved files of a pinned tree are pinned even before the next check."""
+    """New, overwritten and moved files of a pinned tree are pinned even before the next check."""
     top = make_directory(fs, b"top")
     old = make_file(fs, b"old", top)
     await fill(fs, old, 2 * BLOCK_BYTES)
@@ -127,7 +127,7 @@ async def test_deduplicated_content_of_a_pinned_tree_is_not_downloaded(
 async def test_check_of_pins_downloads_missing_blocks(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A tree that is moved into a pinned directory is downloaded by the next check."""
+    """If a tree is moved into a pinned directory, the next check downloads the tree."""
     top, other = make_directory(fs, b"top"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", other)
     await fill(fs, ino, 2 * BLOCK_BYTES)
@@ -146,7 +146,7 @@ async def test_check_of_pins_downloads_missing_blocks(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """An outage is shown as an error of the pin, and the download continues afterwards."""
+    """An outage is shown as an error of the pin. The download continues after the outage."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()
@@ -203,7 +203,7 @@ async def test_pin_command_and_background_check_do_not_download_concurrently(
 async def test_pin_follows_a_replaced_path_and_a_renamed_file(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """A pin follows a replaced path and a renamed file, and ends when the file is removed."""
+    """A pin follows a replaced path and a renamed file. It ends when the file is removed."""
     top = make_directory(fs, b"top")
     first = make_file(fs, b"f", top)
     await pins.add([first])
@@ -247,7 +247,7 @@ async def test_pin_in_a_removed_tree_is_dropped_immediately(
 async def test_pin_does_not_follow_a_reused_inode_number(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """After a restore, the inode number of a pin may belong to another file."""
+    """After a restore, the inode number in a pin may belong to another file."""
     ino = make_file(fs, b"f")
     found = fs.getattr(ino)
     pins_file.write(
@@ -260,7 +260,7 @@ async def test_pin_does_not_follow_a_reused_inode_number(
 
 
 async def test_pin_of_an_oversized_tree_is_refused_before_any_download(volume: Volume) -> None:
-    """A pin that would use too much of the cache is refused with advice."""
+    """If a pin would use too much of the cache, the error explains what to do."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         ino = make_file(fs, b"f")
@@ -285,7 +285,7 @@ async def test_pin_of_an_oversized_tree_is_refused_before_any_download(volume: V
 async def test_pinned_tree_that_exceeds_the_limit_keeps_its_cached_blocks(
     volume: Volume, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If a pinned tree outgrows the limit on pins, only its additional content can be evicted."""
+    """If a pinned tree exceeds the limit on pins, only its additional content can be evicted."""
     async with volume.mounted(cache_bytes=34 * MIB) as fs:
         pins = _pins(volume, fs)
         top = make_directory(fs, b"top")
@@ -314,7 +314,7 @@ async def test_pinned_tree_that_exceeds_the_limit_keeps_its_cached_blocks(
 async def test_size_of_a_pinned_root_directory_counts_a_shared_block_once(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """The root can be pinned, even if its tree has files without content."""
+    """The root directory can be pinned, even if its tree has files without content."""
     await fill(fs, make_file(fs, b"a"), BLOCK_BYTES)
     make_file(fs, b"empty")
     fs.namespace.make_symlink(ROOT_INO, b"link", b"a", USER)
@@ -353,7 +353,7 @@ async def test_number_and_length_of_pinned_paths_are_limited(fs: Filesystem, pin
 async def test_unreadable_list_of_pins_is_kept_without_pinning_any_block(
     volume: Volume, fs: Filesystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With an unreadable list of pins the mount works, but refuses new pins."""
+    """With an unreadable list of pins the mount works, but it refuses new pins."""
     path = volume.session.volume.state_dir.path / pins_file.NAME
     path.write_bytes(b'{"version": 2}')
     pins = _pins(volume, fs)

@@ -30,14 +30,14 @@ from tests.sync.conftest import plain
 
 __all__ = ["plain"]
 
-DEEP_LEVELS = 9  # number of levels that ``make_deep`` creates
+DEEP_LEVELS = 9  # The number of levels that ``make_deep`` creates.
 BLOCK_BYTES = 64 * KIB
 T0 = 1_760_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 ROOT = Caller(0, 0, 0o022, 1)
 USER = Caller(1000, 100, 0o022, 1)
 
-_new_objects: dict[ObjectKey, bytes] = {}  # the objects of an empty filesystem
+_new_objects: dict[ObjectKey, bytes] = {}  # The objects of an empty filesystem.
 
 
 class HandClock:
@@ -51,7 +51,7 @@ class HandClock:
         return self.time_ns
 
     def later(self) -> int:
-        """Advance the clock by one second and return the new time."""
+        """Advance the clock by one second; return the new time."""
         self.time_ns += SECOND_NS
         return self.time_ns
 
@@ -64,7 +64,7 @@ class Volume:
         self.store = FaultyStore(self.memory)
         self.home = home
         self.clock = HandClock()
-        self.session: Session  # the session of the current mount
+        self.session: Session  # The session of the current mount.
 
     async def make(self) -> None:
         """Create the filesystem with mkfs."""
@@ -92,7 +92,7 @@ class Volume:
         slices: Slices = DEFAULT_SLICES,
         takes_over: bool = False,
     ) -> AsyncIterator[Filesystem]:
-        """Mount the filesystem without background tasks; leaving the context acts like SIGKILL."""
+        """Mount the filesystem without background tasks. Leaving the context acts like SIGKILL."""
         opened = await open_filesystem(
             self.store,
             StateDir(self.home / "a"),
@@ -139,7 +139,7 @@ class Volume:
 
 @pytest.fixture
 async def volume(tmp_path: Path) -> Volume:
-    """Return an unmounted, empty filesystem; only the first one in a process runs mkfs."""
+    """Return an unmounted, empty filesystem. Only the first call in a process runs mkfs."""
     made = Volume(tmp_path)
     if not _new_objects:
         await made.make()
@@ -151,7 +151,7 @@ async def volume(tmp_path: Path) -> Volume:
 
 @pytest.fixture
 def slices() -> Slices:
-    """Return the default slice sizes of the ``fs`` fixture; ``sliced`` replaces them."""
+    """Return the default slice sizes of the ``fs`` fixture; ``sliced`` replaces these sizes."""
     return DEFAULT_SLICES
 
 

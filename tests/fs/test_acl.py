@@ -1,4 +1,4 @@
-"""Encoding and inheritance of ACLs, as in fs/posix_acl.c of Linux."""
+"""Tests of the encoding and inheritance of ACLs, as in fs/posix_acl.c of Linux."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def test_decoded_acl_equals_the_encoded_acl(entries: acl.Acl) -> None:
 
 
 def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
-    """An encoded ACL starts with version 2, followed by tag, permissions and id of each entry."""
+    """An encoded ACL is version 2, followed by the tag, permissions and id of each entry."""
     assert acl.encode((AclEntry(USER, 6, 1000),)).hex() == "02000000" + "0200" + "0600" + "e8030000"
 
 
@@ -44,20 +44,20 @@ def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
     ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
 )
 def test_decoder_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
-    """Decoding refuses each ACL that posix_acl_valid() in Linux refuses."""
+    """The decoder refuses each ACL that posix_acl_valid() in Linux refuses."""
     with pytest.raises(InvalidRequestError):
         acl.decode(acl.encode(entries))
 
 
 @pytest.mark.parametrize("value", [b"", b"\2\0\0", b"\1\0\0\0", acl.encode(MINIMAL)[:-1]])
 def test_decoder_refuses_malformed_acls(value: bytes) -> None:
-    """Decoding refuses a value that is too short, has another version or ends inside an entry."""
+    """Decoding fails if a value is too short, has another version or ends inside an entry."""
     with pytest.raises(InvalidRequestError):
         acl.decode(value)
 
 
 @given(st.binary(max_size=64))
-def test_decoding_arbitrary_bytes_returns_an_acl_or_raises_an_error(value: bytes) -> None:
+def test_decoder_of_arbitrary_bytes_returns_an_acl_or_raises_an_error(value: bytes) -> None:
     try:
         assert acl.encode(acl.decode(value)) == value
     except InvalidRequestError:
@@ -70,7 +70,7 @@ def test_minimal_acl_changes_only_the_mode_bits() -> None:
 
 
 def test_setting_an_acl_copies_its_mask_to_the_group_bits() -> None:
-    """If an ACL has a mask, the group bits of the mode equal the mask."""
+    """If an ACL has a mask, the group bits of the mode equal this mask."""
     assert acl.apply_access(0o100600, NAMED) == (0o100754, acl.encode(NAMED))
 
 
@@ -85,7 +85,7 @@ def test_chmod_changes_the_group_entry_of_an_acl_without_a_mask() -> None:
 
 
 def test_inherited_acl_is_limited_by_the_requested_mode() -> None:
-    """The ACL entries owner, mask and other are ANDed with the requested mode.
+    """The ACL entries owner, mask and other are combined (AND) with the requested mode.
 
     Source: Linux, posix_acl_create_masq().
     """

@@ -1,4 +1,4 @@
-"""Walks towards the root in slices, which check that a rename makes no cycle."""
+"""Tests of walks towards the root in slices, which check that a rename makes no cycle."""
 
 import pytest
 
@@ -27,7 +27,7 @@ async def test_rename_into_a_deep_directory_needs_several_slices(fs: Filesystem)
 
 
 @A_FEW
-async def test_directories_inside_deep_directories_can_be_exchanged(fs: Filesystem) -> None:
+async def test_two_directories_inside_deep_directories_can_be_exchanged(fs: Filesystem) -> None:
     """Exchanging two deep directories takes two walks to the root, each in several slices."""
     left = make_deep(fs)
     top = make_directory(fs, b"top")
@@ -57,8 +57,10 @@ async def test_exchange_cannot_move_a_directory_far_below_itself(fs: Filesystem)
 
 
 @A_FEW
-async def test_walk_begins_again_after_a_directory_has_moved(fs: Filesystem) -> None:
-    """During the check of a rename, a directory above its target moves below the renamed one."""
+async def test_walk_towards_the_root_begins_again_after_a_directory_was_moved(
+    fs: Filesystem,
+) -> None:
+    """During the check, a directory above the target moves below the renamed directory."""
     chain = make_deep(fs)
     moved = make_directory(fs, b"moved")
     assert not fs.namespace.rename(ROOT_INO, b"moved", chain[-1], b"here")

@@ -1,4 +1,4 @@
-"""Changes of attributes: chmod, chown and utimensat."""
+"""Tests of changes of attributes: chmod, chown and utimensat."""
 
 import pytest
 
@@ -24,13 +24,13 @@ DAY_NS = 86_400 * SECOND_NS
 
 
 def test_chmod_keeps_the_file_type() -> None:
-    """Chmod changes only the lower twelve bits of the mode, and ctime."""
+    """Chmod changes the lower twelve bits of the mode and the ctime, and nothing else."""
     after = changed(FILE, SetAttributes(mode=0o040600), T0 + 1)
     assert after == FILE._replace(mode=0o100600, ctime_ns=T0 + 1)
 
 
 def test_times_before_1970_are_stored_to_the_nanosecond() -> None:
-    """Times before 1970 are exact to the nanosecond; a request without ctime sets it to now."""
+    """Times before 1970 are exact to the nanosecond. A request without ctime sets it to now."""
     wanted = SetAttributes(atime_ns=-1, mtime_ns=123_456_789)
     after = changed(FILE, wanted, T0 + 1)
     assert (after.atime_ns, after.mtime_ns, after.ctime_ns) == (-1, 123_456_789, T0 + 1)
@@ -49,7 +49,10 @@ def test_times_before_1970_are_stored_to_the_nanosecond() -> None:
     ],
 )
 def test_chown_clears_privilege_bits(mode: int, expected: int) -> None:
-    """Chown clears suid, and sgid if the group may execute; a directory keeps both bits."""
+    """Chown clears suid, and clears sgid if the group may execute.
+
+    A directory keeps the two bits.
+    """
     before = FILE._replace(mode=mode)
     after = changed(before, SetAttributes(gid=30), T0)
     assert (after.mode, after.gid) == (expected, 30)
@@ -74,13 +77,13 @@ def test_clearing_privilege_bits_preserves_all_other_mode_bits() -> None:
 def test_atime_update_follows_the_mount_option(
     policy: AccessTime, atime: int, mtime: int, ctime: int, due: bool
 ) -> None:
-    """Relatime updates atime once after a change and once a day, as mount(8) documents."""
+    """With relatime, atime is updated once after a change and once a day; see mount(8)."""
     row = FILE._replace(atime_ns=atime, mtime_ns=mtime, ctime_ns=ctime)
     assert access_time_due(policy, row, 10) is due
 
 
 async def test_relatime_updates_atime_of_a_frequently_read_file_once_a_day(volume: Volume) -> None:
-    """Under relatime a file that is read constantly gets a new atime after a day."""
+    """With relatime, a file that is read constantly gets a new atime after a day."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.RELATIVE)) as fs:
         ino = make_file(fs, b"f")
         volume.clock.later()
@@ -153,7 +156,7 @@ async def test_times_that_a_program_sets_after_unlink_are_shown(
 async def test_times_of_a_file_without_a_name_are_stored_before_it_gets_a_name(
     fs: Filesystem,
 ) -> None:
-    """The times of a file that was created with O_TMPFILE stay when link names the file."""
+    """The times of a file that was created with O_TMPFILE stay when link(2) names the file."""
     ino = fs.namespace.make_nameless(ROOT_INO, 0o644, USER).ino
     fs.open_files.opened(ino, writes=True, is_linkable=True)
     await fs.setattr(ino, SetAttributes(mtime_ns=1, ctime_ns=2), ROOT)
@@ -211,7 +214,7 @@ async def test_clearing_privilege_bits_preserves_all_times(fs: Filesystem, volum
 
 
 async def test_privilege_bits_of_a_locked_file_cannot_be_cleared(fs: Filesystem) -> None:
-    """Suid and sgid of a locked file cannot be cleared, and the write is refused."""
+    """For a locked file, clearing suid and sgid is refused, and so is the write."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     with pytest.raises(NotPermittedError):

@@ -1,4 +1,4 @@
-"""Space that counts against the capacity of a filesystem."""
+"""Tests of what counts against the capacity of a filesystem."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 def counted(fs: Filesystem) -> int:
-    """Return the counter of extended attributes after comparing it with a scan of the rows."""
+    """Compare the counter of extended attributes with a scan of the rows; return the counter."""
     kept = fs.db.counters.xattr_bytes
     assert kept is not None
     xattrs.count_bytes(fs.db)
@@ -32,7 +32,7 @@ def counted(fs: Filesystem) -> int:
 
 
 async def test_extended_attributes_count_against_the_capacity(fs: Filesystem) -> None:
-    """Attribute names and values count against the capacity; a removal frees their space."""
+    """Attribute names and values count against the capacity. A removal frees their space."""
     ino = make_file(fs, b"f")
     fs.set_capacity(4 * KIB)
 
@@ -165,7 +165,7 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
 
 
 async def test_acl_that_is_not_stored_needs_no_space(fs: Filesystem) -> None:
-    """On a full filesystem, cp -a can set an ACL that only repeats the mode, and remove an ACL."""
+    """On a full filesystem, cp -a can set an ACL that only repeats the mode, or remove an ACL."""
     ino, directory = make_file(fs, b"f"), make_directory(fs, b"d")
     minimal = acl.encode([AclEntry(USER_OBJ, 6), AclEntry(GROUP_OBJ, 4), AclEntry(OTHER, 0)])
     fs.set_capacity(1)
@@ -180,7 +180,7 @@ async def test_acl_that_is_not_stored_needs_no_space(fs: Filesystem) -> None:
 
 
 async def test_extended_attributes_of_copied_and_removed_trees_are_counted(fs: Filesystem) -> None:
-    """A tree whose attributes exceed the capacity cannot be copied; removing a tree frees space."""
+    """A tree whose attributes exceed the capacity cannot be copied. Removing a tree frees space."""
     top = make_directory(fs, b"d")
     for number in range(5):
         ino = make_file(fs, b"%d" % number, top)

@@ -1,4 +1,4 @@
-"""The number of SQL statements of each operation; a higher number is a regression."""
+"""Tests of the number of SQL statements of each operation; a higher number is a regression."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class Counted:
 
 @contextmanager
 def counting(volume: Volume) -> Iterator[Counted]:
-    """Count the SQL statements of one commit group, except the statements that begin and end it."""
+    """Count the SQL statements of one commit group, without those that begin and end it."""
     connection, counted = volume.session.db.connection, Counted()
 
     def note(_event: object) -> None:
@@ -50,12 +50,12 @@ def create(fs: Filesystem, number: int) -> None:
 
 
 def find(fs: Filesystem, number: int) -> None:
-    """Look up a name."""
+    """Look up a name in a directory."""
     look(fs, name_of(number))
 
 
 def set_times(fs: Filesystem, number: int) -> None:
-    """Look up a name and set the times of its inode."""
+    """Look up a name, and set the times of its inode."""
     ino = look(fs, name_of(number)).ino
     fs.attributes.set_attributes(ino, SetAttributes(ctime_ns=T0 + 5))
 
@@ -73,11 +73,11 @@ def unlink(fs: Filesystem, number: int) -> None:
 # Each operation, with the maximum number of SQL statements that it executes.
 # The session extension of SQLite records changes with one statement for each row that it reads.
 STEPS: list[tuple[Callable[[Filesystem, int], None], int]] = [
-    (create, 5),  # creation: one lookup, two inserts, two session statements
+    (create, 5),  # Creation takes one lookup, two inserts and two session statements.
     (find, 1),
-    (set_times, 3),  # new times: one lookup, one update, one session statement
-    (rename, 7),  # rename: two lookups, two updates, three session statements
-    (unlink, 5),  # removal: one lookup, two deletes, two session statements
+    (set_times, 3),  # New times take one lookup, one update and one session statement.
+    (rename, 7),  # Rename takes two lookups, two updates and three session statements.
+    (unlink, 5),  # Removal takes one lookup, two deletes and two session statements.
 ]
 # A commit group also writes a directory and the counters, reads the schema, and commits.
 OF_A_GROUP = 25
@@ -86,7 +86,7 @@ OF_A_GROUP = 25
 async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """Each inode, even the common directory of all files, is written only once in a group."""
+    """In a commit group each inode is written only once, even the common directory of all files."""
     found = {}
     for operation, _most in STEPS:
         with counting(volume) as counted:
@@ -146,7 +146,7 @@ async def test_read_of_cached_attributes_executes_no_sql_statement(
         for _ in range(COUNT):
             fs.getattr(ino)
             fs.getattr(ROOT_INO)
-    assert counted.count <= 5  # A few SQL statements end the commit group.
+    assert counted.count <= 5  # The commit group ends with a few SQL statements.
 
 
 async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:

@@ -1,4 +1,4 @@
-"""Operations of the complete filesystem: open, O_TRUNC, statfs and directory listings."""
+"""Tests of operations of the complete filesystem: open, O_TRUNC, statfs and listings."""
 
 from collections.abc import Awaitable, Callable
 
@@ -58,7 +58,7 @@ async def test_degraded_mount_refuses_to_change_the_size(fs: Filesystem) -> None
 async def test_changing_the_size_of_a_file_sets_mtime_and_ctime(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """A change of the size sets mtime and ctime, unless the kernel sends its own times."""
+    """A change of the size sets mtime and ctime, unless the kernel sends times of its own."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     after = await fs.setattr(ino, SetAttributes(size_bytes=10), USER)
@@ -71,10 +71,10 @@ async def test_changing_the_size_of_a_file_sets_mtime_and_ctime(
     assert fs.getattr(ino) == after
 
 
-async def test_unchanged_size_changes_no_times_that_the_kernel_keeps(
+async def test_setting_the_present_size_does_not_change_times_that_the_kernel_keeps(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """The kernel sends no times with a truncate(2) to the same size, so the times do not change."""
+    """For a truncate(2) to the same size, the kernel sends no times, so no time changes."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.setattr(ino, SetAttributes(size_bytes=10), ROOT, sets_times=False)
     before = fs.getattr(ino)
@@ -114,7 +114,7 @@ async def test_birth_time_never_changes(fs: Filesystem, volume: Volume) -> None:
 
 
 async def test_statfs_reports_used_bytes_and_inodes(fs: Filesystem) -> None:
-    """Statfs counts bytes and inodes, and without a capacity reports an unlimited size."""
+    """The call statfs counts bytes and inodes. Without a capacity it reports an unlimited size."""
     empty = fs.statfs()
     assert (empty.capacity_bytes, empty.inodes) == (UNLIMITED_CAPACITY_BYTES, 1)
     assert empty.free_bytes == empty.capacity_bytes
@@ -125,7 +125,7 @@ async def test_statfs_reports_used_bytes_and_inodes(fs: Filesystem) -> None:
 
 
 async def test_listing_in_pages_returns_every_name_once(fs: Filesystem) -> None:
-    """A listing in pages returns every name once, even if names are removed between pages."""
+    """A listing in pages returns every name once, even if names are removed between two pages."""
     directory = make_directory(fs, b"d")
     made = {b"n%d" % number for number in range(50)}
     for name in made:
@@ -140,7 +140,7 @@ async def test_listing_in_pages_returns_every_name_once(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """If the daemon is killed, a file keeps the content and the name of its last fsync."""
+    """If the daemon is killed, a file has the content and the name of its last fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)
@@ -160,7 +160,7 @@ async def test_one_request_can_change_mode_owner_and_size(fs: Filesystem) -> Non
 
 @pytest.mark.parametrize("counts", [False, True])
 async def test_nodiratime_preserves_the_atime_of_directories(volume: Volume, counts: bool) -> None:
-    """With nodiratime, reads keep the atime of a directory and update the atime of a file."""
+    """With nodiratime, a read keeps the atime of a directory but updates the atime of a file."""
     options = FilesystemOptions(access_time=AccessTime.ALWAYS, directory_times=counts)
     async with volume.mounted(options) as fs:
         directory, file = make_directory(fs, b"d"), make_file(fs, b"f")

@@ -1,4 +1,4 @@
-"""Lookup counts of inodes, stored compactly."""
+"""Tests of lookup counts of inodes, which are stored compactly."""
 
 import tracemalloc
 
@@ -16,7 +16,7 @@ def test_lookup_count_of_an_unknown_inode_is_zero() -> None:
 
 @pytest.mark.parametrize("times", [1, 254, 255, 256, 1000])
 def test_page_of_lookup_counts_is_freed_when_all_its_inodes_are_forgotten(times: int) -> None:
-    """A page of counts is freed when all its inodes are forgotten, even after counts over 254."""
+    """A page of counts is freed when all its inodes are forgotten, even if counts exceeded 254."""
     counts = LookupCounts()
     for _ in range(times):
         counts.add(Ino(77))
@@ -25,7 +25,7 @@ def test_page_of_lookup_counts_is_freed_when_all_its_inodes_are_forgotten(times:
     assert counts.pages == 0
 
 
-def test_lookup_count_is_correct_after_it_decreases_below_255() -> None:
+def test_lookup_count_is_correct_after_it_decreased_below_255() -> None:
     counts = LookupCounts()
     counts.add(Ino(5), 300)
     assert counts.forget(Ino(5), 100) == 200
@@ -41,8 +41,10 @@ def test_lookup_count_never_becomes_negative() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 600), st.integers(1, 400)), max_size=60))
-def test_lookup_counts_equal_a_reference_dictionary(steps: list[tuple[bool, int, int]]) -> None:
-    """Lookup counts match a plain dictionary after any sequence of lookups and forgets."""
+def test_lookup_counts_equal_those_in_a_plain_dictionary(
+    steps: list[tuple[bool, int, int]],
+) -> None:
+    """Lookup counts equal those in a dictionary after any sequence of lookups and forgets."""
     counts, model = LookupCounts(), dict.fromkeys(range(1, 601), 0)
     for adds, number, times in steps:
         if adds:
@@ -66,7 +68,7 @@ def test_lookup_counts_of_100000_inodes_use_less_than_a_megabyte() -> None:
 
 
 def test_all_inodes_with_a_lookup_count_are_listed() -> None:
-    """The list contains the looked-up inodes of every page, except forgotten inodes."""
+    """The list contains all looked-up inodes except forgotten ones."""
     counts = LookupCounts()
     for ino, times in ((1, 1), (255, 300), (256, 1), (100_000, 2)):
         counts.add(Ino(ino), times)

@@ -1,4 +1,4 @@
-"""Names, links and renames, as in POSIX."""
+"""Tests of names, links and renames, as in POSIX."""
 
 import stat
 
@@ -50,7 +50,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
 
 
 async def test_new_file_has_the_owner_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """A new file has owner, mode, times and link count; its directory has a new size and times."""
+    """A new file has owner, mode, times and link count. Its directory has a new size and times."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -79,7 +79,7 @@ async def test_special_file_stores_type_and_device(fs: Filesystem, kind: int) ->
 
 
 async def test_symlink_stores_its_target(fs: Filesystem) -> None:
-    """A symlink target has up to 4,095 arbitrary bytes; its length is the size of the inode."""
+    """A symlink target has up to 4,095 arbitrary bytes. Its length is the size of the inode."""
     target = b"\xff/" * 2047 + b"x"
     made = fs.namespace.make_symlink(ROOT_INO, b"l", target, USER)
     assert (fs.readlink(made.ino), made.size_bytes, made.mode) == (target, 4095, 0o120777)
@@ -125,7 +125,7 @@ async def test_refused_creation_changes_nothing(fs: Filesystem) -> None:
 
 
 async def test_new_entry_in_a_setgid_directory_inherits_the_group(fs: Filesystem) -> None:
-    """In a setgid directory new entries inherit the group, and new directories the setgid bit."""
+    """New entries of a setgid directory inherit the group, and new directories the setgid bit."""
     made = fs.namespace.make_directory(ROOT_INO, b"d", 0o2775, ROOT)
     inner = fs.namespace.make_directory(made.ino, b"e", 0o755, USER)
     file = fs.namespace.make_node(inner.ino, b"f", 0o100644, USER)
@@ -157,7 +157,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """All names of an inode show the same attributes; the last unlink deletes the inode."""
+    """All names of an inode show the same attributes. The last unlink deletes the inode."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()
@@ -172,7 +172,7 @@ async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> Non
 
 
 async def test_invalid_hard_link_is_refused(fs: Filesystem) -> None:
-    """A hard link is refused if the name exists, or if the inode is a directory or an orphan."""
+    """A hard link is refused if the name exists, or if the inode is a directory or nameless."""
     directory, ino = make_directory(fs, b"d"), make_file(fs, b"a")
     with pytest.raises(NotPermittedError):
         fs.namespace.link(directory, ROOT_INO, b"x")
@@ -185,7 +185,7 @@ async def test_invalid_hard_link_is_refused(fs: Filesystem) -> None:
 
 
 async def test_unlink_and_rmdir_refuse_inodes_of_the_wrong_type(fs: Filesystem) -> None:
-    """Unlink refuses directories; rmdir refuses files and directories with entries."""
+    """Unlink refuses directories. Rmdir refuses files, and directories with entries."""
     directory = make_directory(fs, b"d")
     make_file(fs, b"f", directory)
     with pytest.raises(RefusesDirectoryError):
@@ -200,7 +200,7 @@ async def test_unlink_and_rmdir_refuse_inodes_of_the_wrong_type(fs: Filesystem) 
 
 
 async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem) -> None:
-    """A removed open directory has link count 0; new names fail with ENOENT, O_TMPFILE with EPERM."""
+    """A removed open directory has link count 0. Creating a name fails with ENOENT."""
     ino = make_directory(fs, b"d")
     fs.lookups.add(ino)
     fs.namespace.remove_directory(ROOT_INO, b"d")
@@ -219,7 +219,7 @@ async def test_no_name_can_be_created_in_a_removed_open_directory(fs: Filesystem
 
 
 async def test_rename_moves_the_name_and_updates_times(fs: Filesystem, volume: Volume) -> None:
-    """A rename sets the times of both directories, and only the ctime of the renamed inode."""
+    """A rename sets the times of the two directories, and only the ctime of the renamed inode."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"a", source)
     now_ns = volume.clock.later()
@@ -234,7 +234,7 @@ async def test_rename_moves_the_name_and_updates_times(fs: Filesystem, volume: V
 
 
 async def test_rename_of_a_directory_updates_link_counts(fs: Filesystem) -> None:
-    """After a move both parents have new link counts, and ".." refers to the new parent."""
+    """After a move the two parents have new link counts, and ".." refers to the new parent."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_directory(fs, b"d", source)
     fs.namespace.rename(source, b"d", target, b"d")
@@ -243,7 +243,7 @@ async def test_rename_of_a_directory_updates_link_counts(fs: Filesystem) -> None
 
 
 async def test_rename_replaces_a_file(fs: Filesystem) -> None:
-    """A file that a rename replaces is an orphan while it is in use, and is then deleted."""
+    """A file that a rename replaces is kept while it is in use, and is then deleted."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     fs.lookups.add(new)
     fs.namespace.rename(ROOT_INO, b"old", ROOT_INO, b"new")
@@ -266,7 +266,7 @@ async def test_rename_replaces_an_empty_directory(fs: Filesystem) -> None:
 
 
 async def test_rename_onto_a_hard_link_of_the_same_inode_does_nothing(fs: Filesystem) -> None:
-    """A rename onto a hard link of the same file keeps both names, as rename(2) requires."""
+    """A rename onto a hard link of the same file keeps the two names, as rename(2) requires."""
     ino = make_file(fs, b"a")
     fs.namespace.link(ino, ROOT_INO, b"b")
     fs.namespace.rename(ROOT_INO, b"a", ROOT_INO, b"b")
@@ -331,7 +331,7 @@ async def test_rename_noreplace_succeeds_if_the_new_name_is_free(fs: Filesystem)
 async def test_rename_with_a_whiteout_creates_a_device_at_the_old_name(
     fs: Filesystem, volume: Volume, flags: int
 ) -> None:
-    """A whiteout is the character device 0, 0, with which overlayfs hides a name."""
+    """A whiteout is the character device 0, 0, by which overlayfs hides a name."""
     source, target = make_directory(fs, b"s"), make_directory(fs, b"t")
     ino = make_file(fs, b"f", source)
     if not flags & RENAME_NOREPLACE:
@@ -362,7 +362,7 @@ async def test_whiteout_inherits_the_default_acl_of_its_directory(fs: Filesystem
 
 
 async def test_whiteout_in_a_setgid_directory_inherits_the_group(fs: Filesystem) -> None:
-    """Local filesystems treat a whiteout like every other new inode."""
+    """Local filesystems also treat a whiteout like every other new inode."""
     source = make_directory(fs, b"s")
     fs.attributes.set_attributes(source, SetAttributes(mode=0o2775, gid=42))
     make_file(fs, b"f", source)
@@ -376,7 +376,7 @@ async def test_whiteout_in_a_setgid_directory_inherits_the_group(fs: Filesystem)
 
 
 async def test_file_without_a_name_can_be_linked_to_a_name(fs: Filesystem) -> None:
-    """A file created with O_TMPFILE becomes an ordinary file when link gives it a name."""
+    """A file created with O_TMPFILE becomes an ordinary file when link(2) gives it a name."""
     before = fs.getattr(ROOT_INO)
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
@@ -400,7 +400,7 @@ async def test_file_without_a_name_can_be_linked_to_a_name(fs: Filesystem) -> No
 
 
 async def test_file_without_a_name_is_deleted_after_its_last_use(fs: Filesystem) -> None:
-    """A nameless file is deleted with its content when the kernel has closed and forgotten it."""
+    """When the kernel has closed and forgotten a nameless file, the file is deleted."""
     made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
     fs.lookups.add(made.ino)
     fs.open_files.opened(made.ino, writes=True)
@@ -413,7 +413,7 @@ async def test_file_without_a_name_is_deleted_after_its_last_use(fs: Filesystem)
 
 
 async def test_file_without_a_name_is_purged_after_the_daemon_is_killed(volume: Volume) -> None:
-    """The mount after a killed daemon purges files that never had a name."""
+    """If the daemon is killed, the next mount purges files that never had a name."""
     async with volume.mounted() as fs:
         made = fs.namespace.make_nameless(ROOT_INO, 0o666, USER)
         volume.commit()

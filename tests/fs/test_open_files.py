@@ -1,11 +1,11 @@
-"""Records of open inodes."""
+"""Tests of the records of open inodes."""
 
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
 
 def test_record_of_an_open_inode_is_kept_until_the_last_release() -> None:
-    """Two opens of an inode share one record; the second release removes the record."""
+    """Two opens of an inode share one record. The second release removes the record."""
     files = OpenFiles()
     first = files.opened(Ino(3))
     assert files.opened(Ino(3)) is first
@@ -52,7 +52,7 @@ def test_file_that_is_read_without_an_open_request_counts_as_open() -> None:
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:
-    """The recorded open time is kept until no process has the file open for writing."""
+    """The time of the first open is recorded until no process has the file open for writing."""
     files = OpenFiles()
     assert (files.writing, files.writing_since_s) == (0, None)
     files.opened(Ino(3))

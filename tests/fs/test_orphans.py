@@ -1,4 +1,4 @@
-"""Orphans: inodes without a name that are still in use."""
+"""Tests of orphans: inodes without a name that are still in use."""
 
 import trio
 import trio.testing
@@ -21,8 +21,10 @@ from tests.fs.conftest import (
 from tests.polling import until
 
 
-async def test_unlinked_open_file_is_readable_until_closed_and_forgotten(fs: Filesystem) -> None:
-    """An unlinked inode is deleted when it is both closed and forgotten, in either order."""
+async def test_unlinked_open_file_is_readable_until_it_is_closed_and_forgotten(
+    fs: Filesystem,
+) -> None:
+    """An unlinked inode is deleted when it was closed and forgotten, in either order."""
     for forget_first in (True, False):
         ino = make_file(fs, b"f")
         fs.lookups.add(ino, 2)
@@ -94,7 +96,7 @@ async def test_orphan_that_a_process_has_open_is_kept_until_close(volume: Volume
 
 
 async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
-    """A large orphan is purged in the background, or by the mount after a killed daemon."""
+    """A large orphan is purged in the background, or by the next mount if the daemon was killed."""
     async with volume.mounted(slices=Slices(purged_blocks=2)) as fs:
         ino = make_file(fs, b"f")
         for index in range(7):

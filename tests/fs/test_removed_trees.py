@@ -1,4 +1,4 @@
-"""The list of removed trees, and the directories in these trees."""
+"""Tests of the list of removed trees, and of the directories in these trees."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from tests.fs.trees.samples import assert_sound, clone, settled
 
 
 async def test_newest_removed_tree_is_returned_first(fs: Filesystem) -> None:
-    """The list of removed trees contains each tree once, and begins with the newest."""
+    """The list contains each removed tree once, and begins with the tree that was removed last."""
     trees = fs.orphans.trees
     for top in (1, 2, 3, 2):
         trees.add(Ino(top))
@@ -50,8 +50,8 @@ async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -
     assert fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
 
 
-async def test_directories_removed_between_two_slices_need_no_parent_mark(fs: Filesystem) -> None:
-    """A removed directory may have lost its parent or its row before its mark is set."""
+async def test_directories_removed_between_two_slices_need_no_mark(fs: Filesystem) -> None:
+    """A directory may lose its parent or its row before its mark is set."""
     removed = make_directory(fs, b"removed")
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET nlink = 0, parent = 999 WHERE ino = ?", (removed,))
@@ -62,7 +62,7 @@ async def test_directories_removed_between_two_slices_need_no_parent_mark(fs: Fi
 
 
 async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
-    """The search for a removed ancestor fails at a maximum depth, so that it ends in a cycle."""
+    """The search for a removed ancestor fails at a maximum depth, so it also ends in a cycle."""
     ring = make_directory(fs, b"ring")
     fs.db.begin()
     fs.db.inodes.run("UPDATE inodes SET parent = ino WHERE ino = ?", (ring,))
@@ -74,7 +74,7 @@ async def test_cycle_of_directories_raises_an_error(fs: Filesystem) -> None:
 
 @sliced(ancestors=2)
 async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) -> None:
-    """After each slice, the operation is refused and repeated, so that other tasks can run."""
+    """After each slice, the operation is refused and retried, so that other tasks can run."""
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)
@@ -94,7 +94,7 @@ async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) 
 
 @sliced(ancestors=2)
 async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesystem) -> None:
-    """The check of a directory continues above a tree that is removed meanwhile."""
+    """The check of a directory continues above a tree that was removed meanwhile."""
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)
@@ -107,7 +107,7 @@ async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesy
 
 
 @sliced(ancestors=2)
-async def test_commands_finish_the_check_of_a_deep_directory(fs: Filesystem) -> None:
+async def test_command_finishes_the_check_of_a_deep_directory(fs: Filesystem) -> None:
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     make_file(fs, b"file", chain[-1])

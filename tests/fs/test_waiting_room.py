@@ -1,4 +1,4 @@
-"""Limits on the number of waiting requests, in total and for each user."""
+"""Tests of limits on the number of waiting requests, in total and for each user."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
 
 
 def test_sole_user_of_a_mount_can_use_all_waiting_slots() -> None:
-    """The only user of a mount can use every slot; a slot is free again after its request."""
+    """The only user of a mount can use every slot. A request frees its slot when it ends."""
     room = WaitingRoom()
     for _ in range(2):
         with filled(room, 1000) as number:
@@ -47,7 +47,7 @@ def test_one_user_of_a_shared_mount_cannot_use_all_waiting_slots() -> None:
 
 
 def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
-    """The requests of 1,000 users together leave workers free for metadata requests."""
+    """If 1,000 users have waiting requests, workers are still free for metadata requests."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):

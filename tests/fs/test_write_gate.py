@@ -1,4 +1,4 @@
-"""The write gate, which every operation that changes data must pass."""
+"""Tests of the write gate, which every operation that changes data must pass."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
 async def test_operations_are_refused_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write gate refuses operations on a full disk: SQLite could not commit the group."""
+    """On a full disk, SQLite could not commit the group, so the write gate refuses operations."""
     ino = make_file(fs, b"f")
     fill(volume, monkeypatch, 0)
     with pytest.raises(NoSpaceLeftError):
@@ -37,7 +37,7 @@ async def test_operations_are_refused_on_a_full_disk(
 async def test_files_can_be_removed_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removal may use the disk reserve, but at most half of it."""
+    """A removal may use the disk reserve, but at most half of the reserve."""
     make_file(fs, b"f")
     make_file(fs, b"g")
     fill(volume, monkeypatch, -DISK_RESERVE_BYTES // 4)
@@ -50,7 +50,7 @@ async def test_files_can_be_removed_on_a_full_disk(
 async def test_reads_on_a_full_disk_store_no_access_times(
     volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows of many access times would use up the reserve, so that SQLite loses a group."""
+    """Many access times would use up the reserve, so that SQLite loses a commit group."""
     async with volume.mounted(FilesystemOptions(access_time=AccessTime.ALWAYS)) as fs:
         file, directory = make_file(fs, b"f"), make_directory(fs, b"d")
         await fs.write(file, 0, b"content")
@@ -85,7 +85,9 @@ async def test_every_change_of_a_fenced_filesystem_is_refused(
         fs.xattrs.set(ino, b"user.a", b"1", ROOT)
 
 
-async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: Volume) -> None:
+async def test_rollback_reports_the_names_and_inodes_of_the_lost_commit_group(
+    volume: Volume,
+) -> None:
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         make_file(fs, b"safe")
@@ -99,7 +101,7 @@ async def test_rollback_reports_the_names_and_inodes_of_the_lost_group(volume: V
         assert fs.lookup(ROOT_INO, b"safe") is not None
 
 
-async def test_undone_group_reports_only_its_own_names_and_inodes(volume: Volume) -> None:
+async def test_undone_commit_group_reports_only_its_own_names_and_inodes(volume: Volume) -> None:
     reported: list[Invalidations] = []
     async with volume.mounted(notices=KernelNotices(reported.append)) as fs:
         one, two = make_directory(fs, b"one"), make_directory(fs, b"two")

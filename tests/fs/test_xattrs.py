@@ -1,4 +1,4 @@
-"""Extended attributes: namespaces, limits and ACLs."""
+"""Tests of extended attributes: namespaces, limits and ACLs."""
 
 import pytest
 
@@ -27,7 +27,7 @@ MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OT
 async def test_xattr_value_is_read_back_unchanged(
     fs: Filesystem, volume: Volume, name: bytes
 ) -> None:
-    """Any bytes can be the value of an attribute; a change sets ctime and not mtime."""
+    """Any bytes can be the value of an attribute. A change sets ctime and not mtime."""
     ino = make_file(fs, b"f")
     now_ns = volume.clock.later()
     for value in (b"", b"\0\xff", b"x" * XATTR_VALUE_BYTES_MAX):
@@ -117,7 +117,7 @@ async def test_xattr_create_and_xattr_replace_flags_are_enforced(fs: Filesystem)
 
 
 async def test_setting_an_access_acl_sets_the_mode(fs: Filesystem) -> None:
-    """The ACL mask becomes the group bits of the mode; a minimal ACL is stored only as the mode."""
+    """The ACL mask becomes the group bits of the mode. A minimal ACL is stored only as the mode."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, acl.ACCESS, NAMED, USER)
     assert (fs.getattr(ino).mode, fs.xattrs.get(ino, acl.ACCESS)) == (0o100761, NAMED)

@@ -1,4 +1,4 @@
-"""Substitutes for functions that fail."""
+"""Functions that fail, for use in place of real functions."""
 
 from collections.abc import Callable
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""Run commands in forks of a process that has already imported the program.
+"""A server that runs commands in forks of a process that has already imported the program.
 
 The import takes several times as long as most commands, and the tests run thousands of commands.
 """
@@ -26,7 +26,7 @@ _CONTEXT.set_forkserver_preload(["tests.loaded_program"])
 def run(
     module: str, words: Sequence[str], environment: Mapping[str, str], text: str, s_max: float
 ) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m module words…`` in its own session, and return output and status.
+    """Run ``python -m module words…`` in its own session; return output and status.
 
     Raises TimeoutExpired after *s_max* seconds.
     """
@@ -100,7 +100,7 @@ def serving(module: str, address: Path) -> Iterator[None]:
 
 
 def _serve(module: str, listener: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps finished processes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The kernel reaps finished processes.
     while True:
         client, _address = listener.accept()
         if os.fork() == 0:
@@ -111,7 +111,7 @@ def _serve(module: str, listener: socket.socket) -> None:
 
 
 def _answer(module: str, client: socket.socket) -> None:
-    """Run a client's command in a child of this process, and send its exit status."""
+    """Run a client's command in a child of this process; send the exit status to the client."""
     request, streams, _flags, _address = socket.recv_fds(client, _REQUEST_BYTES_MAX, 3)
     words, environment, folder = json.loads(request)
     child = os.fork()

@@ -1,4 +1,7 @@
-"""The client of ``forked.serving``. Arguments: the socket address, the words of the command."""
+"""The client of ``forked.serving``.
+
+Arguments: the socket address, then the words of the command.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem with its FUSE handlers, and a real mount of it."""
+"""Fixtures: a filesystem with its FUSE handlers, and a real mount of the filesystem."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -108,7 +108,7 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
     unmount_grace_s: float = UNMOUNT_GRACE_S,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Serve the mount, and report to the nursery when it is ready."""
+    """Serve the mount; report to the nursery when the mount is ready."""
     options = FuseOptions(source="memory:", nosuid=False, nodev=False, allow_other=True)
     await serve(
         operations,
@@ -121,7 +121,7 @@ async def until_ready(  # noqa: ASYNC114, ASYNC128 - serve() calls started
 
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Path:
-    """Return an empty directory to mount on."""
+    """Return an empty directory as mountpoint."""
     path = tmp_path / "mount point é"
     path.mkdir()
     return path
@@ -140,7 +140,7 @@ async def mounted(tmp_path: Path, mountpoint: Path) -> AsyncIterator[Mounted]:
 
 @contextmanager
 def no_free_thread() -> Iterator[None]:
-    """Hold all tokens of trio's default limiter, like threads that the kernel blocks."""
+    """Hold all tokens of trio's default limiter, as threads do that the kernel blocks."""
     limiter = trio.to_thread.current_default_thread_limiter()
     borrowers = [object() for _ in range(int(limiter.available_tokens))]
     for borrower in borrowers:

@@ -1,4 +1,4 @@
-"""Rows with values of a wrong type, which cause EIO only for their own files."""
+"""Tests of rows with values of a wrong type, which cause EIO only for their own files."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from tests.fuse.conftest import Context, Handlers, Reply, make_file
 pytestmark = pytest.mark.thorough
 
 CONTEXT = Context()
-# Stands for pyfuse3.SetattrFields, which only pyfuse3 can fill in.
+# Replaces pyfuse3.SetattrFields, which only pyfuse3 can fill in.
 _SIZE_ONLY: Final = SimpleNamespace(
     update_mode=False,
     update_uid=False,
@@ -105,7 +105,7 @@ def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitabl
 
 
 def empty(handlers: Handlers, ino: Ino) -> Awaitable[object]:
-    """Request the size 0, as the kernel does for open(2) with O_TRUNC."""
+    """Set the size to 0, as the kernel requests for open(2) with O_TRUNC."""
     wanted = pyfuse3.EntryAttributes()
     wanted.st_size = 0
     return handlers.operations.setattr(ino, wanted, _SIZE_ONLY, None, CONTEXT)
@@ -139,7 +139,7 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", INODE_COLUMNS)
-async def test_unreadable_inode_row_causes_eio_only_for_its_own_requests(
+async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
     handlers: Handlers,
     reply: Reply,
     caplog: pytest.LogCaptureFixture,
@@ -213,7 +213,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
 async def test_damage_found_during_a_change_degrades_the_mount(
     handlers: Handlers, error: BadRowError | DamagedDatabaseError
 ) -> None:
-    """A change that finds a bad row or page is rolled back, and the mount is degraded."""
+    """A change that finds a damaged row or page is rolled back, and the mount is degraded."""
     _bad, good, _link = await make_entries(handlers)
     status = handlers.operations.status
     begun = status.progress
@@ -232,7 +232,10 @@ async def test_damage_found_during_a_change_degrades_the_mount(
 async def test_block_with_reference_count_zero_degrades_the_mount(
     handlers: Handlers, caplog: pytest.LogCaptureFixture, refs: int, removed: bool
 ) -> None:
-    """A forged row of a plain filesystem is reported as damage; the content stays readable."""
+    """In an unencrypted filesystem, a forged row is reported as damage.
+
+    The content stays readable.
+    """
     bad, good, _link = await make_entries(handlers)
     spoil(handlers, "blocks", "refs", str(refs), (bad, bad))
     operations, status = handlers.operations, handlers.operations.status

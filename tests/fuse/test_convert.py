@@ -1,4 +1,4 @@
-"""Conversion of attributes and space statistics for stat(2) and statfs(2)."""
+"""Tests of converting attributes and space statistics for stat(2) and statfs(2)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_inode_attributes_are_converted_for_the_kernel_without_loss() -> None:
 
 
 def test_inode_generation_depends_only_on_the_birth_time() -> None:
-    """A file handle contains 32 bits of the generation, which must be 0 for the root."""
+    """A file handle contains 32 bits of the generation, which must be 0 for the root directory."""
     converter, birth = Converter(MIB), FILE._replace(btime_ns=(7 << 32) + 5)
     changed = birth._replace(ctime_ns=1, mode=0o100600, nlink=1)
     root = birth._replace(ino=ROOT_INO, mode=0o040755)
@@ -32,7 +32,7 @@ def test_inode_generation_depends_only_on_the_birth_time() -> None:
     assert Converter(MIB, has_generations=False).entry(birth).generation == 0
 
 
-def test_device_number_is_shown_only_for_devices() -> None:
+def test_device_number_is_shown_only_for_device_files() -> None:
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 
@@ -49,8 +49,8 @@ def test_device_number_is_shown_only_for_devices() -> None:
         (3 * MIB, 3 * MIB, 6144),
     ],
 )
-def test_st_blocks_counts_mapped_blocks(size: int, mapped: int, expected: int) -> None:
-    """The block count excludes holes, and counts the last block in pages."""
+def test_st_blocks_is_the_number_of_mapped_blocks(size: int, mapped: int, expected: int) -> None:
+    """The block count excludes holes. It counts the last block in pages."""
     assert sectors(size, mapped) == expected
 
 
@@ -71,7 +71,7 @@ def test_kernel_may_cache_a_missing_name() -> None:
 
 
 def test_statfs_reports_blocks_of_4_kib() -> None:
-    """statfs counts space in blocks of 4 KiB; the longest name has 255 bytes."""
+    """statfs counts space in blocks of 4 KiB. The longest name has 255 bytes."""
     data = Converter(MIB).statfs(SpaceFigures(1 << 30, 1 << 20, 7, 100))
     assert (data.f_bsize, data.f_frsize, data.f_blocks) == (4096, 4096, 1 << 18)
     assert (data.f_bfree, data.f_bavail) == (256, 256)

@@ -1,9 +1,9 @@
-"""Costs of requests: numbers of function calls and of moves between source files.
+"""Tests of the costs of requests: numbers of function calls and of moves between source files.
 
-docs/design/architecture.md lists the numbers. A test fails if its request costs more,
-or if it costs much less. In that case update the page, because the cost could otherwise grow
-again unnoticed.
-The time of ``mock_clock`` stands still, so that no timer of a background task runs in a request.
+docs/design/architecture.md lists the numbers. A test fails if its request costs more than
+documented. It also fails if the request costs much less: the page must then be updated, so that a
+later increase is noticed. The time of ``mock_clock`` stands still, so that no timer of a background
+task runs in a request.
 """
 
 import os
@@ -70,7 +70,7 @@ async def make_file(handlers: Handlers, name: bytes) -> Ino:
 
 
 def require(counted: Counted, request: str) -> None:
-    """Require the documented cost of a request, or at most a fifth less."""
+    """Require that a request has its documented cost, or at most a fifth less."""
     trip = "\n".join(f"{file} {function}" for file, function in counted.trip)
     cost, most = Cost(counted.calls, counted.moves), stated()[request]
     for found, said in zip(cost, most, strict=True):
@@ -97,7 +97,8 @@ async def test_first_write_of_a_file_needs_no_block_query_and_no_write_plan(
 ) -> None:
     """An inode without mapped blocks has no row in the block map."""
     write = handlers.operations.write
-    await write(await make_file(handlers, b"f"), 0, DATA)  # create the directory of block files
+    # This write creates the directory of block files.
+    await write(await make_file(handlers, b"f"), 0, DATA)
     ino = await make_file(handlers, b"g")
     counted = await cost_of(handlers, lambda: write(ino, 0, DATA))
     require(counted, "write of the first 4 KiB of a file")
@@ -162,10 +163,10 @@ async def test_copy_of_a_small_file_has_the_documented_cost(
     assert await handlers.fs.read(target, 0, len(DATA)) == DATA
 
 
-async def test_chmod_through_an_acl_has_the_documented_cost(
+async def test_chmod_of_a_file_with_an_acl_has_the_documented_cost(
     mock_clock: MockClock, handlers: Handlers
 ) -> None:
-    """cp -a sets an ACL for each file; an ACL that only repeats the mode is not stored."""
+    """cp -a sets an ACL for each file. An ACL that only repeats the mode is not stored."""
     ino = await make_file(handlers, b"f")
     value = acl.encode(
         [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]
@@ -220,7 +221,7 @@ async def test_read_of_an_uncached_block_has_the_documented_cost(
     await handlers.operations.write(ino, 0, os.urandom(BLOCK_BYTES))
     await handlers.session.flush()
     await handlers.session.durability.sync_all()
-    await handlers.fs.read(ino, 0, 1)  # set atime before the counted read
+    await handlers.fs.read(ino, 0, 1)  # This read sets atime, so that the counted read does not.
     cache = handlers.session.cache
     # The requested free space exceeds every disk, so all clean blocks are evicted.
     cache.disk.has_room(1 << 60)

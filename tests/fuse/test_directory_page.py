@@ -1,4 +1,4 @@
-"""Replies that list entries of a directory."""
+"""Tests of replies that list entries of a directory."""
 
 import struct
 
@@ -27,7 +27,7 @@ SAMPLES = (
 @pytest.mark.parametrize("attributes", SAMPLES)
 @pytest.mark.parametrize("has_generations", [True, False])
 @pytest.mark.parametrize("length", [1, 7, 8, 9, NAME_BYTES_MAX])
-def test_directory_entries_made_from_a_row_and_from_its_attributes_are_equal(
+def test_directory_entry_made_from_a_row_equals_the_entry_made_from_attributes(
     attributes: Attributes, has_generations: bool, length: int
 ) -> None:
     """An entry has the layout of struct fuse_direntplus, padded to 8 bytes."""
@@ -43,7 +43,7 @@ def test_directory_entries_made_from_a_row_and_from_its_attributes_are_equal(
 
 
 def test_directory_listing_shows_the_owner_set_by_mount_options() -> None:
-    """A mount option that replaces the owner applies to listed entries, too."""
+    """A mount option that replaces the owner also applies to listed entries."""
     converter = Converter(1 << 20, overrides=Overrides(uid=77))
     page = DirectoryPage(converter, ROOT_INO, ROOM_BYTES)
     assert page.add_rows([(b"name", AT, *FILE)]) == 1
@@ -54,7 +54,7 @@ def test_directory_listing_shows_the_owner_set_by_mount_options() -> None:
 async def test_name_with_an_unreadable_inode_row_is_listed_without_attributes(
     handlers: Handlers,
 ) -> None:
-    """Each value of a wrong type or size leaves the other entries of the reply unchanged."""
+    """A value of a wrong type or size does not change the other entries of the reply."""
     good, bad = await make_file(handlers, b"good"), await make_file(handlers, b"bad")
     db, converter = handlers.fs.db, handlers.operations.converter
     db.commit()
@@ -80,7 +80,7 @@ async def test_name_with_an_unreadable_inode_row_is_listed_without_attributes(
 
 
 def test_directory_reply_never_exceeds_the_requested_size() -> None:
-    """Rows that do not fit into a reply are not added."""
+    """Rows that do not fit into a reply are not added to the reply."""
     converter = Converter(1 << 20)
     rows = [(b"name%d" % number, Cookie(AT + number), *FILE) for number in range(9)]
     size_bytes = len(converter.dirent_of_row(rows[0]))

@@ -1,4 +1,4 @@
-"""The table of errnos."""
+"""Tests of the table of errnos."""
 
 import errno
 
@@ -14,7 +14,7 @@ def _leaves(kind: type[S3fsError]) -> list[type[S3fsError]]:
     return [leaf for child in below for leaf in _leaves(child)] if below else [kind]
 
 
-def test_error_classes_of_every_module_are_examined() -> None:
+def test_error_classes_of_every_module_are_tested() -> None:
     leaves = _leaves(S3fsError)
     assert {errors.NoEntryError, bucket_errors.NoImageError, mount_errors.InUseError} <= {*leaves}
 

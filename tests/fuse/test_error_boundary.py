@@ -1,4 +1,4 @@
-"""The error boundary of FUSE handlers, which lets only FUSEError pass."""
+"""Tests of the error boundary of FUSE handlers, which lets only FUSEError pass."""
 
 import errno
 import inspect
@@ -25,7 +25,7 @@ from s3fs_meta.mount_state import MountState, MountStatus
 
 
 class Desk:
-    """Two handlers whose outcome a test sets."""
+    """Two handlers, whose outcome the test sets."""
 
     def __init__(self) -> None:
         self.status = MountStatus()
@@ -49,7 +49,7 @@ class Desk:
 
 @pytest.fixture(params=["plain", "waiting"])
 def name(request: pytest.FixtureRequest) -> str:
-    """Return the name of the plain handler, and then of the async handler."""
+    """Return the name of the plain handler, or of the async handler."""
     return str(request.param)
 
 
@@ -81,7 +81,7 @@ async def test_exception_of_a_handler_becomes_an_errno(
     logged: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Damage and bugs are logged and may degrade the mount; errors of the caller are not logged."""
+    """Damage and bugs are logged and may degrade the mount. Errors of the caller are not logged."""
     desk = Desk()
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await getattr(desk, name)(error)
@@ -105,7 +105,7 @@ async def test_exception_of_a_handler_becomes_an_errno(
 async def test_partial_change_of_a_failed_handler_is_rolled_back(
     name: str, error: Exception, undone: int
 ) -> None:
-    """After an unexpected error the open commit group is rolled back, not committed."""
+    """After an unexpected error, the open commit group is rolled back and not committed."""
     desk = Desk()
     taken_back: list[MountState] = []
     desk.status = MountStatus(undo=lambda: taken_back.append(desk.status.state))
@@ -119,7 +119,7 @@ async def test_partial_change_of_a_failed_handler_is_rolled_back(
 def test_failure_of_a_reading_handler_does_not_roll_back_the_open_commit_group(
     handler: str,
 ) -> None:
-    """A failed handler that only reads cannot have made half of a change."""
+    """A handler that only reads cannot have left half of a change when it fails."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, handler, (1, b"x"), ZeroDivisionError("bug"))
@@ -127,12 +127,13 @@ def test_failure_of_a_reading_handler_does_not_roll_back_the_open_commit_group(
     assert taken_back == []
 
 
-def test_every_handler_listed_as_needing_no_rollback_exists() -> None:
+def test_every_handler_that_is_listed_as_reading_exists() -> None:
     """A misspelt name in the list of reading handlers would cause unnecessary rollbacks."""
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    assert "setattr" not in error_boundary.CHANGES_NO_TWO_ROWS  # setattr can truncate a file
+    # The request setattr can truncate a file.
+    assert "setattr" not in error_boundary.CHANGES_NO_TWO_ROWS
 
 
 async def test_exception_in_a_handler_is_logged_with_its_traceback_but_without_content(
@@ -150,7 +151,7 @@ async def _unprintable(desk: Desk) -> None:
 
 
 def test_every_handler_has_the_error_boundary() -> None:
-    """Every handler has the error boundary, except forget, which catches all exceptions itself."""
+    """Only the handler forget has no error boundary, because it catches all exceptions itself."""
     inherited = {
         name for name, _ in inspect.getmembers(pyfuse3.Operations, inspect.iscoroutinefunction)
     }

@@ -1,4 +1,4 @@
-"""The compiled extension: its build, its import before pyfuse3, and non-blocking reads."""
+"""Tests of the compiled extension: its build, its import before pyfuse3, non-blocking reads."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ def test_extension_is_imported_before_the_pyfuse3_library() -> None:
 def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """Without the extension, the error names the packages for a build; nothing is mounted."""
+    """Without the extension, the error names the packages for a build. Nothing is mounted."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
@@ -70,7 +70,7 @@ def test_mount_without_the_extension_fails_with_one_line(
 
 @pytest.mark.parametrize("found", ["", 'sys.modules[NAME].SOURCE_SUM = "0" * 64\n'])
 def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, found: str) -> None:
-    """An outdated extension may have missing functions, or functions that differ."""
+    """An outdated extension may lack functions, or may have functions that behave differently."""
     found = found.replace("NAME", '"s3fs_meta.fuse.fuse_intercept"')
     code = f"{OLD}{found}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
@@ -84,7 +84,7 @@ def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, f
 
 
 def test_extension_contains_the_hash_of_its_source() -> None:
-    """After a change of fuse_intercept.c, put its new hash into fuse/extension.py."""
+    """After a change of fuse_intercept.c, the new hash must be put into fuse/extension.py."""
     source = ROOT / "s3fs_meta" / "fuse" / "fuse_intercept.c"
 
     assert hashlib.sha256(source.read_bytes()).hexdigest() == extension.SOURCE_SUM
@@ -117,10 +117,10 @@ def test_build_error_without_headers_names_the_missing_packages(tmp_path: Path, 
 
 
 @pytest.mark.mount
-async def test_withdrawn_request_does_not_block_the_event_loop(
+async def test_request_that_the_kernel_withdrew_does_not_block_the_event_loop(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that the kernel has withdrawn is reported, and no read of /dev/fuse blocks."""
+    """If the kernel has withdrawn a request, this is reported, and no read of /dev/fuse blocks."""
     lies = 0
     really = Gate.is_ready
 

@@ -1,4 +1,4 @@
-"""Requests that the extension passes on before pyfuse3 sees them, on a real mount."""
+"""Tests of requests that the extension answers before pyfuse3 sees them, on a real mount."""
 
 import ctypes
 import os
@@ -112,7 +112,8 @@ async def test_changes_in_a_deep_directory_work_while_a_tree_is_removed(
 ) -> None:
     """The check whether a directory is in a removed tree takes more than one slice."""
     async with opened(tmp_path) as made, trio.open_nursery() as nursery:
-        nursery.start_soon(made.session.run)  # without the task that deletes removed trees
+        # This test runs without the task that deletes removed trees.
+        nursery.start_soon(made.session.run)
         await nursery.start(until_ready, made.operations, mountpoint)
         deep, path = ROOT_INO, mountpoint
         for _ in range(ANCESTORS_SLICE + 1):
@@ -145,7 +146,10 @@ async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> No
 
 
 def move_far_down(root: Path) -> None:
-    """Move a directory below two thousand others; one path must be shorter than PATH_MAX."""
+    """Move a directory below two thousand others.
+
+    One of the paths must be shorter than PATH_MAX.
+    """
     half = "d/" * ANCESTORS_SLICE
     middle = os.open(root / half, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -168,7 +172,7 @@ async def test_directory_can_be_moved_to_a_very_deep_directory(mounted: Mounted)
 
 
 def list_all_kinds(root: Path) -> None:
-    """Create names of every length and of four types, and compare a listing with lstat(2)."""
+    """Create names of every length and of four types; compare a listing with lstat(2)."""
     for length in range(1, 256):
         (root / ("n" * length)).touch()
     (root / "d").mkdir()
@@ -197,7 +201,7 @@ async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
 async def test_create_request_uses_uid_and_gid_and_umask_of_the_process(mounted: Mounted) -> None:
-    """The extension passes the group and the umask that pyfuse3 would pass."""
+    """The extension passes the same group and umask as pyfuse3."""
     code = (
         "import os\nos.umask(0o027)\nos.setgid(1234)\nos.setuid(4321)\n"
         "os.close(os.open('f', os.O_WRONLY | os.O_CREAT, 0o666))"
@@ -238,12 +242,12 @@ async def test_other_tasks_run_during_continuous_requests(mounted: Mounted) -> N
             clients.start_soon(flood)
         nursery.cancel_scope.cancel()
     assert requests["setattr"] - before == 2 * FLOODED
-    # A pass of the event loop serves requests for at most 1 ms, and no request takes less than 1 us.
+    # One iteration of the event loop serves requests for at most 1 ms; a request takes over 1 us.
     assert 0 < most_in_one_pass <= 1000
 
 
 def set_and_remove_attributes(path: Path) -> None:
-    """Read extended attributes of a file that has none, then one, then none again."""
+    """Read extended attributes of a file that has no attribute, then one, then none again."""
     path.touch()
     for _ in range(2):
         assert os.listxattr(path) == []
@@ -259,7 +263,7 @@ def set_and_remove_attributes(path: Path) -> None:
 
 
 async def test_xattr_requests_get_correct_replies_with_and_without_xattrs(mounted: Mounted) -> None:
-    """Extended attributes are read correctly whether a file has any or none."""
+    """Extended attributes are read correctly, whether a file has any or none."""
     await mounted.run(set_and_remove_attributes, mounted.path / "f")
     requests = mounted.handlers.operations.requests
     assert requests["getxattr"] >= 8
@@ -280,13 +284,13 @@ def set_new_and_existing(path: Path) -> None:
     assert os.getxattr(path, "user.a") == b"4"
 
 
-async def test_setxattr_flags_create_and_replace_are_obeyed(mounted: Mounted) -> None:
+async def test_setxattr_obeys_the_flags_create_and_replace(mounted: Mounted) -> None:
     """Requests with flags reach pyfuse3, which checks whether the attribute exists."""
     await mounted.run(set_new_and_existing, mounted.path / "f")
 
 
 async def test_one_forget_request_can_forget_several_inodes(mounted: Mounted) -> None:
-    """The kernel forgets many inodes with one request; unlinked files are then deleted."""
+    """The kernel forgets many inodes with one request. Unlinked files are then deleted."""
     fs = mounted.handlers.fs
     names = [mounted.path / str(number) for number in range(3)]
     for path in names:
@@ -302,7 +306,7 @@ async def test_one_forget_request_can_forget_several_inodes(mounted: Mounted) ->
         assert [fs.lookups.count(ino) for ino in inos] == counts
 
 
-async def test_extension_answers_only_requests_for_missing_xattrs(mounted: Mounted) -> None:
+async def test_extension_itself_answers_only_requests_for_missing_xattrs(mounted: Mounted) -> None:
     """The kernel asks for ``security.capability`` before writes, so the answer must be quick."""
     fs = mounted.handlers.fs
     capability = GETXATTR.pack(0) + b"security.capability\0"
@@ -322,7 +326,7 @@ async def test_extension_answers_only_requests_for_missing_xattrs(mounted: Mount
 
 
 def write_parts(path: Path) -> None:
-    """Write one complete block, leave one as a hole, and write a part of a third block."""
+    """Write a complete block, leave a hole of one block, and write a part of a third block."""
     with path.open("wb") as file:
         file.write(b"a" * BLOCK_BYTES)
         file.seek(2 * BLOCK_BYTES)
@@ -354,7 +358,7 @@ async def test_extension_answers_only_reads_within_one_cached_block(mounted: Mou
 
 
 async def test_read_is_answered_from_content_in_memory(mounted: Mounted) -> None:
-    """The file and the content in memory differ, so that a reply shows its source."""
+    """The cache file and the content in memory differ, so that a reply shows its source."""
     path, size_bytes = mounted.path / "f", BLOCK_BYTES
     await mounted.run(path.write_bytes, b"a" * size_bytes)
     await mounted.run(drop_pages, path)
@@ -393,7 +397,7 @@ async def test_read_of_a_truncated_cache_file_fails_instead_of_returning_fewer_b
 
 
 def drop_pages(path: Path) -> None:
-    """Write the dirty pages of a file back, and drop its pages from the kernel's memory."""
+    """Write back the dirty pages of a file, and drop its pages from the kernel's memory."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -413,12 +417,12 @@ async def test_listxattr_without_a_buffer_returns_the_length_of_the_list(mounted
 
 
 def times_request(valid: int) -> bytes:
-    """Return a request that sets these time fields."""
+    """Return a setattr request that sets these time fields."""
     return SETATTR.pack(valid, -2, 3, 4, 999_999_999, 0, 5, 0o640, 7, 8)
 
 
-async def test_attribute_changes_other_than_the_size_bypass_pyfuse3(tmp_path: Path) -> None:
-    """The extension handles attribute changes without a size, and pyfuse3 all others."""
+async def test_changes_of_attributes_other_than_the_size_bypass_pyfuse3(tmp_path: Path) -> None:
+    """The extension handles attribute changes without a size, and pyfuse3 handles all others."""
     async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
         raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
         made = fs.namespace.make_node(ROOT_INO, b"f", 0o100644, Caller(0, 0, 0, 0))

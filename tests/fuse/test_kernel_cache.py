@@ -1,4 +1,4 @@
-"""Invalidation of the kernel's caches when a follower shows a new txg."""
+"""Tests of invalidating the kernel's caches when a follower shows a new txg."""
 
 import errno
 
@@ -38,13 +38,13 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def converter() -> Converter:
-    """Return a converter of attributes."""
+    """Return a converter of attributes for the kernel."""
     return Converter(65536)
 
 
 @pytest.fixture
 def cache(handlers: Handlers, converter: Converter) -> KernelCache:
-    """Return the cache of a kernel that has looked up one inode."""
+    """Return a kernel cache that has looked up one inode."""
     handlers.fs.lookups.add(KNOWN)
     return KernelCache(converter, handlers.fs)
 

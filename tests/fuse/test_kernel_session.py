@@ -1,4 +1,4 @@
-"""Real mounts: mount options, system calls and signals."""
+"""Tests of real mounts: mount options, system calls and signals."""
 
 import errno
 import os
@@ -120,7 +120,7 @@ def walk_attributes(root: Path) -> None:
 
 
 def walk_orphans(root: Path) -> None:
-    """Use a file that was unlinked while open."""
+    """Use a file that was unlinked while it was open."""
     with open(root / "f", "wb+") as file:
         file.write(b"content")
         os.unlink(root / "f")
@@ -139,7 +139,7 @@ async def test_system_calls_work_on_a_mount(mounted: Mounted, walk: Callable[[Pa
 
 
 def write_and_count_blocks(path: Path) -> list[int]:
-    """Write a file, and return its number of blocks after each fsync."""
+    """Write a file; return its number of blocks after each fsync."""
     counted = []
     with open(path, "wb", buffering=0) as file:
         for _ in range(3):
@@ -218,7 +218,7 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 
 
 def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
-    """Write CONTENT in another process, which keeps the file open if *busy*.
+    """Write CONTENT in another process, which keeps the file open if *busy* is true.
 
     The test process must not have the file open. It forks to start fusermount3, and the child
     closes all open files. Closing a file on this mount would wait for the test process, which waits
@@ -242,7 +242,7 @@ def write_elsewhere(path: Path, *, busy: bool) -> "subprocess.Popen[bytes]":
 async def test_sigterm_unmounts_and_loses_no_data(
     tmp_path: Path, mountpoint: Path, busy: bool
 ) -> None:
-    """After SIGTERM the kernel's dirty pages are written; an open file delays the exit."""
+    """After SIGTERM the kernel's dirty pages are written. An open file delays the exit."""
     serve = partial(until_ready, unmount_grace_s=0.1)
     async with opened(tmp_path) as handlers:
         with trio.fail_after(20):

@@ -1,4 +1,4 @@
-"""The size of an open file, read from the kernel through /proc."""
+"""Tests of reading the size of an open file from the kernel through /proc."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from s3fs_meta.model import Ino
 
 
 def test_file_size_in_the_kernel_is_found_by_device_and_inode(tmp_path: Path) -> None:
-    """The size of an open file is found, even if the file has no name."""
+    """The size of an open file is found even if the file has no name."""
     path = tmp_path / "f"
     path.write_bytes(b"x" * 12345)
     status = path.stat()

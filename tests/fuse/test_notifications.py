@@ -1,4 +1,4 @@
-"""Notifications to the kernel while a session ends."""
+"""Tests of notifications to the kernel while a session ends."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ async def test_stop_waits_for_a_notification_that_the_abort_unblocks() -> None:
 
 
 async def test_notification_that_stays_blocked_is_reported() -> None:
-    """The session must then not be freed, because the notification still uses it."""
+    """The session must not be freed while the blocked notification still uses it."""
     notifications = Notifications()
     with blocked_thread(notifications, threading.Event()):
         outcome = await notifications.stop(lambda: None, running_s=0.01, blocked_s=0.01)
@@ -85,7 +85,7 @@ def is_a_thread_blocked() -> bool:
     """Return whether a thread of this process waits in the kernel for the lock of a directory."""
     blocked = 0
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # the thread has ended
+        with contextlib.suppress(OSError):  # The thread has ended.
             blocked += (
                 "fuse_reverse_inval_entry" in Path(f"/proc/self/task/{thread}/stack").read_text()
             )

@@ -1,4 +1,4 @@
-"""FUSE handlers: lookup counts, replies and invalidations."""
+"""Tests of the FUSE handlers: lookup counts, replies and invalidations."""
 
 import errno
 import os
@@ -124,7 +124,7 @@ async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None
 async def test_exception_in_a_forget_request_degrades_the_mount(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler forget never raises; an exception in it degrades the mount."""
+    """The handler forget never raises. An exception in it degrades the mount."""
     ino = await make_file(handlers, b"f")
     monkeypatch.setattr(handlers.fs.orphans, "unused", raising(ZeroDivisionError))
     await handlers.operations.forget([(ino, 1)])
@@ -132,10 +132,10 @@ async def test_exception_in_a_forget_request_degrades_the_mount(
     assert handlers.fs.lookups.count(ino) == 0
 
 
-async def test_names_of_a_rolled_back_group_are_invalidated_in_the_kernel_cache(
+async def test_names_of_a_rolled_back_commit_group_are_invalidated_in_the_kernel_cache(
     handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a rollback the kernel drops the names of the lost group."""
+    """After a rollback, the kernel drops the names of the lost commit group."""
     reported: list[tuple[int, bytes]] = []
     monkeypatch.setattr(
         pyfuse3, "invalidate_entry", lambda parent, name: reported.append((parent, name))

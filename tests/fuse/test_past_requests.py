@@ -1,4 +1,4 @@
-"""Errors of requests that would change the past."""
+"""Tests of the errors of requests that would change the past."""
 
 import errno
 

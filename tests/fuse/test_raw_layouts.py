@@ -1,4 +1,4 @@
-"""Memory layouts of requests and replies, as in linux/fuse.h."""
+"""Tests of the memory layouts of requests and replies, as in linux/fuse.h."""
 
 import struct
 from types import ModuleType
@@ -39,7 +39,7 @@ from tests.fuse.conftest import FILE
 def test_request_structures_have_the_sizes_that_linux_defines(
     module: ModuleType, name: str, size_bytes: int
 ) -> None:
-    """The structure of READ has more fields in Linux, which the daemon does not need."""
+    """In Linux, the structure of READ has more fields, which the daemon does not need."""
     assert getattr(module, name).size == size_bytes
 
 
@@ -64,7 +64,7 @@ def test_entry_reply_has_the_layout_that_linux_defines(ino: Ino, has_generations
 
 
 def test_reply_for_a_missing_name_has_inode_0_and_a_timeout() -> None:
-    """A reply with a timeout makes the kernel cache that a name is missing; 0 makes it forget."""
+    """A reply with a timeout makes the kernel cache a missing name; a timeout of 0 removes it."""
     converter = Converter(1 << 20, timeout_s=1.5)
     content = converter.no_entry_out()
     assert len(content) == 128

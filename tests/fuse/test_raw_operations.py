@@ -1,4 +1,4 @@
-"""Requests that the extension handles in addition to pyfuse3, on a real mount."""
+"""Tests of requests that the extension handles in addition to pyfuse3, on a real mount."""
 
 import ctypes
 import fcntl
@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_open_files() -> None:
-    """Close files of earlier tests: lseek(2) finds holes only if the caller has few open files."""
+    """Close files of earlier tests, because lseek(2) finds holes only if few files are open."""
     gc.collect()
 
 
@@ -49,7 +49,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def seek(root: Path) -> None:
-    """Find data and holes of a file, while it is open for writing and afterwards."""
+    """Find data and holes of a file, first while it is open for writing and then afterwards."""
     with open(root / "f", "wb", buffering=0) as file, open(root / "f", "rb") as reader:
         os.pwrite(file.fileno(), b"x" * BLOCK_BYTES, 10 * BLOCK_BYTES)
         for fd in (file.fileno(), reader.fileno()):
@@ -79,7 +79,7 @@ def assert_no_holes(fd: int, size_bytes: int) -> None:
 
 
 async def test_lseek_reports_no_holes_while_a_file_is_being_written(mounted: Mounted) -> None:
-    """While a file is written, a reported hole could have dirty pages, which cp(1) would skip."""
+    """While a file is being written, a hole could have dirty pages, which cp(1) would then skip."""
     await mounted.run(seek, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 44
 
@@ -115,7 +115,7 @@ def seal(root: Path) -> None:
 
 
 async def test_file_being_written_becomes_immutable_without_data_loss(mounted: Mounted) -> None:
-    """A process that opened a file for writing can still write after the file becomes immutable."""
+    """A process that opened a file for writing can still write after it becomes immutable."""
     await mounted.run(seal, mounted.path)
 
 
@@ -144,13 +144,13 @@ def make_holes(root: Path) -> None:
 
 
 async def test_fallocate_punches_holes_and_extends_files(mounted: Mounted) -> None:
-    """After fallocate, reads return the new content, and not old pages of the kernel."""
+    """After fallocate, reads return the new content, not old pages of the kernel."""
     await mounted.run(make_holes, mounted.path)
     assert mounted.handlers.operations.requests["fallocate"] == 4
 
 
 def copy_with_cp(root: Path, size_bytes: int) -> None:
-    """Copy a file with cp(1) and compare both files."""
+    """Copy a file with cp(1); compare the copy with its source."""
     content = os.urandom(size_bytes)
     (root / "f").write_bytes(content)
     subprocess.run(["cp", root / "f", root / "g"], check=True)
@@ -185,7 +185,7 @@ async def lose_block(handlers: Handlers, ino: Ino, index: int) -> None:
 
 
 def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
-    """Copy and punch ranges across the start of a lost block; return the bytes before it."""
+    """Copy and punch ranges across the start of a lost block; return the earlier bytes."""
     with open(root / "f", "rb") as source, open(root / "g", "r+b", buffering=0) as target:
         half, fd = BLOCK_BYTES // 2, target.fileno()
         assert os.copy_file_range(source.fileno(), fd, BLOCK_BYTES, 0, half) == half
@@ -196,7 +196,7 @@ def fail_in_the_second_block(root: Path) -> tuple[bytes, bytes]:
 
 
 def fail_to_copy(root: Path, length: int) -> None:
-    """Fail to copy a range from the start of a file to the tenth byte of another file."""
+    """Try to copy a lost range to the tenth byte of another file, which must fail."""
     with (
         open(root / "f", "rb") as source,
         open(root / "g", "r+b") as target,
@@ -206,7 +206,7 @@ def fail_to_copy(root: Path, length: int) -> None:
 
 
 def read_at(path: Path, offset: int) -> bytes:
-    """Return ten bytes of a file; use the kernel's pages if it has any."""
+    """Return ten bytes of a file, from the kernel's pages if it has any."""
     with open(path, "rb", buffering=0) as file:
         return os.pread(file.fileno(), 10, offset)
 
@@ -219,7 +219,7 @@ def write_and_sync(path: Path, content: bytes) -> None:
 
 
 async def fill_source_and_target(mounted: Mounted) -> bytes:
-    """Create two files; return the content of the second file, of which the kernel has all pages."""
+    """Create two files; return the content of the second file, whose pages the kernel caches."""
     content = os.urandom(3 * BLOCK_BYTES)
     await mounted.run((mounted.path / "f").write_bytes, os.urandom(BLOCK_BYTES))
     await mounted.run(write_and_sync, mounted.path / "g", content)
@@ -257,7 +257,7 @@ async def test_kernel_drops_its_pages_of_the_range_that_a_failed_copy_may_have_c
 async def test_failed_copy_that_changed_nothing_leaves_the_pages_of_the_kernel(
     mounted: Mounted, length: int
 ) -> None:
-    """Dropping pages may wait for write-back, for example while the bucket cannot be reached."""
+    """Dropping pages may wait for write-back, for example while the bucket is unreachable."""
     content, handlers = await fill_source_and_target(mounted), mounted.handlers
     source = handlers.fs.lookup(ROOT_INO, b"f")
     assert source is not None
@@ -270,7 +270,7 @@ async def test_failed_copy_that_changed_nothing_leaves_the_pages_of_the_kernel(
     assert handlers.operations.requests["read"] == reads
 
 
-async def test_failed_changes_of_a_range_leave_no_outdated_pages_in_the_kernel(
+async def test_failed_change_of_a_range_leaves_no_outdated_page_in_the_kernel(
     mounted: Mounted,
 ) -> None:
     """A copy or hole punch that fails in its second block leaves no old page in the kernel."""
@@ -372,7 +372,7 @@ def set_flags(root: Path) -> None:
 
 
 async def test_chattr_and_lsattr_support_flags_immutable_and_append_only(mounted: Mounted) -> None:
-    """chattr(1) can set immutable and append-only; other flags are refused."""
+    """chattr(1) can set immutable and append-only. Other flags are refused."""
     await mounted.run((mounted.path / "f").write_bytes, b"content, ")
     await mounted.run((mounted.path / "d").mkdir)
     await mounted.run(set_flags, mounted.path)
@@ -388,7 +388,7 @@ def send_unknown_ioctl(path: Path) -> None:
 
 
 async def test_chattr_changes_the_ctime_of_a_directory_immediately(mounted: Mounted) -> None:
-    """The kernel keeps attributes of a directory, so the daemon must invalidate them."""
+    """The kernel caches attributes of a directory, so the daemon must invalidate them."""
     folder = mounted.path / "d"
     await mounted.run(folder.mkdir)
     before = await mounted.run(folder.stat)
@@ -408,7 +408,7 @@ async def test_unknown_ioctl_is_refused(mounted: Mounted) -> None:
 
 
 def make_nameless(root: Path) -> None:
-    """Create two files with O_TMPFILE, and link one with ln(1)."""
+    """Create two files with O_TMPFILE, and give one of them a name with ln(1)."""
     fd = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o640)
     other = os.open(root, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o640)
     try:
@@ -451,7 +451,7 @@ def write_as_other_user(path: Path) -> None:
 async def test_write_is_refused_if_privilege_bits_cannot_be_cleared(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If privilege bits cannot be cleared, the write fails, and the content stays."""
+    """If privilege bits cannot be cleared, the write fails and the content stays."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(path.write_bytes, b"content")
     monkeypatch.setattr(
@@ -463,7 +463,7 @@ async def test_write_is_refused_if_privilege_bits_cannot_be_cleared(
 
 
 def stat_with_birth(path: Path) -> tuple[str, ...]:
-    """Return the output of stat(1): size, owner, group, mode, type, device, links, and times."""
+    """Return the output of stat(1): size, owner, group, mode, type, device, links and times."""
     words = "%s %u %g %a %F %t:%T %h %i %.X %.Y %.Z %.W"
     done = subprocess.run(["stat", "-c", words, path], check=True, capture_output=True, text=True)
     return tuple(done.stdout.split())
@@ -528,7 +528,7 @@ REFUSED_CHANGES = (
 
 
 def write_and_check_privileges(path: Path) -> None:
-    """Write as root and as user 65534; check which privilege bits remain."""
+    """Write as root and as user 65534; return which privilege bits remain."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(2):
             file.write(b"first")
@@ -576,7 +576,7 @@ async def test_every_kind_of_change_clears_the_privilege_bits(mounted: Mounted) 
 
 
 async def test_waiting_request_blocks_no_other_request(tmp_path: Path, mountpoint: Path) -> None:
-    """While a request waits, others are answered; at unmount the waiting request fails."""
+    """While one request waits, others are answered. At unmount the waiting request fails."""
     waits = trio.Event()
 
     async def forever(*_arguments: object) -> None:

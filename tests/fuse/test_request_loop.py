@@ -1,7 +1,8 @@
-"""The loop in which pyfuse3's workers wait for requests, mostly without the scheduler.
+"""Tests of the loop in which pyfuse3's workers wait for requests, mostly without the scheduler.
 
-A socket replaces /dev/fuse. ``work`` replaces the loop of pyfuse3 and has its steps: take the lock,
-wait, read a request, answer it. The real loop is tested in tests/end_to_end/test_request_loop.py.
+A socket replaces /dev/fuse. ``work`` replaces the loop of pyfuse3 and has the same steps: take the
+lock, wait, read a request, answer it. The real loop is tested in
+tests/end_to_end/test_request_loop.py.
 """
 
 import contextlib
@@ -98,7 +99,7 @@ async def test_other_tasks_run_during_endless_requests(
 async def test_delayed_reply_does_not_delay_the_next_request(
     pair: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    """While a reply of one worker waits, another worker reads the next request."""
+    """While the reply of one worker waits, another worker reads the next request."""
     kernel, daemon = pair
     slow, answered = trio.Event(), trio.Event()
 
@@ -120,14 +121,14 @@ async def test_delayed_reply_does_not_delay_the_next_request(
         await answered.wait()
 
 
-@pytest.mark.parametrize("_attempt", range(8))  # trio runs tasks in random order
+@pytest.mark.parametrize("_attempt", range(8))  # trio runs tasks in random order.
 async def test_other_workers_do_not_poll_while_a_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
     _attempt: int,
 ) -> None:
-    """A worker that polled would block the loop and delay the reply of another worker."""
+    """If a worker polled, it would block the loop and delay the reply of another worker."""
     kernel, daemon = pair
     polls_s: list[float] = []
     while_slow_s: list[float] = []
@@ -231,7 +232,7 @@ async def test_worker_that_wakes_without_a_request_ends_with_the_request_loop(
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # trio runs tasks in random order
+    for _ in range(30):  # trio runs tasks in random order.
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Times of requests by operation, and the threads that sent the latest requests."""
+"""Tests of request times by operation, and of the threads that sent the latest requests."""
 
 import os
 import struct
@@ -27,7 +27,7 @@ def _copy(*requests: tuple[int, int, int], now_s: int = 100, received: int = 0) 
 
 
 def _use(path: Path) -> None:
-    """Send a request of each kind in MEASURED."""
+    """Send one request of each kind in MEASURED."""
     for number in range(3):
         (path / f"d{number}").mkdir()
         file = path / f"f{number}"
@@ -47,7 +47,7 @@ def _use(path: Path) -> None:
 
 
 async def test_every_handler_that_replies_has_a_time_histogram(handlers: Handlers) -> None:
-    """All counted requests have a histogram, except forget, which has no reply."""
+    """All counted requests except forget, which has no reply, have a histogram."""
     replying = set(handlers.operations.requests) - {"forget", "clear_privileges"}
 
     assert set(OPERATIONS.values()) == replying
@@ -72,7 +72,7 @@ async def test_every_answered_request_is_counted_in_one_histogram_bucket(mounted
 
 
 @pytest.mark.mount
-async def test_time_of_a_waiting_request_is_recorded_when_it_is_answered(
+async def test_age_of_a_waiting_request_is_recorded_when_the_request_is_answered(
     mounted: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, goes_on, answered = trio.Event(), trio.Event(), trio.Event()
@@ -110,7 +110,9 @@ async def test_time_of_a_waiting_request_is_recorded_when_it_is_answered(
 
 
 @pytest.mark.mount
-async def test_latest_requests_include_the_thread_and_user_of_each(mounted: Mounted) -> None:
+async def test_each_of_the_latest_requests_is_recorded_with_its_thread_and_user(
+    mounted: Mounted,
+) -> None:
     sent: list[int] = []
 
     def list_names() -> None:
@@ -131,7 +133,7 @@ def test_requests_before_the_measured_time_span_are_not_counted() -> None:
 
 
 def test_measured_time_span_is_shorter_if_old_requests_were_overwritten() -> None:
-    """If old requests were overwritten, a shorter time span keeps the rates correct."""
+    """If old requests were overwritten, a shorter time span keeps the request rates correct."""
     copy = _copy((97, 1, 0), (98, 1, 0), (99, 2, 0), received=1000)
 
     assert senders(copy, 10) == (3, {Sender(1, 0): 2, Sender(2, 0): 1})

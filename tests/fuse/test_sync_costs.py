@@ -1,4 +1,4 @@
-"""Syncs of database rows that programs cause, on a real mount."""
+"""Tests of how often programs cause syncs of database rows, on a real mount."""
 
 import contextlib
 import sqlite3
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mount
 
 
 def insert(database: Path, journal_mode: str) -> None:
-    """Insert rows into a table, each in a separate transaction."""
+    """Insert rows into a table, each in its own transaction."""
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode={journal_mode}")
         connection.execute("CREATE TABLE IF NOT EXISTS log (line TEXT)")
@@ -26,9 +26,9 @@ def insert(database: Path, journal_mode: str) -> None:
 async def test_sqlite_transaction_on_a_mounted_file_syncs_metadata_rows_once(
     mounted: Mounted,
 ) -> None:
-    """Of the four syncs of a transaction, only the sync of the new journal finds changed rows.
+    """Of a transaction's four syncs, only the sync of the new journal finds changed rows.
 
-    The directory has not changed since then, and the header of the journal and the page of the
+    After this sync the directory does not change. The header of the journal and the page of the
     database are overwritten in place. In an earlier version each of the four syncs synced rows.
     """
     session = mounted.handlers.session

@@ -1,4 +1,4 @@
-"""The barrier file, whose release shows that all earlier requests have arrived."""
+"""Tests of the barrier file, whose release shows that all earlier requests have arrived."""
 
 import os
 
@@ -15,7 +15,7 @@ def test_barrier_file_belongs_to_the_user_who_mounted_the_filesystem() -> None:
 
 
 async def test_wait_at_the_barrier_ends_when_all_opens_of_the_barrier_file_are_released() -> None:
-    """The kernel releases an open of the barrier file even if its process was killed."""
+    """If a process with the barrier file open is killed, the kernel still releases the file."""
     barrier = Barrier()
     barrier.opened()
     barrier.opened()

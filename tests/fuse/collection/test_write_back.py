@@ -1,4 +1,4 @@
-"""Collection of the kernel's dirty data, on a real mount in this process."""
+"""Tests of collecting the kernel's dirty data, on a real mount in this process."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def write(process: "subprocess.Popen[str]", line: str) -> None:
-    """Let the process write a line, and wait until it has written."""
+    """Let the process write a line, and wait until the line was written."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{line}\n")
@@ -77,7 +77,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
 async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
     mounted: Mounted,
 ) -> None:
-    """If no file has dirty pages, collecting them only opens and releases the barrier file."""
+    """If no file has dirty pages, a collection only opens and releases the barrier file."""
     operations = mounted.handlers.operations
     opened: list[int] = []
 
@@ -105,7 +105,7 @@ async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files
 
 
 async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None:
-    """Collecting dirty data updates sizes in rows, and works again after its process is killed."""
+    """A collection updates sizes in rows, and works again after its process was killed."""
     operations = mounted.handlers.operations
     with holding(mounted.path / "f") as writer:
         await mounted.run(write, writer, "one")
@@ -125,7 +125,7 @@ async def test_collected_dirty_data_reaches_the_daemon(mounted: Mounted) -> None
 
 
 async def test_write_back_process_need_not_own_the_barrier_file(mounted: Mounted) -> None:
-    """Collecting dirty data succeeds even if the barrier file belongs to another user."""
+    """Dirty data can be collected even if the barrier file belongs to another user."""
     operations = mounted.handlers.operations
     operations.barrier.entry.st_uid = 12345
     with holding(mounted.path / "f") as writer:
@@ -135,7 +135,7 @@ async def test_write_back_process_need_not_own_the_barrier_file(mounted: Mounted
 
 
 class _Ceaseless(dict[str, int]):
-    """Counters of requests that grow by 1,000 at each read."""
+    """Counters of requests that increase by 1,000 at each read."""
 
     @override
     def __getitem__(self, name: str) -> int:
@@ -146,7 +146,7 @@ class _Ceaseless(dict[str, int]):
 async def test_continuous_writes_are_not_reported_as_a_failed_write_back_process(
     mounted: Mounted,
 ) -> None:
-    """If programs write continuously, a collection reports this, and not a failed process."""
+    """If programs write continuously, a collection reports this and not a failed process."""
     barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
     write_back = WriteBack(barrier, opened, _Ceaseless(read=0, write=0))
     device = (await mounted.run(mounted.path.stat)).st_dev
@@ -180,7 +180,7 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
 
 
 async def test_unmount_cancels_a_running_collection_of_dirty_pages(mounted: Mounted) -> None:
-    """A mount would become read-only if it could not collect dirty pages during the unmount."""
+    """If no collection were possible during the unmount, the mount would become read-only."""
     write_back, results = mounted.handlers.operations.write_back, list[bool]()
 
     async def collect() -> None:
@@ -209,8 +209,8 @@ async def test_barrier_file_is_not_listed_and_has_a_random_name(mounted: Mounted
         assert not await mounted.run(os.path.exists, mounted.path / other)
 
 
-def test_write_back_program_in_the_mounted_filesystem_is_not_started(tmp_path: Path) -> None:
-    """A program below the mountpoint is not started, because its start would wait for the mount."""
+def test_write_back_program_inside_the_mount_is_not_started(tmp_path: Path) -> None:
+    """The start of a program below the mountpoint would wait for the mount itself."""
     with pytest.raises(OSError, match="lies below the mountpoint"):
         CollectingProcess(str(Path(os.path.realpath(sys.executable)).parent), b"name")
     assert tmp_path.exists()

@@ -1,4 +1,4 @@
-"""The write-back process, which makes the kernel write back its dirty data."""
+"""Tests of the write-back process, which makes the kernel write back its dirty data."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
 
 
 def test_write_back_process_answers_every_request(tmp_path: Path) -> None:
-    """Several requests in one message are answered in order; an error is a number and a text."""
+    """Several requests in one message are answered in order. An error is a number and a text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())
@@ -58,7 +58,7 @@ def test_write_back_process_answers_every_request(tmp_path: Path) -> None:
 
 
 def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path) -> None:
-    """The daemon still needs the write-back process after both receive a shutdown signal."""
+    """A shutdown signals the daemon and its write-back process, which the daemon still needs."""
     (tmp_path / "barrier").touch()
     process, ours = started(tmp_path, os.getpid())
     with process, ours, ours.makefile("rb") as answers:
@@ -71,7 +71,7 @@ def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path)
 
 
 def test_write_back_process_with_the_wrong_parent_exits(tmp_path: Path) -> None:
-    """A write-back process whose parent has exited before its first check also exits."""
+    """A write-back process whose parent exited before the first check also exits."""
     process, ours = started(tmp_path, 1)
     with process, ours:
         assert process.wait(10) == 0
@@ -92,7 +92,7 @@ sys.stdin.read()
 
 
 def test_write_back_process_exits_with_its_parent(tmp_path: Path) -> None:
-    """The write-back process exits when its parent does, even if another process has the socket."""
+    """If its parent exits, the write-back process exits, even if another process has the socket."""
     (tmp_path / "barrier").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, SCRIPT, tmp_path, "barrier"],

@@ -1,4 +1,4 @@
-"""The file that records pins."""
+"""Tests of the file that records pins."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ PINS = [Pin(b"", Ino(1), 5), Pin(b'a/\xff\n"b', Ino(7), 1_700_000_000_000_000_00
 
 
 def test_pins_read_from_the_file_equal_the_written_pins(tmp_path: Path) -> None:
-    """Pinned names need not be UTF-8; an empty list of pins leaves no file."""
+    """Pinned names need not be UTF-8. If the list of pins is empty, there is no file."""
     assert pins_file.read(tmp_path) == []
     pins_file.write(tmp_path, PINS)
     assert pins_file.read(tmp_path) == PINS
@@ -27,7 +27,7 @@ def test_pins_read_from_the_file_equal_the_written_pins(tmp_path: Path) -> None:
 
 def test_interrupted_write_of_the_pins_file_keeps_the_previous_pins(tmp_path: Path) -> None:
     pins_file.write(tmp_path, PINS)
-    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # a temporary file left by a crash
+    (tmp_path / f"{NAME}.new").write_bytes(b'{"vers')  # This temporary file was left by a crash.
 
     assert pins_file.read(tmp_path) == PINS
     pins_file.write(tmp_path, PINS[:1])
@@ -36,7 +36,7 @@ def test_interrupted_write_of_the_pins_file_keeps_the_previous_pins(tmp_path: Pa
 
 
 def test_longest_list_of_pins_fits_into_the_file(tmp_path: Path) -> None:
-    """The file of pins has room for the maximum number of pins with the longest escaped paths."""
+    """The pins file has room for the maximum number of pins with the longest escaped paths."""
     longest = [Pin(b"\xff" * 4096, Ino((1 << 63) - 1), -(1 << 63))] * PINS_MAX
     pins_file.write(tmp_path, longest)
     assert pins_file.read(tmp_path) == longest
@@ -65,7 +65,7 @@ def test_longest_list_of_pins_fits_into_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_unreadable_list_of_pins_is_refused(tmp_path: Path, content: bytes) -> None:
-    """A corrupt file of pins is refused with advice, and is not changed."""
+    """A corrupt pins file is refused with advice, and the file is not changed."""
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(SettingsError, match="remove the file and pin the trees again"):
         pins_file.read(tmp_path)

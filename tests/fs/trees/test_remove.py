@@ -1,4 +1,4 @@
-"""Removal of trees: the name disappears at once, and the space is freed in the background."""
+"""Tests of removing trees: the name disappears at once, the space is freed in the background."""
 
 import pytest
 import trio
@@ -49,7 +49,7 @@ def _assert_counted(fs: Filesystem) -> None:
 
 
 async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) -> None:
-    """The name of a removed tree disappears at once; rows and counters follow in the background."""
+    """The name of a removed tree disappears at once. Rows and counters follow in the background."""
     before = _rows(fs)
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
@@ -110,7 +110,7 @@ async def test_single_file_and_empty_directory_are_removed_immediately(fs: Files
 
 
 async def test_tree_removal_is_refused_if_the_name_refers_to_another_inode(fs: Filesystem) -> None:
-    """A removal fails if the name no longer refers to the inode that the caller checked."""
+    """A removal fails if the name no longer refers to the inode that the caller has checked."""
     top = await make_tree(fs)
     with pytest.raises(NoEntryError):
         fs.tree_removal.remove(ROOT_INO, b"tree", Ino(top + 1))
@@ -218,7 +218,7 @@ async def test_open_inodes_of_a_removed_tree_are_kept_until_their_release(fs: Fi
 
 
 async def test_kernel_drops_the_cached_names_of_a_removed_tree(volume: Volume) -> None:
-    """The kernel drops a removed tree from its caches: all names in it, and changed link counts."""
+    """The kernel drops from its caches all names in a removed tree, and changed link counts."""
     reported: list[Invalidations] = []
     forgotten: list[tuple[Ino, bytes]] = []
 
@@ -280,7 +280,7 @@ async def test_tree_is_kept_if_the_commit_group_that_removes_it_is_rolled_back(
 
 @sliced(purged_blocks=2)
 async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Filesystem) -> None:
-    """A large file of a removed tree is purged in pieces, like any orphan."""
+    """A large file in a removed tree is purged in steps, like any orphan."""
     top = make_directory(fs, b"tree")
     large = make_file(fs, b"large", top)
     for index in range(7):

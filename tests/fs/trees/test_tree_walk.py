@@ -1,4 +1,4 @@
-"""The walk over the content of trees."""
+"""Tests of the walk over the content of trees."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ async def test_tree_walk_finds_every_block(fs: Filesystem) -> None:
     assert await _found(fs, parents[0], other) == {**wanted, other: 1}
 
 
-async def test_tree_walk_of_two_nested_trees_reads_all_of_both_trees(fs: Filesystem) -> None:
+async def test_walk_of_two_nested_trees_reads_each_tree_completely(fs: Filesystem) -> None:
     """A walk of nested trees continues in the directory in which the last slice ended."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
@@ -81,7 +81,7 @@ async def test_tree_walk_of_a_removed_inode_finds_no_blocks(fs: Filesystem) -> N
 
 
 async def test_cycle_of_directories_stops_the_tree_walk_with_an_error(fs: Filesystem) -> None:
-    """A cycle of directories in damaged rows raises an error instead of an endless walk."""
+    """If damaged rows form a cycle of directories, the walk raises an error and ends."""
     top = make_directory(fs, b"top")
     below = make_directory(fs, b"below", top)
     make_directory(fs, b"again", below)

@@ -1,4 +1,4 @@
-"""Downloads of tree content into the cache."""
+"""Tests of downloading tree content into the cache."""
 
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ async def _warm(volume: Volume, fs: Filesystem, *roots: Ino) -> tuple[TreeConten
 
 
 async def test_warmed_tree_can_be_read_without_the_store(volume: Volume, fs: Filesystem) -> None:
-    """Warming downloads large and small files, skips cached blocks, and keeps no content in memory."""
+    """Warming downloads large and small files, and skips cached blocks."""
     top = make_directory(fs, b"top")
     contents = {}
     for number, size_bytes in enumerate([MIB, 3 * BLOCK_BYTES + 5, 100, 1, 7000]):
@@ -72,7 +72,7 @@ async def test_small_files_are_warmed_with_few_requests(volume: Volume, fs: File
     assert len([one for one in volume.store.calls if one.method == "get_range"]) <= 2
 
 
-async def test_warming_progress_reaches_the_total_number_of_bytes(
+async def test_progress_of_warming_reaches_the_total_number_of_bytes(
     volume: Volume, fs: Filesystem
 ) -> None:
     ino = make_file(fs, b"f")
@@ -86,7 +86,7 @@ async def test_warming_progress_reaches_the_total_number_of_bytes(
     assert shown == sorted(shown)
 
 
-async def test_warming_counts_and_downloads_equal_blocks_once(
+async def test_warming_counts_and_downloads_equal_blocks_only_once(
     volume: Volume, fs: Filesystem
 ) -> None:
     for name in (b"a", b"b"):
@@ -107,7 +107,7 @@ async def test_dirty_content_counts_as_cached_content(volume: Volume, fs: Filesy
 async def test_warming_stops_immediately_if_the_store_is_unavailable(
     volume: Volume, fs: Filesystem, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Warming reports an outage without waiting for read_timeout, and keeps downloaded blocks."""
+    """During an outage, warming fails before read_timeout and keeps downloaded blocks."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, 12 * MIB)
     await volume.evict()
@@ -131,7 +131,7 @@ async def test_warming_stops_immediately_if_the_store_is_unavailable(
 async def test_damaged_pack_does_not_stop_the_download_of_other_packs(
     volume: Volume, fs: Filesystem
 ) -> None:
-    """Warming reports a missing pack and downloads the other packs."""
+    """Warming reports a missing pack, and downloads the other packs."""
     good, bad = make_file(fs, b"good"), make_file(fs, b"bad")
     await fill(fs, bad, 3 * BLOCK_BYTES)
     await volume.upload()
@@ -234,7 +234,7 @@ async def test_warm_refuses_a_tree_larger_than_the_free_disk_space(
 
 
 async def test_warmed_blocks_are_evicted_last(volume: Volume, fs: Filesystem) -> None:
-    """Warming marks cached blocks as recently used, like a read."""
+    """Warming marks cached blocks as recently used, as a read does."""
     old, new = make_file(fs, b"old"), make_file(fs, b"new")
     for ino in (old, new):
         await fill(fs, ino, BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""Import all modules that commands use, before the process forks to run a command."""
+"""A module that imports all modules of commands, before the process forks to run a command."""
 
 import importlib
 import pkgutil

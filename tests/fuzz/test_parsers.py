@@ -1,8 +1,8 @@
-"""Parsers of arbitrary bytes: each returns a value that can be encoded, or raises FormatError.
+"""Tests that a parser of arbitrary bytes returns an encodable value or raises FormatError.
 
 Bytes with a wrong checksum never reach a parser. The tests therefore change the payload and encode
-it again, like an attacker who can write to a plain bucket, or like a faulty program. These tests
-take a few seconds; ``make fuzz`` tries many more examples.
+it again, as an attacker with write access to a plain bucket, or a faulty program, could do. These
+tests take a few seconds; ``make fuzz`` tries many more examples.
 """
 
 import os
@@ -57,7 +57,10 @@ CONTENT: Final = bytes(range(256)) + b"pages " * 500
 
 
 def outcome(parse: Callable[[], object]) -> object:
-    """Return a parser's result, or None if it raises FormatError; another exception is a bug."""
+    """Return the result of a parser, or None if it raises FormatError.
+
+    Any other exception is a bug.
+    """
     try:
         return parse()
     except FormatError:
@@ -239,7 +242,7 @@ def pack_of(keyring: Keyring) -> pack.Pack:
 
 
 def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | None) -> bytes:
-    """Return a pack with a given index; *fields* replace fields of the trailer."""
+    """Return a pack with a given index, in which *fields* replace fields of the trailer."""
     record = Compressor.zstd(1).compress(index)
     if keyring.encrypted:
         salt = records[: pack.SALT_BYTES].ljust(pack.SALT_BYTES, b"\0")
@@ -258,7 +261,10 @@ def sealed_pack(keyring: Keyring, records: bytes, index: bytes, fields: bytes | 
 def test_random_pack_index_is_refused_or_is_consistent(
     keyring: Keyring, data: st.DataObject
 ) -> None:
-    """Blocks of an accepted pack index are inside the pack; readable blocks match their hash."""
+    """The blocks of an accepted pack index are inside the pack.
+
+    Readable blocks match their hash.
+    """
     intact = pack_of(keyring)
     index = b"".join(pack.encode_entry(entry) for entry in intact.entries)
     index_at = sum(entry.stored_bytes for entry in intact.entries)
@@ -360,7 +366,7 @@ def test_random_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
 def test_random_head_of_the_chain_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
-    """The head in local state is parsed as strictly as the head in a lease."""
+    """The head in the local state is parsed as strictly as the head in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
     if isinstance(found, Head):

@@ -1,4 +1,4 @@
-"""Fixtures: an empty filesystem, which each program copies."""
+"""Fixtures: an empty filesystem, which each random program copies."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ from tests.model.machine import make_template
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """Return a store with an empty filesystem, which every program copies."""
+    """Return a store with an empty filesystem, which every random program copies."""
     home: Path = tmp_path_factory.mktemp("mkfs")
     return trio.run(make_template, home)

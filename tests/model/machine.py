@@ -1,4 +1,4 @@
-"""A filesystem and its model, run together through commits, kills, outages and takeovers."""
+"""A filesystem and its model, which run together through commits, kills, outages and takeovers."""
 
 import enum
 from collections.abc import Awaitable, Callable, Iterator
@@ -43,7 +43,7 @@ from tests.fs.past.copying import Copier, at_path
 from tests.model.outages import Outages
 
 HOSTS: Final = ("a", "b")
-# A flush is cancelled after 20, 12 or 1 failed attempts; each request has 8 attempts.
+# A flush is cancelled after 20, 12 or 1 failed attempts. Each request has 8 attempts.
 _PATIENCE: Final = (20, 12, 1, 1)
 _SESSION: Final = SessionOptions(cache_bytes=64 * MIB, read_timeout_s=1e9, write_timeout_s=1e9)
 _RETRIES: Final = RetryPolicy(total_s_max=1e9)  # Retries must not time out on a slow machine.
@@ -54,7 +54,7 @@ _Ship = Callable[[], Awaitable[object]]
 
 
 class Event(enum.Enum):
-    """Events other than users' operations."""
+    """Events other than operations of users."""
 
     COMMIT = "the group commits"
     SYNC = "the background sync runs"
@@ -90,19 +90,19 @@ Step = Wish | Happening
 
 
 class _Killed(BaseException):
-    """Raised to simulate that the daemon is killed."""
+    """An exception that simulates the daemon being killed."""
 
 
 class Host:
-    """A host with its name, and the history of the filesystem in its state directory."""
+    """A host with its name, and the history of the filesystem in the host's state directory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.history: History | None = None  # None before the host's first mount
+        self.history: History | None = None  # None before the host's first mount.
 
 
 class Machine:
-    """A machine that runs programs on the filesystem and on its model, and compares them."""
+    """A machine that runs programs on the filesystem and on its model, and compares the two."""
 
     def __init__(self, home: Path, template: MemoryStore, pragmas: Pragmas | None = None) -> None:
         self._home = home
@@ -121,14 +121,14 @@ class Machine:
         self._cuts: dict[tuple[Epoch, Txg], ModelFilesystem] = {}
         self._births: dict[Ino, int] = {}  # Birth time of each inode when it was first observed.
         self._kill_at = ""
-        self._copies = 0  # The number of copied past root entries.
+        self._copies = 0  # Number of entries copied from the past root directory.
         self.session: Session
         self.fs: Filesystem
 
     # --- execution of programs -----------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
-        """Run a program; afterwards a remount and a takeover must show the expected state."""
+        """Run a program. Afterwards a remount and a takeover must show the expected state."""
         await self._open()
         for step in program:
             if isinstance(step, Happening):
@@ -153,7 +153,7 @@ class Machine:
         return self.history.now
 
     async def do(self, operation: Operation) -> None:
-        """Execute one operation on the filesystem and on the model, and compare the results."""
+        """Execute one operation on the filesystem and on the model; compare the results."""
         after = self.model.copy()
         expected = apply(after, operation)
         actual = await perform(self.fs, operation)
@@ -172,7 +172,7 @@ class Machine:
             assert found == wanted, differences({b"": wanted}, {b"": found})
 
     def _take_numbers(self, operation: Operation, after: ModelFilesystem) -> None:
-        """Assign the filesystem's inode numbers to the entries of a copied tree in the model."""
+        """Give the entries of a copied tree in the model the inode numbers of the filesystem."""
         target = operation.new_parent, operation.new_name
         after.renumber(
             numbers_of_copy(self.fs, after, *target, first=self.model.next_ino),
@@ -220,7 +220,7 @@ class Machine:
         self._require_all_shipped()
 
     def _require_all_shipped(self) -> None:
-        """Require that the bucket contains all operations."""
+        """Require that the bucket contains the effects of all operations."""
         self.history.note_commit()
         expected, found = self.model.tree(), self._in_bucket().tree()
         assert found == expected, differences(expected, found)
@@ -236,7 +236,7 @@ class Machine:
         await self._compare(content=True)
 
     async def _copy_past(self, happening: Happening) -> None:
-        """Copy an entry of the root directory, as it was at the end of a txg, to an unused name."""
+        """Copy an entry of the root directory at the end of a txg to an unused name."""
         links = [link for link in self._links() if link.kind is not Kind.FENCE]
         if not links:
             return
@@ -261,14 +261,14 @@ class Machine:
     # --- failures of the store -------------------------------------------------------------------
 
     async def _flush_with_a_failed_request(self, happening: Happening) -> None:
-        """Flush while one request fails; the failure must have no visible effect."""
+        """Flush while one request fails. The failure must have no visible effect."""
         self._faulty.fail(_SILENT[happening.a % len(_SILENT)])
         await self._flush(happening)
         await self._compare(content=True)
         self._faulty.come_back()
 
     async def _flush_with_a_lost_reply(self, happening: Happening) -> None:
-        """Flush while one reply is lost; the loss must have no visible effect."""
+        """Flush while one reply is lost. The loss must have no visible effect."""
         self._faulty.lose_reply(_UNHEARD[happening.a % len(_UNHEARD)])
         await self._flush(happening)
         self._faulty.come_back()
@@ -280,7 +280,7 @@ class Machine:
         await self._cancelled(happening, self.session.make_image)
 
     async def _cancelled(self, happening: Happening, ship: _Ship) -> None:
-        """Cancel a flush or an image after some steps; a second attempt must ship all changes."""
+        """Cancel a flush or an image after some steps. A second attempt must ship all changes."""
         with trio.CancelScope() as scope:
             steps = CancelAfter(4 * happening.a + happening.b, scope)
             trio.lowlevel.add_instrument(steps)
@@ -348,7 +348,7 @@ class Machine:
         await self._open()
 
     async def _move(self, happening: Happening) -> None:
-        """End the mount with or without a flush, or by a kill; then take over on another host."""
+        """End the mount with or without a flush, or by a kill. Then take over on another host."""
         if happening.a % 3 == 0:
             await self._flush(happening)
         if happening.a % 3 == 2:
@@ -363,7 +363,7 @@ class Machine:
         return self._hosts[HOSTS[(HOSTS.index(self._host.name) + 1) % len(HOSTS)]]
 
     async def _kill_in_takeover(self, happening: Happening) -> None:
-        """Kill the daemon, and the next daemon during its takeover; then mount again."""
+        """Kill the daemon, and then the next daemon during its takeover; then mount again."""
         kill(self.session.volume)
         if happening.a % 2:
             self._host = self._other_host
@@ -388,7 +388,7 @@ class Machine:
     # --- mounts of the filesystem ----------------------------------------------------------------
 
     async def _open(self, *, force: bool = False) -> None:
-        """Mount on the current host, search for its state in the history, and run fsck."""
+        """Mount on the current host, find its state in the history, and run fsck."""
         host, end = self._host, self._end()
         if host.history is None or (end is not None and self._writers[end.epoch] is not host):
             host.history = History(self._in_bucket().crashed())
@@ -411,7 +411,8 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        next_ino = opened.db.counters.next_ino  # every lost inode had this number or a higher one
+        # Every lost inode had this number or a higher number.
+        next_ino = opened.db.counters.next_ino
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()
@@ -426,7 +427,7 @@ class Machine:
             await self.fs.orphans.purge(ino)
 
     async def _continue_from_tree(self) -> None:
-        """Find the earlier state that matches the filesystem's tree, and continue from it."""
+        """Find the earlier state that equals the tree of the filesystem, and continue from it."""
         tree = await tree_of(self.fs)
         state = self.history.find(tree, Ino(self.session.db.counters.next_ino))
         if state is None:
@@ -496,7 +497,7 @@ class Machine:
 
 
 class CancelAfter(trio.abc.Instrument):
-    """Instrument that cancels a scope after a number of scheduler steps."""
+    """A trio instrument that cancels a scope after a number of scheduler steps."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
         self._left = steps
@@ -504,21 +505,21 @@ class CancelAfter(trio.abc.Instrument):
 
     @override
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Count one scheduler step, and cancel the scope at the chosen step."""
+        """Count one scheduler step; cancel the scope at the chosen step."""
         self._left -= 1
         if self._left == 0:
             self._scope.cancel()
 
 
 class _CommitNotes:
-    """Recorder of commits, because operations before a commit must survive a kill."""
+    """A recorder of commits, because operations before a commit must survive a kill."""
 
     def __init__(self, recorder: Recorder, history: History) -> None:
         self._recorder = recorder
         self._history = history
 
     def group_opened(self) -> None:
-        """Forward the call; the operations of an open commit group may still be lost."""
+        """Forward the call. The operations of an open commit group may still be lost."""
         self._recorder.group_opened()
 
     def group_committing(self) -> None:

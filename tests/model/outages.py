@@ -38,7 +38,7 @@ class Outages(FaultyStore):
     async def enter(self, method: str, key: str) -> Fault | None:
         if self._calls_left == 0:
             self._calls_left = -1
-            self.down = TransientStoreError(key, "the network is unreachable")
+            self.down = TransientStoreError(key, "the network of the store is unreachable")
             if self._lose_reply and method in WRITES:
                 return Fault(FaultKind.LOSE_REPLY)
         self._calls_left -= self._calls_left > 0

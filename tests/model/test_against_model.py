@@ -1,4 +1,4 @@
-"""Random operations, kills, outages and takeovers, compared with a model of the filesystem."""
+"""Tests of random operations, kills, outages and takeovers against a model of the filesystem."""
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -22,7 +22,7 @@ _PATIENT = settings(
 def test_filesystem_agrees_with_the_model_after_random_programs(
     template: MemoryStore, program: list[Step]
 ) -> None:
-    """After every program, filesystem and model have identical trees, and fsck is clean."""
+    """After every program, filesystem and model have identical trees, and fsck finds no damage."""
     run(program, template)
 
 

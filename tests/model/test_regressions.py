@@ -1,4 +1,4 @@
-"""Failures that random programs have revealed."""
+"""Tests of failures that random programs have revealed."""
 
 import pytest
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough
 def test_flush_after_a_cancelled_flush_ships_all_changes(
     template: MemoryStore, step: int, event: Event
 ) -> None:
-    """The second flush uploads the batch that was queued when the first one was cancelled."""
+    """The second flush uploads the batch that was queued when the first flush was cancelled."""
     run([*FIRST, Happening(event, step // 4, step % 4)], template)
 
 
@@ -25,7 +25,7 @@ def test_flush_after_a_cancelled_flush_ships_all_changes(
 def test_mount_after_a_killed_takeover_succeeds(
     template: MemoryStore, step: int, hosts: int
 ) -> None:
-    """Committed content survives a kill at any step, whichever host mounts next."""
+    """Committed content survives a kill at any step of the takeover, whichever host mounts next."""
     takeover = Happening(Event.KILL_IN_TAKEOVER, hosts, step)
     run([*FIRST, takeover, *FIRST, Happening(Event.FLUSH), takeover], template)
 
@@ -35,5 +35,5 @@ def test_mount_after_a_killed_takeover_succeeds(
 def test_lost_reply_before_an_outage_does_not_fence_the_mount(
     template: MemoryStore, calls: int, event: Event
 ) -> None:
-    """A mount recognises the head that it wrote, although the store's reply was lost."""
+    """A mount recognises the head that it wrote, even if the store's reply was lost."""
     run([*FIRST, Happening(event, calls, 1)], template)

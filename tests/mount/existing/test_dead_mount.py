@@ -1,4 +1,4 @@
-"""Distinguishing a running mount from the mount of a killed daemon."""
+"""Tests of distinguishing a running mount from the mount of a killed daemon."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.programs import Program
 def test_running_mount_without_a_mount_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
-    """If the mount note is missing, the kernel is asked whether the daemon is running."""
+    """If the file that describes a mount is missing, the kernel is asked about the daemon."""
     note = targets.of_mountpoint(mounted.mountpoint, None).note
     assert note is not None
     note.unlink()
@@ -29,7 +29,7 @@ def test_running_mount_without_a_mount_note_is_not_replaced(
 
 
 @pytest.mark.mount
-def test_only_a_mount_of_the_url_with_a_killed_daemon_counts_as_dead(
+def test_only_a_mount_of_this_url_whose_daemon_was_killed_counts_as_dead(
     program: Program, mounted: Place
 ) -> None:
     with pytest.raises(HeldError):

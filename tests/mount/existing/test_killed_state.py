@@ -1,4 +1,4 @@
-"""Unshipped changes in the state directory of a killed daemon; see also test_unanswered."""
+"""Tests of unshipped changes in the state directory of a killed daemon."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def test_size_of_unshipped_changes_is_reported() -> None:
     )
 
 
-def test_unshipped_changes_are_unknown_if_the_state_is_unreadable(tmp_path: Path) -> None:
-    """For a missing state directory the changes are unknown, and no directory is created."""
+def test_unshipped_changes_are_unknown_if_the_state_directory_is_unreadable(tmp_path: Path) -> None:
+    """If the state directory is missing, the changes are unknown, and no directory is created."""
     assert killed_state.unshipped(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
     (tmp_path / "meta.db").write_bytes(b"no database")

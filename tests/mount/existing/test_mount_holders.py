@@ -1,4 +1,4 @@
-"""Searching /proc for processes that have a filesystem mounted."""
+"""Tests of searching /proc for processes that have a filesystem mounted."""
 
 from s3fs_meta.mount.existing import mount_holders, mount_table
 from s3fs_meta.mount.existing.mount_holders import Holder
@@ -19,7 +19,7 @@ def test_search_for_holders_ignores_mounts_of_another_filesystem_type() -> None:
 
 
 def test_search_for_holders_ignores_a_mount_that_reuses_the_device_number() -> None:
-    """The kernel may assign the device number of an unmounted filesystem to another one."""
+    """The kernel may assign the device number of an unmounted filesystem to another filesystem."""
     [proc] = [mounted for mounted in mount_table.read() if mounted.mountpoint == "/proc"]
     ended = proc._replace(source="local:///another/bucket")
 
@@ -29,7 +29,7 @@ def test_search_for_holders_ignores_a_mount_that_reuses_the_device_number() -> N
 
 
 def test_message_about_a_busy_mount_lists_processes_or_open_files() -> None:
-    """The message lists processes or open files, or says that this user cannot see them."""
+    """The message lists processes or open files, or says that this user cannot see any."""
     holder = Holder(7, "sh", "/mnt")
     assert (
         mount_holders.described([holder], 3) == "in another mount namespace by sh (pid 7) on /mnt"

@@ -1,4 +1,4 @@
-"""Mapping a user's path to a directory entry of a mount."""
+"""Tests of mapping a user's path to a directory entry of a mount."""
 
 import os
 import subprocess
@@ -92,7 +92,7 @@ def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
 
 @pytest.mark.mount
 def test_existing_target_of_a_copy_is_refused(program: Program, mounted: Place) -> None:
-    """The target of a copy must not exist, and its parent directory must exist."""
+    """The target of a copy must not exist, but its parent directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
     source = mount_paths.existing(mnt / "nowhere", program.cachedir)
@@ -189,7 +189,7 @@ def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
 
 
 def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> None:
-    """The error contains the path that the user gave, instead of the state directory."""
+    """The error contains the path that the user gave, not the state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
     with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x$"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))

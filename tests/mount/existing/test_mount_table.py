@@ -1,4 +1,4 @@
-"""The parser of the kernel's mount table."""
+"""Tests of the parser of the kernel's mount table."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ _LINES = [
 
 
 def test_mount_table_with_optional_fields_is_parsed() -> None:
-    """Optional fields of the mount table end before the dash; escaped characters are decoded."""
+    """Optional fields of the mount table end before the dash. Escaped characters are decoded."""
     root, ours, other = mount_table.parse(_LINES)
 
     assert root.mountpoint == "/"
@@ -51,7 +51,7 @@ def test_mount_flags_belong_to_the_topmost_mount() -> None:
 
 
 def test_path_of_a_mount_is_resolved_without_access_to_the_mountpoint(tmp_path: Path) -> None:
-    """A missing mountpoint and links at any position of the path are accepted."""
+    """A missing mountpoint is accepted, and so are symlinks anywhere in the path."""
     real = tmp_path / "real"
     (real / "mnt").mkdir(parents=True)
     (tmp_path / "link").symlink_to(real)

@@ -1,4 +1,4 @@
-"""Finding the local state of a URL or a mountpoint."""
+"""Tests of finding the local state of a URL or a mountpoint."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def cachedir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _note(mountpoint: Path) -> Path:
-    """Write the note of a mount by this process, and return its path."""
+    """Write the note of a mount by this process; return the path of the note."""
     mounted = Mounted(str(mountpoint), "0:99", FS_TYPE, "local:///a")
     note = targets.write_note(targets.Target("local:///a", mountpoint / "s"), mounted)
     assert note is not None
@@ -111,7 +111,7 @@ def test_mount_note_of_a_killed_daemon_is_removed(cachedir: Path, tmp_path: Path
 
 
 def test_incomplete_mount_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
-    """Incomplete mount notes are removed; other files in the directory are kept."""
+    """Incomplete mount notes are removed. Other files in the directory are kept."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")
@@ -204,7 +204,7 @@ def test_note_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
 def test_mount_note_in_an_unknown_format_is_ignored(
     cachedir: Path, tmp_path: Path, text: str
 ) -> None:
-    """A mount note in an unknown format is ignored, and kept while its process runs."""
+    """A mount note in an unknown format is ignored, but kept while its process runs."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     (notes / str(os.getpid())).write_text(text, encoding="latin-1")
@@ -265,7 +265,7 @@ def test_mount_with_a_reused_device_number_is_recognised(
     note = targets.write_note(targets.Target(mounted.source, tmp_path / "serving"), mounted)
     assert note is not None
     monkeypatch.setattr(mount_table, "find", lambda _path: mounted)
-    for pid in (os.getppid(), 1):  # Both PIDs belong to running processes.
+    for pid in (os.getppid(), 1):  # The two PIDs belong to running processes.
         former = json.loads(note.read_text()) | {
             "mountpoint": str(tmp_path / "former"),
             "state": str(tmp_path / "uploading"),

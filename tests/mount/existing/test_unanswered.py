@@ -1,4 +1,4 @@
-"""Reasons why no daemon answers a command, on real mounts."""
+"""Tests of the reason that a command reports if no daemon answers it, on real mounts."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 
 
 def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place: Place) -> None:
-    """An idle daemon uploads all changes without a flush, so nothing is lost if it is killed."""
+    """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x" * 5000)
     os.sync()
@@ -136,7 +136,7 @@ for find in (
 def test_error_about_a_path_in_an_inaccessible_mount_names_the_user(
     program: Program, mounted: Place, name: str
 ) -> None:
-    """Without allow_other another user cannot examine even the mountpoint."""
+    """Without allow_other, another user cannot even examine the mountpoint."""
     (mounted.mountpoint / "report").touch()
     (mounted.mountpoint / "folder").mkdir()
 

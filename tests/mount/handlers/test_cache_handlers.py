@@ -1,4 +1,4 @@
-"""Handlers of control requests about the cache: checks of names and values, without a mount."""
+"""Tests of control requests about the cache: checks of names and values, without a mount."""
 
 import os
 
@@ -54,7 +54,7 @@ async def test_settings_of_concurrent_set_requests_are_not_mixed(plain: Power) -
 
 
 async def test_cache_limit_below_the_dirty_bytes_preserves_dirty_content(plain: Power) -> None:
-    """A cache limit below the dirty bytes is accepted; writers then wait for the upload."""
+    """A cache limit below the dirty bytes is accepted. Writers then wait for the upload."""
     options = parse_mount_options(["cachesize=1G", "sync_interval=1h"])
     async with plain.session(session_options=options, tasks=False) as session:
         for _ in range(66):
@@ -98,7 +98,7 @@ async def test_cache_request_with_invalid_inodes_is_refused(plain: Power, inodes
 
 
 async def test_long_list_of_pins_is_shortened_to_fit_into_a_message(plain: Power) -> None:
-    """A shortened list of pins has the number of pins that do not fit into the message."""
+    """A shortened list of pins contains the number of pins that were left out."""
     options = parse_mount_options([])
     long = b"/".join([b"\xff" * 200] * 20)
     async with plain.session(session_options=options, tasks=False) as session:

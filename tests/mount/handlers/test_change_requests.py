@@ -1,4 +1,4 @@
-"""Control requests that change a filesystem, and that end before the mount's last upload."""
+"""Tests of control requests that change a filesystem, which must end before the last upload."""
 
 from collections.abc import Awaitable, Callable
 
@@ -43,7 +43,7 @@ def _call(handler: Handler, answers: list[object]) -> Callable[[], Awaitable[Non
 
 
 async def test_end_of_a_mount_waits_for_requests_that_are_not_cancelled() -> None:
-    """A request that is already running completes and gets its answer; new requests are refused."""
+    """A request that is already running completes and gets its answer. New requests are refused."""
     requests, work, answers = ChangeRequests(), Work(), list[object]()
     handler = requests.guarded({"keep": work.handle})["keep"]
     ended = trio.Event()

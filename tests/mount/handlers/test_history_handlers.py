@@ -1,4 +1,4 @@
-"""Versions that a running mount lists: uploaded versions, and changes not yet uploaded."""
+"""Tests of the file versions that a running mount lists, uploaded or not."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ async def versions_of(
 
 
 async def test_changes_that_are_not_uploaded_are_listed_as_file_versions(plain: Power) -> None:
-    """Files changed, removed or created since the last upload are listed."""
+    """Files that were changed, removed or created since the last upload are listed."""
     async with plain.session(tasks=False) as session:
         changed = named(session, b"changed", b"old")
         removed = named(session, b"removed", b"gone")
@@ -70,7 +70,7 @@ async def test_changes_that_are_not_uploaded_are_listed_as_file_versions(plain: 
 
 
 @pytest.mark.parametrize("journal_mode", ["wal", "truncate"])
-async def test_list_of_versions_reports_too_many_changes_that_are_not_uploaded(
+async def test_list_of_versions_says_if_it_omits_changes_that_are_not_uploaded(
     plain: Power, journal_mode: str
 ) -> None:
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
@@ -90,7 +90,7 @@ async def test_list_of_versions_reports_too_many_changes_that_are_not_uploaded(
     assert [one["uploaded"] for one in found["versions"]] == [True]
 
 
-async def test_version_pattern_also_matches_removed_names_and_names_not_yet_uploaded(
+async def test_pattern_for_versions_also_matches_removed_names_and_names_not_yet_uploaded(
     plain: Power,
 ) -> None:
     async with plain.session(tasks=False) as session:

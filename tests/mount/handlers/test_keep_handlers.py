@@ -1,4 +1,4 @@
-"""Requests to a running mount that make, list or drop kept points."""
+"""Tests of requests to a running mount that make, list or drop kept points."""
 
 from typing import Any
 

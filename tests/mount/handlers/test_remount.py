@@ -1,4 +1,4 @@
-"""``mount -o remount``: the accepted options, and the request to the daemon."""
+"""Tests of ``mount -o remount``: the accepted options, and the request to the daemon."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_word_remount_is_recognised_only_as_a_separate_option() -> None:
 
 
 def test_kernel_flags_passed_to_a_remount_are_ignored() -> None:
-    """mount(8) also passes the flags of the kernel; only other options are parsed."""
+    """mount(8) also passes the flags of the kernel. Only other options are parsed."""
     words = "ro,nosuid,nodev,relatime,remount,user_id=0,allow_other,commit=3,profile=a\\,b"
 
     given = remount.given_by([words], _FLAGS)
@@ -54,7 +54,7 @@ def test_remount_of_an_unmounted_path_is_refused(tmp_path: Path) -> None:
 
 
 async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> Message:
-    """Send a remount request to a mount with the options MADE."""
+    """Send a remount request to a mount that was made with the options MADE."""
     handlers = RemountHandlers(parse_mount_options([MADE]), session).handlers()
     given = {
         field: {"text": one.text, "value": shown_value(one.value)}
@@ -65,7 +65,7 @@ async def _ask(session: Session, *, read_only: bool | None, words: str = "") -> 
 
 
 async def test_writer_can_be_remounted_read_only_and_then_writable(plain: Power) -> None:
-    """A remount with ro or rw changes the kernel's read-only flag; any other remount keeps it."""
+    """A remount with ro or rw changes the kernel's read-only flag. Any other remount keeps it."""
     async with plain.session() as session:
         assert await _ask(session, read_only=True) == {"change": True}
         assert await _ask(session, read_only=False) == {"change": True}
@@ -82,7 +82,7 @@ async def test_remount_accepts_the_current_options(plain: Power) -> None:
     "word", ["commit=4", "relatime", "cachedir=/var/tmp/other", "capacity=1G", "noexec", "follow"]
 )
 async def test_remount_error_names_each_option_that_cannot_change(plain: Power, word: str) -> None:
-    """The error says that a remount changes only ro and rw."""
+    """The error says that a remount can change only ro and rw."""
     async with plain.session() as session:
         with pytest.raises(
             UsageError,
@@ -134,7 +134,7 @@ async def test_read_only_remount_commits_the_open_commit_group(plain: Power) -> 
 
 
 def test_equal_option_values_with_different_spelling_are_recognised_as_equal() -> None:
-    """Two spellings of the same point in time or of the same path compare as equal."""
+    """Two spellings of the same point in time or of the same path count as equal."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

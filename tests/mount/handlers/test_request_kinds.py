@@ -1,4 +1,4 @@
-"""The control requests that are answered while others run."""
+"""Tests of the control requests that are answered while other requests run."""
 
 from pathlib import Path
 

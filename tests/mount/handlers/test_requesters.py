@@ -1,4 +1,4 @@
-"""The processes that send the most requests to a mount."""
+"""Tests of finding the processes that send the most requests to a mount."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ from s3fs_meta.mount.handlers.requesters import (
 from s3fs_meta.mount.limits import REQUESTERS_SHOWN_MAX
 
 SECOND_NS = 10**9
-NO_THREAD = 2**22  # a number above the largest possible PID
+NO_THREAD = 2**22  # This number is above the largest possible PID.
 
 
 def _copy(*senders: tuple[int, int]) -> Recent:

@@ -1,4 +1,4 @@
-"""The handlers of rm, clone and lock requests: argument checks and progress."""
+"""Tests of the handlers of rm, clone and lock requests: argument checks and progress."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,7 +53,7 @@ async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Fi
 async def test_malformed_request_about_a_tree_is_refused(
     fs: Filesystem, arguments: Message
 ) -> None:
-    """The error of a malformed request mentions a client with a different version."""
+    """The error about a malformed request suggests that the client has a different version."""
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     for command in ("remove", "lock"):
         with pytest.raises(UsageError, match="needs the fields"):
@@ -104,7 +104,7 @@ async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Fil
 
 
 async def test_removal_that_fails_in_the_middle_is_undone(fs: Filesystem) -> None:
-    """The next commit must not keep a removed name whose tree was not marked as removed."""
+    """The next commit must not contain a removed name whose tree was not marked as removed."""
     fs.db.commit()
     fs.db.connection.execute(
         "CREATE TEMP TRIGGER failing BEFORE UPDATE ON inodes WHEN NEW.nlink = 0"

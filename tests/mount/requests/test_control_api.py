@@ -1,4 +1,4 @@
-"""Requests that commands send to a mount over its control socket."""
+"""Tests of requests that commands send to a mount over its control socket."""
 
 import socket
 from pathlib import Path
@@ -36,7 +36,7 @@ class Watching(TerminalFront):
 async def test_several_mounts_are_asked_at_the_same_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A daemon that does not answer must not delay the request to another one."""
+    """A daemon that does not answer must not delay the request to another daemon."""
     places = [Target(f"local:///{name}", Path(name)) for name in "abc"]
     asked: set[str] = set()
     all_asked = trio.Event()
@@ -64,7 +64,7 @@ async def test_error_of_one_mount_is_raised_without_an_exception_group() -> None
 
 
 async def test_error_about_a_missing_daemon_names_the_given_mountpoint(tmp_path: Path) -> None:
-    """The error contains the URL or path that the user gave, instead of the state directory."""
+    """The error contains the URL or path that the user gave, not the state directory."""
     with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x$"):
         await control_api.request_status(Target("local:///a", tmp_path / "s", "/mnt/x"))
     with pytest.raises(NotMountedError, match=r"^local:///a is not mounted"):
@@ -101,10 +101,10 @@ async def test_flush_request_reports_progress_and_result(
     assert front.shown == [("blocks", 1, 2)]
 
 
-async def test_flush_that_is_refused_because_others_wait_is_requested_again(
+async def test_flush_that_is_refused_because_other_requests_wait_is_requested_again(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """An unmount begins with a flush, and must not fail because other commands are running."""
+    """An unmount begins with a flush, which must not fail because other commands are running."""
     refusals = [BusyError(32)]
 
     async def flush(_arguments: Message, _report: Report) -> Message:

@@ -1,4 +1,4 @@
-"""Opening a filesystem for a mount, and changing its page size."""
+"""Tests of opening a filesystem for a mount, and of changing its database page size."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def _page_size(
     publish: bool = True,
     hook: Callable[[str, FaultyStore], None] = lambda _step, _store: None,
 ) -> int:
-    """Open a filesystem as a mount does, upload a new page size, and return the page size."""
+    """Open a filesystem as a mount does and upload a new page size; return the page size."""
     plan = make_plan(
         place.url, place.mountpoint, parse_mount_options([f"cachedir={cachedir}", words])
     )
@@ -82,14 +82,14 @@ def test_new_database_page_size_is_uploaded_by_a_later_mount(
 
 
 def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, place: Place) -> None:
-    """With the current page size, a mount opens the filesystem once and uses one epoch."""
+    """If the page size is unchanged, a mount opens the filesystem once and uses one epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
 
 
 def test_failed_change_of_the_page_size_releases_the_lease(program: Program, place: Place) -> None:
-    """Another host can mount the filesystem if the disk has no space for a second database."""
+    """If the disk has no space for a second database, another host can mount the filesystem."""
     _page_size(place, program.cachedir)
     (state_of(place, program.cachedir).path / "meta.db-resized").mkdir()
 
@@ -104,7 +104,7 @@ def test_failed_change_of_the_page_size_releases_the_lease(program: Program, pla
 def test_failed_opening_after_a_change_of_the_page_size_releases_the_lease(
     program: Program, place: Place, step: str
 ) -> None:
-    """The opening after the change fails on a full disk, or when the superblock is written."""
+    """After the change, opening fails on a full disk or when the superblock is written."""
     _page_size(place, program.cachedir)
     reached: list[str] = []
 

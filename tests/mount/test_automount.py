@@ -1,4 +1,4 @@
-"""A mount that an automounter requests, on a real autofs mount."""
+"""Tests of a mount that an automounter requests, on a real autofs mount."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Starting the daemon in the background, with real processes."""
+"""Tests of starting the daemon in the background, with real processes."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_mount_command_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
 
 
 def test_daemon_always_has_three_standard_streams(tmp_path: Path) -> None:
-    """If a standard stream is closed, the daemon opens /dev/null as that descriptor."""
+    """If a standard stream is closed, the daemon opens /dev/null as this descriptor."""
     done = _run(
         tmp_path,
         """
@@ -100,7 +100,7 @@ def test_daemon_always_has_three_standard_streams(tmp_path: Path) -> None:
 
 
 def test_mount_command_exits_with_the_error_of_the_daemon(tmp_path: Path) -> None:
-    """The parent prints the daemon's error in one line and exits with its status."""
+    """The mount command prints the daemon's error in one line and exits with its status."""
     done = _run(
         tmp_path,
         """
@@ -113,7 +113,7 @@ def test_mount_command_exits_with_the_error_of_the_daemon(tmp_path: Path) -> Non
 
 
 def test_exception_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Path) -> None:
-    """If the daemon has a bug, the parent prints the path of the log with the traceback."""
+    """If the daemon has a bug, the mount command prints the path of the log with the traceback."""
     done = _run(
         tmp_path,
         """
@@ -128,7 +128,7 @@ def test_exception_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_pat
 
 
 def test_mount_command_reports_a_daemon_that_exits_without_an_error(tmp_path: Path) -> None:
-    """The parent reports a daemon that exited before it was ready."""
+    """The mount command reports a daemon that exited before it was ready."""
     done = _run(
         tmp_path,
         """
@@ -142,7 +142,7 @@ def test_mount_command_reports_a_daemon_that_exits_without_an_error(tmp_path: Pa
 
 
 def test_daemon_receives_the_passphrase_from_the_mount_command(tmp_path: Path) -> None:
-    """The daemon asks its parent for the passphrase, because the parent has the terminal."""
+    """The daemon asks the mount command for the passphrase, because only it has the terminal."""
     done = _run(
         tmp_path,
         """
@@ -157,7 +157,7 @@ def test_daemon_receives_the_passphrase_from_the_mount_command(tmp_path: Path) -
 
 
 def test_daemon_fails_if_the_mount_command_cannot_ask_for_the_passphrase(tmp_path: Path) -> None:
-    """If the parent cannot ask for the passphrase, the daemon exits with the parent's error."""
+    """If the mount command cannot ask for the passphrase, the daemon exits with its error."""
     done = _run(
         tmp_path,
         """
@@ -239,7 +239,7 @@ def test_ready_daemon_outlasts_its_mount_command(tmp_path: Path) -> None:
         sys.exit(run_in_background(body, log, Front()))
         """,
     )
-    (tmp_path / "log.exited").touch()  # The command has exited.
+    (tmp_path / "log.exited").touch()  # The mount command has exited.
 
     wait_until_gone(int(done.stdout.split()[1]))
     assert (tmp_path / "log.after").exists()

@@ -1,4 +1,4 @@
-"""The HTTP server, which must survive slow, broken and hostile clients."""
+"""Tests of the HTTP server, which must survive slow, broken and hostile clients."""
 
 import socket
 import struct
@@ -18,7 +18,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Site:
-    """A site with paths for a failing download, a download of 64 MiB, and a delayed reply."""
+    """A site with a failing download, a download of 64 MiB, and a delayed reply."""
 
     def __init__(self) -> None:
         self.go = trio.Event()
@@ -62,7 +62,7 @@ class Running:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
 
     async def ask(self, request: bytes) -> bytes:
-        """Send a request and return the complete reply."""
+        """Send a request; return the complete reply."""
         async with await self.connect() as stream:
             await stream.send_all(request)
             return await rest_of(stream)
@@ -98,7 +98,7 @@ async def test_http_reply_has_correct_headers_and_closes_the_connection(
     assert b"\r\nconnection: close\r\n" in reply.lower()
     assert reply.endswith(b"\r\n\r\npage")
     assert (await running.ask(GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
-    assert not caplog.records  # A response to HEAD must not log an error.
+    assert not caplog.records  # A reply to HEAD must not log an error.
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_http_reply_has_correct_headers_and_closes_the_connection(
         (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: x\r\n" * BOUNDS.request_bytes, b"431"),
         (b"nonsense\r\n\r\n", b"400"),
         (b"\x16\x03\x01\x02\x00\x01" + bytes(300), b"400"),  # The client starts a TLS connection.
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # The request lacks a Host header.
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # This request lacks a Host header.
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", b"501"),
     ],
@@ -155,7 +155,7 @@ async def test_half_closed_http_connection_receives_its_reply(running: Running) 
 async def test_slow_http_request_gets_status_408(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A slow request is answered with status 408; a connection without a request is closed."""
+    """A slow request is answered with status 408. A connection without a request is closed."""
     async with await running.connect() as silent, await running.connect() as slow:
         began_s = trio.current_time()
         await slow.send_all(GET[:10])
@@ -210,7 +210,7 @@ async def test_failed_download_is_sent_without_its_last_chunk(
 
 
 async def test_idle_http_clients_do_not_block_other_clients(running: Running) -> None:
-    """If all connections are in use, the oldest waiting connection is closed."""
+    """If all connections are in use, the oldest connection without a request is closed."""
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert (await running.ask(GET)).endswith(b"page")

@@ -1,4 +1,4 @@
-"""The calls of a session to the kernel, which do nothing without a mountpoint."""
+"""Tests of the calls of a session to the kernel, which do nothing without a mountpoint."""
 
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.sync.kernel import NoKernel

@@ -1,4 +1,4 @@
-"""The messages of libfuse in the error of a failed mount."""
+"""Tests of the error of a failed mount, which quotes messages of libfuse."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The temporary state directories of mounted points in time."""
+"""Tests of the temporary state directories of mounted points in time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Finding the past tree that a clone request refers to."""
+"""Tests of finding the past tree that a clone request refers to."""
 
 import os
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ class Sources:
 
 @asynccontextmanager
 async def shipped(volume: Volume) -> AsyncIterator[tuple[Sources, Txg, Ino]]:
-    """Upload a file, and then its removal; yield the sources and the file's txg and inode."""
+    """Upload a file, then remove it and upload again; yield the sources, the txg and the inode."""
     async with volume.mounted() as fs:
         directory = make_directory(fs, b"d")
         ino = make_file(fs, b"f", directory)
@@ -123,7 +123,7 @@ async def test_clone_from_a_missing_point_in_time_is_refused(
             await sources.find(top=1, names=[], at=at)
 
 
-async def test_clone_of_a_path_missing_in_the_past_is_refused(volume: Volume) -> None:
+async def test_clone_of_a_path_that_is_missing_in_the_past_is_refused(volume: Volume) -> None:
     async with shipped(volume) as (sources, txg, _ino):
         at = PointInTime(f"txg={txg}", txg=txg)._asdict()
         for names in (["d", "g"], ["d", "f", "g"], [os.fsdecode(b"\xff")]):

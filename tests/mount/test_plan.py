@@ -1,4 +1,4 @@
-"""The plan of a mount: options, paths and checks before any change."""
+"""Tests of the plan of a mount: options, paths and checks before any change."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_mount_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: P
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
 def test_mount_plan_refuses_an_invalid_url(tmp_path: Path, url: str) -> None:
-    """The error about a wrong URL shows the valid forms of a URL."""
+    """The error about an invalid URL shows the valid forms of a URL."""
     with pytest.raises(UsageError, match=r"local:///(absolute/path|srv/store$)"):
         make_plan(url, tmp_path, MountOptions())
 
@@ -149,7 +149,7 @@ def test_state_directory_with_a_path_that_is_too_long_is_refused(tmp_path: Path)
 
 
 def test_mount_plan_contains_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
-    """The passphrase file has an absolute path: the daemon changes its working directory."""
+    """The path is absolute, because the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"
@@ -205,7 +205,7 @@ def test_mount_of_a_past_txg_is_read_only_and_has_separate_local_state(tmp_path:
 @pytest.mark.parametrize(
     ("address", "is_announced"), [("9105", False), ("[::1]:1", False), ("0.0.0.0:1", True)]
 )
-def test_metrics_address_open_to_other_hosts_causes_a_warning(
+def test_metrics_address_that_is_open_to_other_hosts_causes_a_warning(
     tmp_path: Path, address: str, is_announced: bool
 ) -> None:
     (tmp_path / "m").mkdir()

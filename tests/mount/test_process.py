@@ -1,4 +1,4 @@
-"""The process of a mount: its open-file limit, garbage collection, and systemd."""
+"""Tests of the process of a mount: its open-file limit, garbage collection, and systemd."""
 
 import resource
 import signal

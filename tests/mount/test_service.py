@@ -1,4 +1,4 @@
-"""One mount with all its parts and options."""
+"""Tests of one mount with all its parts and options."""
 
 import os
 import shutil
@@ -33,8 +33,8 @@ from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, suspend
 from tests.sync.conftest import Power, write_file
 
-# The program mounts a filesystem. When a notice contains a given text, it sends itself a signal.
-# During the start, it sends the signal twice, as a closed terminal does.
+# The program mounts a filesystem. It sends itself a signal when a notice contains a given text.
+# During the start, the program sends the signal twice, as a closed terminal does.
 _SIGNALLED: Final = """
 import os, sys, trio, trio.testing
 from pathlib import Path
@@ -212,7 +212,7 @@ def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succe
 def test_starting_mount_refuses_a_request_to_end(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """A starting mount that accepted the request would be in state "stopping" and never end."""
+    """If a starting mount accepted the request, it would stay in state "stopping" forever."""
     state = targets.of_url(mounted.url, program.cachedir).state
     program.kill(mounted.mountpoint)
     gate, slow = tmp_path / "gate", tmp_path / "bin" / "fusermount3"
@@ -222,7 +222,7 @@ def test_starting_mount_refuses_a_request_to_end(
     slow.chmod(0o755)
     program.environment["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
     words = ("--cachedir", program.cachedir, mounted.url, mounted.mountpoint)
-    starting = program.begin("mount", *words)  # the mount waits until fusermount3 exits
+    starting = program.begin("mount", *words)  # The mount waits until fusermount3 exits.
     try:
         wait_until(lambda: _listens(state), "the mount did not start")
         with pytest.raises(ControlError, match="still starting"):

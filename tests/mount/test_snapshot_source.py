@@ -1,4 +1,4 @@
-"""A point in time that one command opens and closes again."""
+"""Tests of a point in time that one command opens and closes again."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.cli.conftest import Place
 
 
 async def use(place: Place, cachedir: Path, wanted: PointInTime) -> list[str]:
-    """Open a point in time, and return the state directories that exist while it is open."""
+    """Open a point in time; return the state directories that exist while the point is open."""
     front = TerminalFront(quiet=True)
     reading = Reading(of_url(place.url, cachedir), S3Options(), None, front)
     async with (

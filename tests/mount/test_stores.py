@@ -1,4 +1,4 @@
-"""Opening and closing the store for a command."""
+"""Tests of opening and closing the store for a command."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ async def test_missing_bucket_directory_is_refused(tmp_path: Path) -> None:
     ],
 )
 async def test_error_of_a_store_contains_the_url_once(error: S3fsError, is_named: bool) -> None:
-    """The URL is added to an error in an exception group, unless the error contains it."""
+    """The URL is added to an error in an exception group, unless the error contains the URL."""
     before = str(error)
 
     with pytest.RaisesGroup(type(error)), naming_store("local:///b"):

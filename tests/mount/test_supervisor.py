@@ -1,4 +1,4 @@
-"""Messages to a service manager, read from a real socket."""
+"""Tests of messages to a service manager, read from a real socket."""
 
 import os
 import socket

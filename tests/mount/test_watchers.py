@@ -1,4 +1,4 @@
-"""Clients that wait until a mount has finished its last upload."""
+"""Tests of clients that wait until a mount has finished its last upload."""
 
 from s3fs_meta.control.protocol import Message
 from s3fs_meta.mount.watchers import Watchers

@@ -1,4 +1,4 @@
-"""The lines that a command prints while it waits for downloads."""
+"""Tests of the lines that a command prints while it waits for downloads."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ async def test_download_prints_no_line_while_the_bucket_responds(
     assert lines.seen == []
 
 
-async def test_bucket_that_does_not_respond_is_reported_at_growing_intervals(
+async def test_command_that_downloads_reports_a_silent_bucket_at_growing_intervals(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()

@@ -1,4 +1,4 @@
-"""Finding the mount of a path, even if the file at the path was removed."""
+"""Tests of finding the mount of a path, even if the file at the path was removed."""
 
 from pathlib import Path
 

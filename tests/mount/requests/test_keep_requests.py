@@ -1,4 +1,4 @@
-"""Kept points in control messages, and keep requests without a mount."""
+"""Tests of kept points in control messages, and of keep requests without a mount."""
 
 from pathlib import Path
 

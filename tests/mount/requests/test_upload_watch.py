@@ -1,4 +1,4 @@
-"""The lines that a command prints while it waits for uploads."""
+"""Tests of the lines that a command prints while it waits for uploads."""
 
 import itertools
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Lines:
         self._began_s = trio.current_time()
 
     def notice(self, text: str) -> None:
-        """Record a line."""
+        """Record a printed line."""
         self.seen.append((round(trio.current_time() - self._began_s), text))
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -98,7 +98,7 @@ async def test_upload_progress_is_printed_at_growing_intervals(
     assert lines.seen[-1][1] == "20 MiB in 20 blocks (about 2 packs) to upload, 2 MiB/s, about 10 s"
 
 
-async def test_bucket_that_does_not_respond_is_reported_before_a_request_fails(
+async def test_silent_bucket_is_reported_before_a_request_fails(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -114,7 +114,7 @@ async def test_bucket_that_does_not_respond_is_reported_before_a_request_fails(
 async def test_start_and_end_of_an_outage_are_printed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """No line is printed for a failure after which a retry succeeds within a second."""
+    """No line is printed for a failure if a retry succeeds within a second."""
     lines = Lines()
     watched = watch(lines)
 
@@ -174,7 +174,7 @@ async def test_interrupted_wait_reports_the_changes_that_are_not_uploaded(
     )
 
 
-async def test_upload_of_only_metadata_is_described_without_a_size(
+async def test_upload_that_contains_only_metadata_is_described_without_a_size(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     lines = Lines()
@@ -187,7 +187,7 @@ async def test_upload_of_only_metadata_is_described_without_a_size(
 async def test_wait_for_an_idle_daemon_prints_nothing_while_the_bucket_responds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """No line is printed for the second that a daemon without changes may need to exit."""
+    """A daemon without changes may need a second to exit, during which no line is printed."""
     idle, lines = figures(0), Lines()
     assert isinstance(idle["chain"], dict)
     idle["chain"]["unshipped_since_ns"] = 0
@@ -201,7 +201,7 @@ async def test_wait_for_an_idle_daemon_prints_nothing_while_the_bucket_responds(
     assert line == f"the last changes to upload, no response from {WHERE} for 6 s"
 
 
-async def test_upload_statistics_of_an_older_daemon_are_accepted(
+async def test_command_accepts_upload_statistics_of_an_older_daemon(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """An older daemon reports no server, no outage and no number of packs."""

@@ -1,4 +1,4 @@
-"""The cost of the counted bucket requests and of the stored bytes."""
+"""Tests of the cost of counted bucket requests and of stored bytes."""
 
 from datetime import date
 
@@ -45,7 +45,7 @@ def test_request_costs_of_today_and_the_last_thirty_days_are_summed_by_cause() -
 
 
 def test_monthly_cost_is_extrapolated_from_the_time_in_which_requests_were_counted() -> None:
-    """Counts of two days are multiplied by 15; stored bytes cost a complete month."""
+    """Counts of two days are multiplied by 15. Stored bytes cost a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
 
@@ -60,7 +60,7 @@ def test_monthly_cost_is_extrapolated_from_the_time_in_which_requests_were_count
 def test_monthly_cost_is_not_extrapolated_from_less_than_an_hour() -> None:
     ledger = Ledger(NOON - DAY_NS // 30, USAGE, {})
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
-    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # the clock was set back
+    ledger = Ledger(NOON + DAY_NS, USAGE, {})  # The clock was set back.
     assert costs.report(ledger, PRICES, NOON)["per_month"] is None
 
 
@@ -75,7 +75,10 @@ def test_request_costs_ignore_days_in_the_future() -> None:
 
 
 def test_stored_bytes_are_charged_per_day() -> None:
-    """A day without a record has the previous day's size; today is charged up to the current time."""
+    """A day without a record has the previous day's size.
+
+    Today is charged up to the current time.
+    """
     stored = {TODAY - 3: 10, TODAY - 1: 30}
     report = costs.report(Ledger(0, {}, stored), PRICES, NOON)
 

@@ -1,4 +1,4 @@
-"""Statistics of a mount; tests/cli/test_status.py tests the statistics of real mounts."""
+"""Tests of statistics of a mount; tests/cli/test_status.py tests those of real mounts."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The health of a mount, as reported to monitoring programs."""
+"""Tests of the health of a mount, as reported to monitoring programs."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_changes_waiting_for_upload_are_not_a_problem_without_a_limit() -> None:
 
 
 def test_mount_that_cannot_be_queried_does_not_hide_a_critical_mount() -> None:
-    """The level UNKNOWN has a higher number than the level CRITICAL."""
+    """The level UNKNOWN has a higher number than CRITICAL, but CRITICAL is reported."""
     by_severity = [
         HealthLevel.OK,
         HealthLevel.WARNING,

@@ -1,4 +1,4 @@
-"""The differences and quantiles of latency histograms."""
+"""Tests of the differences and quantiles of latency histograms."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_latency_quantile_is_interpolated_within_a_histogram_bucket(
     )
 
 
-def test_difference_of_two_latency_histograms_counts_requests_between_readings() -> None:
+def test_difference_of_two_latency_histograms_counts_requests_between_the_readings() -> None:
     earlier, later = _of(100, 5, 0, 0, total_s=1.0), _of(100, 5, 3, 1, total_s=151.0)
 
     assert later.since(earlier) == _of(0, 0, 3, 1, total_s=150.0)

@@ -1,4 +1,4 @@
-"""The mount option ``metrics``, which serves statistics on a port."""
+"""Tests of the mount option ``metrics``, which serves statistics on a port."""
 
 from s3fs_meta.mount.statistics.metrics_option import listening
 from s3fs_meta.options.listen_address import Address

@@ -1,4 +1,4 @@
-"""Statistics of a mount, served over HTTP."""
+"""Tests of serving the statistics of a mount over HTTP."""
 
 import http.client
 import socket
@@ -38,7 +38,7 @@ class Source:
 
 
 class Served(NamedTuple):
-    """A server, its port, and the source of its statistics."""
+    """A metrics server, its port, and the source of its statistics."""
 
     port: int
     source: Source
@@ -59,7 +59,7 @@ class Served(NamedTuple):
 
 @pytest.fixture
 async def served(nursery: trio.Nursery) -> AsyncIterator[Served]:
-    """Return a server that runs on a free loopback port."""
+    """Return a metrics server that runs on a free loopback port."""
     source = Source()
     server = MetricsServer("/m")
     await server.listen(Address("127.0.0.1", 0))
@@ -83,7 +83,7 @@ async def test_metrics_format_depends_on_the_accept_header(served: Served) -> No
     assert page.endswith(b"# EOF\n")
 
 
-async def test_metrics_page_is_made_once_for_concurrent_clients(served: Served) -> None:
+async def test_metrics_page_is_made_only_once_for_concurrent_clients(served: Served) -> None:
     async with trio.open_nursery() as clients:
         for _ in range(METRICS_CONNECTIONS_MAX // 2):
             clients.start_soon(served.get)
@@ -104,7 +104,7 @@ async def test_metrics_page_is_made_again_after_it_expires(
     assert served.source.collected == 2
 
 
-async def test_metrics_page_is_cached_per_format(served: Served) -> None:
+async def test_metrics_page_is_cached_separately_for_each_format(served: Served) -> None:
     _status, _type, page = await served.get(**OPEN_METRICS)
     _status, _type, plain = await served.get()
 
@@ -116,7 +116,7 @@ async def test_metrics_page_is_cached_per_format(served: Served) -> None:
     [("/metrics", "HEAD", 200), ("/metrics?x=1", "GET", 200), ("/", "GET", 404)]
     + [("/metrics", method, 405) for method in ("POST", "PUT", "DELETE")],
 )
-async def test_metrics_server_serves_nothing_but_the_metrics_page(
+async def test_metrics_server_serves_only_the_metrics_page(
     served: Served, path: str, method: str, status: int
 ) -> None:
     assert (await served.get(path, method))[0] == status
@@ -173,7 +173,7 @@ async def test_malformed_metrics_requests_are_answered_and_change_nothing(
 
 
 async def test_idle_metrics_clients_do_not_block_other_clients(served: Served) -> None:
-    """If all connections are in use, the oldest waiting connection is closed."""
+    """If all connections are in use, the oldest connection without a request is closed."""
     streams = [
         await trio.open_tcp_stream("127.0.0.1", served.port) for _ in range(METRICS_CONNECTIONS_MAX)
     ]
@@ -192,7 +192,7 @@ async def test_silent_metrics_client_is_disconnected(
         assert await stream.receive_some() == b""
 
 
-async def test_error_names_the_metrics_port_if_it_is_in_use(served: Served) -> None:
+async def test_error_about_a_metrics_port_in_use_names_the_port(served: Served) -> None:
     with pytest.raises(SettingsError, match=rf"metrics=127.0.0.1:{served.port}: .*in use"):
         await MetricsServer("/m").listen(Address("127.0.0.1", served.port))
 

@@ -1,4 +1,4 @@
-"""The price tables for requests, storage and transfer."""
+"""Tests of the price tables for requests, storage and transfer."""
 
 from datetime import date
 from pathlib import Path

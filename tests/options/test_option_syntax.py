@@ -1,4 +1,4 @@
-"""The syntax of option values such as sizes, points in time and addresses."""
+"""Tests of the syntax of option values such as sizes, points in time and addresses."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from s3fs_meta.options.option_syntax import (
     [("0", 0), ("512", 512), ("4K", 4096), ("1.5M", 3 << 19), ("2GiB", 2 << 30), ("1t", 1 << 40)],
 )
 def test_size_options_accept_binary_units(text: str, expected: int) -> None:
-    """K, M, G and T mean powers of 1024, in upper or lower case, with or without iB."""
+    """K, M, G and T mean powers of 1024, in upper or lower case, with or without "iB"."""
     assert parse_size("x", text) == expected
 
 
@@ -72,7 +72,7 @@ def test_point_in_time_can_be_relative(text: str, back_s: int) -> None:
 def test_point_in_time_can_be_a_date_or_time(
     text: str, time_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ISO 8601 time without a zone is local time; a date stands for 00:00 on that day."""
+    """An ISO 8601 time without a zone is local time. A date stands for 00:00 on that day."""
     monkeypatch.setenv("TZ", "XXX4")
     time.tzset()
     try:
@@ -105,7 +105,7 @@ def test_point_in_time_is_parsed_exactly_to_the_nanosecond(monkeypatch: pytest.M
 
 
 def test_point_in_time_can_be_a_txg() -> None:
-    """A txg is given as txg=N, the form that the log prints, or with the option txg."""
+    """A txg is given as txg=N, the form that the log command prints, or with the option txg."""
     assert point_in_time("at", "txg=42") == PointInTime("txg=42", txg=Txg(42))
     assert point_of_txg("txg", "42") == PointInTime("txg=42", txg=Txg(42))
     assert point_in_time("at", "newest") == NEWEST
@@ -141,7 +141,7 @@ def test_invalid_point_in_time_is_refused_with_an_example(text: str) -> None:
 def test_number_with_too_many_digits_is_refused(
     parse: Callable[[str, str], object], word: str, text: str
 ) -> None:
-    """Python converts neither an infinite float nor a text of more than 4300 digits to an int."""
+    """Python converts no infinite float and no text of more than 4300 digits to an int."""
     with pytest.raises(UsageError):
         parse(word, text)
 
@@ -156,7 +156,7 @@ def test_printed_time_is_never_parsed_as_an_earlier_time(time_ns: int) -> None:
 
 @pytest.mark.parametrize("text", ["5", "5:", ":abc", "5:abc", "5:" + "g" * 20, "x:" + "a" * 20])
 def test_invalid_value_of_the_at_least_option_is_refused(text: str) -> None:
-    """The value of at_least is TXG:HASH, and its hash must have a minimum length."""
+    """The value of at_least is TXG:HASH, and the hash must have a minimum length."""
     with pytest.raises(UsageError, match="must be TXG:HASH"):
         mark("at_least", text)
 
@@ -183,7 +183,7 @@ def test_listen_address_is_loopback_by_default(text: str, expected: str) -> None
 
 @pytest.mark.parametrize("text", ["", "x", "host:80", "127.0.0.1", "127.0.0.1:65536", "1:-1"])
 def test_invalid_listen_address_is_refused(text: str) -> None:
-    """A listen address must be numeric, because a name may have several addresses."""
+    """A listen address must be numeric, because a host name may have several addresses."""
     with pytest.raises(UsageError, match="must be an IP address and a port"):
         listen_address("metrics", text)
 

@@ -1,4 +1,4 @@
-"""The table of mount options and the MountOptions fields."""
+"""Tests of the table of mount options and of the fields of MountOptions."""
 
 import ast
 import dataclasses
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_documented_default_values_equal_the_actual_default_values(option: Option) -> None:
-    """The option table has the same defaults as MountOptions; None is described in words."""
+    """The option table has the same defaults as MountOptions. None is described in words."""
     actual = getattr(MountOptions(), option.field)
 
     if option.default:
@@ -50,9 +50,9 @@ def test_default_values_are_defined_only_in_the_option_table() -> None:
     taken = re.compile(r"settings\.(\w+): .* = default_of\('\1'\)")
 
     assert {one for one in found if not taken.fullmatch(one)} == {
-        # The default page size applies only to a new database; a mount uses its own option.
+        # The default page size applies only to a new database. A mount uses its own option.
         "pragmas.page_size: int = 4096",
-        # No mount option sets the timeout of a single answer.
+        # No mount option sets the timeout of a single reply.
         "s3_access.read_timeout_s: float = STORE_READ_TIMEOUT_S",
         "model_fs.uid: int = 0",
         "model_fs.gid: int = 0",

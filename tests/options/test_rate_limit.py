@@ -1,4 +1,4 @@
-"""Limits of transfer rates: their syntax, and the rate that applies at a given time."""
+"""Tests of rate limits: their syntax, and the rate that applies at a given time."""
 
 import calendar
 import time
@@ -100,7 +100,7 @@ def test_rate_limit_below_the_minimum_is_refused(text: str) -> None:
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set a time zone with daylight saving time: it begins on 29 March, and ends on 25 October."""
+    """Set a time zone whose daylight saving time begins on 29 March and ends on 25 October."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield
@@ -131,7 +131,7 @@ def test_rate_limit_of_an_hour_repeated_by_daylight_saving_applies_twice() -> No
 
 
 def test_rate_limit_stays_valid_past_midnight_and_the_end_of_the_week() -> None:
-    """Sunday's last entry applies until Monday's first entry; an entry may be at midnight."""
+    """Sunday's last entry applies until Monday's first entry. An entry may be at midnight."""
     limit = rate_limit("upload_limit", "Sun-23:30,1K Mon-00:15,2K Tue-00:00,3K")
 
     assert _at(limit, "sun 23:29") == 3 * KIB

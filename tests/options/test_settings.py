@@ -1,4 +1,4 @@
-"""Parsing of mount options: values, defaults and errors."""
+"""Tests of parsing mount options: values, defaults and errors."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ def test_empty_option_string_gives_the_default_options() -> None:
 
 
 def test_option_values_are_converted_to_their_type() -> None:
-    """Option values are converted: sizes, times, paths, masks and words become Python values."""
+    """Sizes, times, paths, masks and words become Python values."""
     options = parse_mount_options(
         ["cachesize=2G,commit=0.5,image_interval=10m,cachedir=/srv/cache", "umask=027,uid=1000"]
     )
@@ -42,7 +42,7 @@ def test_option_values_are_converted_to_their_type() -> None:
     ("text", "expected"), [("-64000", -64000), ("2000", 2000), ("256M", -262144)]
 )
 def test_sqlite_cache_size_can_be_a_plain_number_or_a_byte_size(text: str, expected: int) -> None:
-    """A number without a unit is passed to SQLite unchanged; a size is converted to KiB."""
+    """A number without a unit is passed to SQLite unchanged. A size is converted to KiB."""
     assert parse_mount_options([f"cache_size={text}"]).cache_size == expected
 
 
@@ -173,7 +173,7 @@ def test_mount_options_written_as_text_are_parsed_unchanged(text: str) -> None:
     assert again == options
 
 
-def test_text_of_a_mount_contains_every_option_that_is_not_default() -> None:
+def test_text_of_mount_options_contains_every_option_that_is_not_default() -> None:
     """Each option is tested with a value that is not its default."""
     texts = ["", "7", "1024", "64M", "delete", "full", "file", "remote", "none", "x", "9105"]
     texts += ["1:" + "a" * 16, "/x", "2026-05-09T14:30"]

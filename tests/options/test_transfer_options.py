@@ -1,4 +1,4 @@
-"""The mount options for the cache and for uploads and downloads."""
+"""Tests of the mount options for the cache, and for uploads and downloads."""
 
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.options.option_table import OPTIONS
@@ -12,7 +12,7 @@ def test_cache_and_transfer_options_can_be_set_at_mount() -> None:
 
 
 def test_timetable_of_rate_limits_can_be_part_of_a_list_of_options() -> None:
-    """A timetable with = and ; instead of comma and space needs no quoting in fstab(5)."""
+    """A timetable with "=" and ";" instead of comma and space needs no quoting in fstab(5)."""
     text = r"noatime,upload_limit=08:00=512K;23:00=off,download_limit=08:00\,1M 23:00\,off"
     options = parse_mount_options([text])
 

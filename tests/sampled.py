@@ -1,4 +1,4 @@
-"""Test parameters: fast test runs use a sample, and slow test runs use all of them."""
+"""Test parameters, of which fast test runs use a sample and slow test runs use all."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -2,8 +2,8 @@
 
 Rows of ``inodes`` may be newer in memory than in the table (``meta.db.inode_table``). A statement
 that reads the table directly can therefore read old rows. SQLite reports which tables a statement
-uses. A test fails if a statement on ``inodes`` comes from a module other than the owner of the
-table and the modules that also read the rows in memory.
+uses. Only the owner of the table, and modules that also read the rows in memory, may execute
+statements on it. Any other statement makes the test fail.
 """
 
 import sys
@@ -24,7 +24,7 @@ _USES = frozenset({apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, aps
 # The inode table may be used only by its owner and by modules that merge rows in memory.
 OWNERS = frozenset({"meta/db/inode_table.py", "meta/tables/inodes.py", "meta/tables/dentries.py"})
 
-_known: dict[str, bool] = {}  # True if the SQL statement uses the inode table
+_known: dict[str, bool] = {}  # True if the SQL statement uses the table ``inodes``.
 
 
 def watch(connection: apsw.Connection) -> None:
@@ -34,7 +34,7 @@ def watch(connection: apsw.Connection) -> None:
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
     if _known.get(sql) is False:
-        return True  # most statements do not use the inode table
+        return True  # Most statements do not use the table ``inodes``.
     door = sys._getframe(1)  # noqa: SLF001 - the only way to find the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), (
@@ -44,7 +44,7 @@ def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
 
 
 def _is_declared(door: FrameType) -> bool:
-    """Return whether the calling code may use the table.
+    """Return whether the calling code may use the table ``inodes``.
 
     Tests may read the table, because they commit all rows first.
     """

@@ -1,4 +1,4 @@
-"""Tests of the test tools; if a tool failed silently, all tests that use it would pass."""
+"""Tests of the test tools. If a tool failed silently, all tests that use it would pass."""
 
 import re
 import subprocess
@@ -170,7 +170,7 @@ def test_lint_runs_both_engines_of_flake8_async(tmp_path: Path) -> None:
 
 
 def test_lint_accepts_problems_of_async_code_that_a_comment_permits(tmp_path: Path) -> None:
-    """A comment with the code of a rule permits one line; another code does not."""
+    """A comment with the code of a rule permits one line. A comment with another code does not."""
     permitted, other = tmp_path / "permitted.py", tmp_path / "other.py"
     text = "import time\n\n\nasync def f():\n    await g()\n    time.sleep(1)  # noqa: %s\n"
     permitted.write_text(text % "ASYNC251")

@@ -1,7 +1,7 @@
 """Rules for tests: a test uses no private name of another object, and replaces no constant.
 
-Each rule lists every violation. A test that uses a private name, or replaces a constant, depends on
-how the code is written instead of on its behaviour.
+Each rule lists every violation. A test that breaks a rule depends on how the code is written
+instead of on its behaviour.
 """
 
 import ast
@@ -36,7 +36,7 @@ _MACHINE: Final = "a file of the kernel or of the system that identifies the mac
 _NEWER: Final = "the test acts as a program of another version"
 _DEEP: Final = "the limit would pass through several constructors only for a test"
 # Tests may replace only these constants; each entry gives a reason.
-# If a parameter can set a limit, the table must not contain the limit.
+# If a parameter can set a limit, the table must not contain this limit.
 REPLACED: Final = {
     "BLOCK_DEVICES": _MACHINE,
     "BOOT_ID": _MACHINE,
@@ -127,7 +127,7 @@ def _replaced(
 
 
 def test_tests_access_no_private_attributes_of_other_objects() -> None:
-    """If a test needs a private part of the code, the code must make the part public."""
+    """If a test needs a private part of the code, the code must make this part public."""
     found = {
         f"{path.relative_to(ROOT)} {name}"
         for path in TESTS
@@ -139,7 +139,7 @@ def test_tests_access_no_private_attributes_of_other_objects() -> None:
 
 
 def test_tests_change_limits_only_through_parameters() -> None:
-    """Code with a limit has a parameter for the limit; its default is the constant."""
+    """Code with a limit has a parameter for the limit, whose default is the constant."""
     found: dict[str, list[str]] = {}
     for path in TESTS:
         if path == Path(__file__):
@@ -157,7 +157,7 @@ def _nodes(code: str) -> list[ast.AST]:
 
 
 def test_isolation_check_finds_private_names_and_replaced_constants() -> None:
-    """The isolation check finds direct uses, strings and imports, but not own attributes."""
+    """The check finds direct uses, strings and imports, but not an object's own attributes."""
     for code, private, replaced in (
         ("a.b._c = 1", {"_c"}, set[str]()),
         ("self._a._b", {"_b"}, set[str]()),

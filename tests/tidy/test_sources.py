@@ -1,4 +1,4 @@
-"""The limits that docs/design/testing.md sets for the sources, and rules that no linter checks.
+"""Tests of the limits for sources in docs/design/testing.md, and of rules without a linter.
 
 Each test lists every violation. The tool import-linter checks imports, with the contracts in
 setup.cfg.
@@ -27,7 +27,7 @@ BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 # Python may crash if the collector clears a memoryview while an object still uses its buffer.
 # A function that uses a buffer only until it returns is allowed to take a memoryview.
 KEEPS_ITS_BUFFER: Final = {"iter_unpack", "finditer", "from_buffer"}
-KEPT_MAPPINGS: Final = {"s3fs_meta/memory_allocator.py"}  # the argument is an mmap object
+KEPT_MAPPINGS: Final = {"s3fs_meta/memory_allocator.py"}  # The argument is an mmap object.
 
 SOURCES = sorted((ROOT / "s3fs_meta").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -57,7 +57,7 @@ def _relative(path: Path) -> str:
 
 
 def _nodes(code: str, kind: type[_Node]) -> list[_Node]:
-    """Return the nodes with one type in a piece of code."""
+    """Return the syntax tree nodes of one type in a piece of code."""
     return [node for node in ast.walk(ast.parse(code)) if isinstance(node, kind)]
 
 
@@ -140,7 +140,7 @@ def test_only_methods_of_an_object_assign_its_attributes() -> None:
 
 
 def test_source_check_finds_assignments_to_attributes_of_other_objects() -> None:
-    """The source check reports assigned callbacks; a module may change its own records."""
+    """The source check reports assigned callbacks, but a module may change its own records."""
     for bad in ("x.on_y = f", "self._uploader.cut = cut", "a, self.b.c = 1, 2", "del x.link"):
         assert list(_late_wiring([], _nodes(bad, ast.Attribute)))
     own = "class Fetch:\n  def __init__(self): self.error = None\nfetch.error = 1"
@@ -178,7 +178,7 @@ def test_source_files_have_at_most_600_lines_and_no_banned_name() -> None:
 
 
 def test_length_of_every_function_is_limited() -> None:
-    """A function of the package has at most 70 lines, and a function of the tests at most 40."""
+    """A function in the package has at most 70 lines, and a function in the tests at most 40."""
     assert _long_functions(SOURCES, FUNCTION_LINES_MAX) == []
     assert _long_functions(TESTS, TEST_FUNCTION_LINES_MAX) == []
 
@@ -234,7 +234,7 @@ def _has_tests(path: Path) -> bool:
 
 
 def test_every_module_of_the_package_is_tested() -> None:
-    """Each module is imported by a test, or has a test module, or is a listed exception."""
+    """Each module is imported by a test, has its own test module, or is a listed exception."""
     imported = {name for path in TESTS for name in _imported(path)}
     untested = {
         name
@@ -247,7 +247,7 @@ def test_every_module_of_the_package_is_tested() -> None:
 
 
 def test_buffers_are_copied_before_a_function_keeps_them() -> None:
-    """The argument of functions whose result keeps a buffer is an immutable copy."""
+    """If the result of a function keeps a buffer, its argument must be an immutable copy."""
     assert [
         f"{_relative(path)}:{line}"
         for path in SOURCES

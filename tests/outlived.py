@@ -7,7 +7,7 @@ from tests.programs import Program
 
 
 def outlive(program: Program, place: Place) -> None:
-    """Make all earlier points in time older than the retention, and run reclaim."""
+    """Let all earlier points in time become older than the retention, and run reclaim."""
     program.ok("retention", place.url, "0")
     for number in range(3):
         (place.mountpoint / f"later-{number}").write_bytes(os.urandom(100))

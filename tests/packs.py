@@ -1,4 +1,4 @@
-"""Packs in the bucket that no database row refers to."""
+"""Makes packs in the bucket that no database row refers to."""
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackWriter, new_key

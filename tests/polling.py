@@ -1,4 +1,4 @@
-"""Wait for a condition that no event reports, such as a change by the kernel or by a thread."""
+"""Functions that wait for a condition that no event reports, such as a change by the kernel."""
 
 import time
 from collections.abc import Callable

@@ -24,7 +24,7 @@ are_private = False
 def make_private() -> None:
     """Make the mounts of this process and of its children private, if it runs as root.
 
-    Call this function before any other thread mounts a filesystem.
+    This function must be called before any other thread mounts a filesystem.
     """
     global are_private  # noqa: PLW0603 - a fact about this process
     libc = ctypes.CDLL(None, use_errno=True)

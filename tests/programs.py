@@ -37,7 +37,7 @@ def open_files(pid: int) -> set[str]:
     """Return the targets of a process's descriptors, such as paths and ``socket:[…]``."""
     found = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+        with contextlib.suppress(FileNotFoundError):  # The descriptor was closed in the meantime.
             found.add(os.readlink(link))
     return found
 
@@ -60,8 +60,8 @@ def suspend(pid: int) -> None:
 class Program:
     """A runner of ``s3fs-meta`` in separate processes, with local state of its own.
 
-    A command is forked from a process that has imported the program. If ``executes`` is true, it
-    is started with execve(2), for tests of its command line and of its initial environment.
+    A command is forked from a process that has imported the program. If ``executes`` is true, the
+    command is started with execve(2), for tests of its command line and of its initial environment.
     """
 
     def __init__(self, cachedir: Path) -> None:
@@ -77,7 +77,7 @@ class Program:
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command; if *here* is true, add the option --cachedir."""
+        """Run one command. If *here* is true, add the option --cachedir."""
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]
         if not self.executes:
             return forked.run(module, arguments, self.environment, text, PROCESS_S_MAX)
@@ -99,7 +99,7 @@ class Program:
         stdout: int | None = None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[str]":
-        """Start a command in a new process without adding --cachedir; do not wait for it."""
+        """Start a command in a new process, without adding --cachedir or waiting for its end."""
         return subprocess.Popen(
             [sys.executable, "-m", "s3fs_meta", *map(str, words)],
             env=self.environment,
@@ -122,7 +122,7 @@ class Program:
         return found
 
     def kill(self, target: str | Path) -> int:
-        """Kill a mount's daemon with SIGKILL, wait until it exits, and return its process id."""
+        """Kill a mount's daemon with SIGKILL and wait until it exits; return its process id."""
         pid = int(self.status(target)["pid"])
         os.kill(pid, signal.SIGKILL)
         wait_until_gone(pid)
@@ -132,7 +132,7 @@ class Program:
 class QuickProgram(Program):
     """A runner of commands in this process, which is faster than a separate process.
 
-    The command mount is run in a separate process, because it forks, which is not safe in a process
+    The mount command runs in a separate process, because it forks, which is not safe in a process
     with threads.
     """
 
@@ -140,7 +140,7 @@ class QuickProgram(Program):
     def run(
         self, *words: str | Path, module: str = "s3fs_meta", here: bool = True, text: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """Run one command; if *here* is true, add the option --cachedir."""
+        """Run one command. If *here* is true, add the option --cachedir."""
         if words[0] == "mount" or module != "s3fs_meta" or text:
             return super().run(*words, module=module, here=here, text=text)
         arguments = [*map(str, words), *(["--cachedir", str(self.cachedir)] if here else [])]

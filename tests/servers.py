@@ -119,7 +119,10 @@ def running_s3(folder: Path, certificate: Certificate | None = None) -> Iterator
 def running_versitygw(
     folder: Path, certificate: Certificate | None = None, port: int | None = None
 ) -> Iterator[S3Server]:
-    """Run versitygw, which stores objects as files; pass *port* to restart it on its old port."""
+    """Run versitygw, which stores objects as files.
+
+    The argument *port* restarts it on its old port.
+    """
     program = versitygw_program()
     assert program is not None, "versitygw is not installed"
     data, versions = folder / "data", folder / "versions"
@@ -157,7 +160,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
         "MINIO_ROOT_PASSWORD": SECRET_KEY,
-        "MINIO_CI_CD": "1",  # this variable lets MinIO use directories on the root disk
+        "MINIO_CI_CD": "1",  # This variable lets MinIO use directories on the root disk.
         "MINIO_BROWSER": "off",
     }
     command = [program, "server", "--quiet", "--address", f"127.0.0.1:{port}", *disks]
@@ -179,7 +182,7 @@ def _free_port() -> int:
 def _running(
     command: Sequence[str], folder: Path, port: int, variables: dict[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run *command* for the duration of the context; its output is written to ``server.log``."""
+    """Run *command* until the context ends; its output is written to ``server.log``."""
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -220,7 +223,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
-    """Return a directory for server data, in memory if files there can have xattrs."""
+    """Return a directory for server data, in memory if files in memory can have xattrs."""
     base = "/dev/shm" if _takes_attributes(Path("/dev/shm")) else None
     with tempfile.TemporaryDirectory(prefix="s3fs-meta-servers-", dir=base) as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Tasks that run while a test does something else."""
+"""A helper that runs a task while a test does something else."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ import trio
 
 @asynccontextmanager
 async def running(task: Callable[..., Awaitable[object]], *arguments: Any) -> AsyncIterator[None]:
-    """Run a task during the block, and cancel the task at the end of the block."""
+    """Run a task during the ``with`` block, and cancel it at the end of the block."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task, *arguments)
         yield

@@ -1,4 +1,4 @@
-"""A task that runs concurrently with a with-block, and work that outlasts a cancellation."""
+"""Tests of tasks that run during a ``with`` block, and of work that outlasts a cancellation."""
 
 import pytest
 import trio
@@ -32,7 +32,7 @@ async def test_exception_in_the_with_block_is_raised_unchanged() -> None:
 
 
 async def test_with_block_is_cancelled_together_with_its_scope() -> None:
-    """A background task may cancel a scope around its with-block."""
+    """A background task may cancel a scope around its ``with`` block."""
     with trio.CancelScope() as scope:
 
         async def run() -> None:
@@ -71,7 +71,7 @@ async def test_cancellation_waits_for_work_up_to_a_limit(limit_s: float) -> None
     assert (is_done, is_after) == (limit_s > 0, False)
 
 
-async def test_error_of_work_is_raised_unchanged() -> None:
+async def test_error_of_work_that_finish_awaits_is_raised_unchanged() -> None:
     async def work() -> None:  # noqa: RUF029 - finish() awaits it
         raise ValueError("the work failed")
 

@@ -1,4 +1,4 @@
-"""Numbers followed by a singular or plural noun in messages."""
+"""Tests of numbers in messages, which are followed by a singular or plural noun."""
 
 from s3fs_meta.counted import counted
 

@@ -1,4 +1,4 @@
-"""The errnos of writes that fail because a disk is full or a file is too large."""
+"""Tests of the errnos of writes to a full disk or beyond the maximum file size."""
 
 import resource
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_full_filesystem_counts_as_a_full_disk_in_both_errno_sets(small_disk: Pa
     assert full.value.errno in FULL_ERRNOS & NO_ROOM_ERRNOS
 
 
-def test_file_size_limit_is_no_full_disk_but_counts_as_no_room(tmp_path: Path) -> None:
+def test_file_size_limit_does_not_count_as_a_full_disk_but_as_no_room(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))

@@ -1,4 +1,4 @@
-"""How error messages display file names and attribute names."""
+"""Tests of how error messages display file names and attribute names."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Hashed directory trees: files are spread over subdirectories, and empty ones are removed."""
+"""Tests of hashed directory trees, which spread files over subdirectories.
+
+Empty subdirectories are removed.
+"""
 
 import errno
 import os
@@ -27,7 +30,7 @@ CREATE = os.O_CREAT | os.O_WRONLY
 
 @pytest.fixture(params=[PrunedTree, NumberedDir])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> PrunedTree:
-    """Return an empty tree; each test runs with every kind of tree."""
+    """Return an empty tree. Each test runs with every kind of tree."""
     root = tmp_path / "root"
     root.mkdir()
     kind: type[PrunedTree] = request.param
@@ -65,7 +68,7 @@ def test_created_file_is_found_by_its_name(files: PrunedTree) -> None:
 
 
 def test_file_can_be_moved_to_another_tree(files: PrunedTree, tmp_path: Path) -> None:
-    """Moving a file removes its empty directory, and replaces no file of the target tree."""
+    """Moving a file removes its empty directory, but replaces no file in the target tree."""
     (tmp_path / "other").mkdir()
     other = type(files)(tmp_path / "other")
     put(files, "17")
@@ -109,7 +112,7 @@ def test_removal_of_a_missing_file_returns_false(files: PrunedTree) -> None:
     assert not files.remove("17")
 
 
-def test_directory_with_another_file_is_not_removed(numbered: NumberedDir) -> None:
+def test_directory_that_contains_another_file_is_not_removed(numbered: NumberedDir) -> None:
     other = "18"
     put(numbered, "17")
     put(numbered, other)
@@ -133,7 +136,7 @@ def test_file_moved_into_a_tree_replaces_the_existing_file(
     assert not source.exists()
 
 
-def test_move_of_a_missing_file_into_a_tree_leaves_no_directory(
+def test_moving_a_missing_file_into_a_tree_leaves_no_directory(
     files: PrunedTree, tmp_path: Path
 ) -> None:
     """If the source file is missing, the directories created for the file are removed."""
@@ -185,7 +188,7 @@ def test_failed_file_creation_leaves_no_directory(numbered: NumberedDir) -> None
 
 
 def test_missing_root_directory_is_not_recreated(files: PrunedTree, tmp_path: Path) -> None:
-    """No file is created if the root directory is missing, as after an unmount of its disk."""
+    """If the root directory is missing, as after its disk was unmounted, no file is created."""
     source = tmp_path / "source"
     source.write_bytes(b"content")
     files.root.rmdir()
@@ -350,8 +353,10 @@ def test_concurrent_changes_in_one_directory_lose_no_file(
     assert os.listdir(numbered.root) == []
 
 
-def test_files_in_wrong_directories_are_moved_to_correct_directories(numbered: NumberedDir) -> None:
-    """A block file in a wrong directory is moved to the correct one; other files stay in place."""
+def test_files_in_wrong_directories_are_moved_to_the_correct_directories(
+    numbered: NumberedDir,
+) -> None:
+    """A block file in a wrong directory is moved to the correct one. Other files stay in place."""
     put(numbered, "15ab2", b"in its place")
     for place in ["3f/15ab3", "3f/7", "15/15ab4", "notes/read me", "notes/0x8", "zz/15ab2"]:
         path = numbered.root / place
@@ -425,7 +430,7 @@ def test_failed_replacement_keeps_the_previous_file(tmp_path: Path) -> None:
 def test_rewrite_of_a_file_writes_every_byte_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """Rewriting a file writes every byte, because any byte on the disk may differ."""
+    """A rewrite replaces even equal bytes, because any byte on the disk may differ."""
     content = os.urandom(size_bytes)
     path = tmp_path / "file"
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The identity of the machine, and of its current boot."""
+"""Tests of the identity of the machine, and of its current boot."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_machine_id_and_product_uuid_are_read(files: Path) -> None:
-    """Machine id and product UUID are read without line ends; the UUID becomes lower case."""
+    """Machine id and product UUID are read without line ends. The UUID becomes lower case."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (files / "product_uuid").write_text("4C4C4544-0051-3010-8054-B4C04F4A5931\n")
 
@@ -66,7 +66,7 @@ def test_machine_identity_file_is_read_only_up_to_a_limit(files: Path) -> None:
 def test_container_has_no_machine_identity(
     files: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, identity files of the image or the host are ignored."""
+    """In a container, the identity files of the image or of the host are ignored."""
     (files / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     assert this_machine() != UNKNOWN
     if mark == "containerenv":
@@ -104,7 +104,7 @@ def _attach(devices: Path, directory: Path, sequence: str, *, partition: bool = 
 
 
 @pytest.mark.parametrize("partition", [False, True])
-def test_disk_that_was_detached_and_reattached_has_lost_unwritten_pages(
+def test_disk_that_was_detached_and_attached_again_has_lost_its_unwritten_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: bool
 ) -> None:
     monkeypatch.setattr(machine, "BLOCK_DEVICES", tmp_path / "sysfs")

@@ -1,4 +1,4 @@
-"""The settings of glibc's memory allocator, which do not apply to another C library."""
+"""Tests of the settings of glibc's memory allocator."""
 
 import ctypes
 import subprocess
@@ -9,9 +9,9 @@ import pytest
 from s3fs_meta import memory_allocator
 from s3fs_meta.limits import LARGE_BUFFER_BYTES_MIN, MIB, RANGE_BUFFER_BYTES
 
-# Each thread allocates buffers and then one small value, and frees only the buffers.
+# Each thread allocates buffers and then one small value. It frees only the buffers.
 # The small value occupies the end of the thread's arena.
-# The allocator therefore cannot return freed buffers to the kernel.
+# Therefore the allocator cannot return the freed buffers to the kernel.
 _CODE = """
 import sys, threading
 from s3fs_meta.memory_allocator import bound_free_memory
@@ -88,7 +88,7 @@ def test_memory_of_a_range_is_reused_after_its_last_view_is_released() -> None:
 
 
 def test_released_ranges_are_kept_only_up_to_a_maximum() -> None:
-    """Without ``keep``, and after ``free``, no memory of ranges is kept."""
+    """Without a call of ``keep``, or after a call of ``free``, no memory of ranges is kept."""
     buffers = memory_allocator.RangeBuffers()
     counts = []
     for kept_max in (0, 2):
@@ -109,7 +109,7 @@ def test_released_ranges_are_kept_only_up_to_a_maximum() -> None:
     "size_bytes", [1, LARGE_BUFFER_BYTES_MIN - 1, LARGE_BUFFER_BYTES_MIN, RANGE_BUFFER_BYTES + 1]
 )
 def test_buffer_of_a_range_has_exactly_the_requested_size(size_bytes: int) -> None:
-    """The memory of a range that is too small or too large is not kept."""
+    """If the memory of a range is too small or too large, it is not kept."""
     buffers = memory_allocator.RangeBuffers()
     buffers.keep(1)
 

@@ -1,4 +1,4 @@
-"""The states of a mount and the transitions between them."""
+"""Tests of the states of a mount and of the transitions between them."""
 
 import itertools
 
@@ -26,7 +26,7 @@ def _in_state(state: MountState) -> MountStatus:
 
 @pytest.mark.parametrize("before", MountState)
 def test_mount_state_transitions_outside_the_table_are_rejected(before: MountState) -> None:
-    """A transition that the table does not list raises an error; staying in a state does not."""
+    """A transition that the table does not list raises an error. Staying in a state does not."""
     for after in MountState:
         status = _in_state(before)
         if after is before or after in NEXT[before]:
@@ -61,7 +61,7 @@ def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
 def test_degraded_mount_reports_its_first_error_as_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A refused change reports the error that degraded the mount; that error is logged once."""
+    """A refused change reports the error that degraded the mount. This error is logged once."""
     status = _in_state(MountState.SERVING)
     status.degrade("the disk failed")
     status.degrade("and again")
@@ -72,7 +72,7 @@ def test_degraded_mount_reports_its_first_error_as_the_reason(
 
 
 def test_fenced_mount_does_not_become_degraded() -> None:
-    """A fenced mount stays fenced even if a later error would degrade a mount."""
+    """A fenced mount stays fenced even if a later error would degrade another mount."""
     status = _in_state(MountState.FENCED)
     status.degrade("something")
 

@@ -1,4 +1,4 @@
-"""Locations of local state and mount notes."""
+"""Tests of the locations of local state and of mount notes."""
 
 import pwd
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3fs_meta.state_paths import default_cachedir, locate, runtime_dir
 
 
 def test_state_directory_follows_the_xdg_specification() -> None:
-    """Root uses a fixed path; a user's state is in an absolute $XDG_STATE_HOME or in $HOME."""
+    """Root uses a fixed path. A user's state is in an absolute $XDG_STATE_HOME or in $HOME."""
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 0) == Path("/var/lib/s3fs-meta")
     assert default_cachedir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 9) == Path("/s/s3fs-meta")
     for state_home in ("", "relative"):
@@ -29,14 +29,17 @@ def test_state_directory_without_home_is_below_the_home_in_the_user_database() -
 
 
 def test_mount_notes_are_stored_in_the_runtime_directory() -> None:
-    """Mount notes are in the runtime directory, or next to the local state if there is none."""
+    """Mount notes are in the runtime directory.
+
+    If there is none, they are next to the local state.
+    """
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 0) == Path("/run/s3fs-meta")
     assert runtime_dir({"XDG_RUNTIME_DIR": "/r"}, 9) == Path("/r/s3fs-meta")
     assert runtime_dir({"HOME": "/h"}, 9) == Path("/h/.local/state/s3fs-meta/run")
 
 
 def test_different_urls_have_different_state_directories(tmp_path: Path) -> None:
-    """Names of state directories differ in their hash even if their readable parts are equal."""
+    """The hash in the name of a state directory differs even if the readable parts are equal."""
     one = locate("s3://bucket/a-b", tmp_path)
     other = locate("s3://bucket/a/b", tmp_path)
 

@@ -1,4 +1,4 @@
-"""The record that a sync of the state directory has failed."""
+"""Tests of the record that a sync of the state directory has failed."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def test_record_of_a_sync_failure_also_applies_to_a_copied_directory(tmp_path: P
 
 @pytest.mark.mount
 def test_sync_failure_can_be_recorded_on_a_full_disk(small_disk: Path) -> None:
-    """The record of a failed sync needs no space, because a sync often fails on a full disk."""
+    """The record needs no space, because a sync often fails on a full disk."""
     sync_failures.prepare(small_disk)
     _fill(small_disk)
     with pytest.raises(OSError, match="No space"):

@@ -1,4 +1,4 @@
-"""The soak test: a short run, and the errors that its comparison of trees must detect."""
+"""Tests of the soak test: a short run, and the errors that its comparison must detect."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _done(tree: Path) -> History:
-    """Execute some operations in a directory, and return the history of the operations."""
+    """Execute some operations in a directory; return the history of the operations."""
     history = History()
     for operation in _OPERATIONS:
         history.begin(operation)
@@ -53,7 +53,7 @@ def test_printed_command_repeats_a_soak_run_with_the_same_events() -> None:
 
 
 def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:
-    """After 400 random operations, the model matches a local directory."""
+    """After 400 random operations, the model equals a local directory."""
     history, chooser = History(), Chooser(random.Random(5))
     for _ in range(400):
         operation = chooser.choose(history.now)
@@ -64,7 +64,7 @@ def test_soak_test_model_agrees_with_a_real_filesystem(tree: Path) -> None:
     history.require_now(see(str(tree)), "the directory")
 
 
-def test_soak_test_removes_a_symlink_if_the_tree_has_nothing_else(tree: Path) -> None:
+def test_soak_test_removes_a_symlink_if_the_tree_has_no_other_entries(tree: Path) -> None:
     """In a full tree that contains only symlinks, the next operation removes a symlink."""
     history, chooser = History(), Chooser(random.Random(6))
     links = [Operation("symlink", f"d/{number}", "target") for number in range(NAMES_MAX)]
@@ -93,7 +93,7 @@ def test_soak_test_removes_a_symlink_if_the_tree_has_nothing_else(tree: Path) ->
 def test_soak_test_reports_a_difference_from_the_expected_tree(
     tree: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """The soak test reports a missing, new or changed entry."""
+    """The soak test reports a missing, a new or a changed entry."""
     history = _done(tree)
     spoil(tree)
 
@@ -125,7 +125,7 @@ def test_soak_test_reports_the_loss_of_a_durable_operation(tree: Path) -> None:
 
 
 def test_soak_test_reports_changes_that_a_takeover_should_have_undone(tree: Path) -> None:
-    """If a follower shows changes that a takeover has dropped, the soak test reports it."""
+    """The soak test reports a follower that shows changes which a takeover has dropped."""
     history = _done(tree)
     undone = see(str(tree))
     (tree / "d/file").write_bytes(b"old content")

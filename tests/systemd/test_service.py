@@ -1,4 +1,4 @@
-"""The systemd units under a real systemd, which boots in a container."""
+"""Tests of the systemd units with a real systemd, which boots in a container."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The systemd units, which must be valid and must not hide the mount."""
+"""Tests that the systemd units are valid and do not hide the mount."""
 
 import configparser
 import os
@@ -22,14 +22,14 @@ USER: Final = FOLDER / "user/s3fs-meta@.service"
 BACKUP: Final = FOLDER / "system/s3fs-meta-backup@.service"
 TIMER: Final = FOLDER / "system/s3fs-meta-backup@.timer"
 
-# Options that create a mount namespace, which hides the mount. Source: systemd.exec(5).
+# These options create a mount namespace, which hides the mount. Source: systemd.exec(5).
 _NAMESPACE_OPTIONS: Final = """BindPaths BindReadOnlyPaths ExecPaths InaccessiblePaths MountAPIVFS MountFlags MountImages
     NoExecPaths PrivateDevices PrivateIPC PrivateMounts PrivateTmp PrivateUsers ProcSubset
     ProtectControlGroups ProtectHome ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
     ProtectProc ProtectSystem ReadOnlyPaths ReadWritePaths RootDirectory RootImage TemporaryFileSystem
     DynamicUser CacheDirectory LogsDirectory RuntimeDirectory StateDirectory LoadCredential
 """
-# Options that imply NoNewPrivileges= in a user unit. Source: systemd.exec(5).
+# These options imply NoNewPrivileges= in a user unit. Source: systemd.exec(5).
 _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog SystemCallArchitectures RestrictAddressFamilies
     RestrictFileSystems RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
     MemoryDenyWriteExecute ProtectClock ProtectHostname PrivateDevices ProtectKernelModules
@@ -38,7 +38,7 @@ _PRIVILEGE_OPTIONS: Final = """NoNewPrivileges SystemCallFilter SystemCallLog Sy
 
 
 def options_of(unit: Path) -> set[str]:
-    """Return the names of the options in the section Service of a unit."""
+    """Return the names of all options in the section Service of a unit."""
     parser = configparser.RawConfigParser(strict=False, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case of names
     parser.read(unit)
@@ -51,7 +51,7 @@ def test_options_of_systemd_units_create_no_mount_namespace(unit: Path) -> None:
 
 
 def test_systemd_user_unit_permits_set_user_id_programs() -> None:
-    """The user unit has no option that removes the privileges of fusermount3."""
+    """No option of the user unit removes the privileges of fusermount3."""
     assert not options_of(USER) & set(_PRIVILEGE_OPTIONS.split())
     assert options_of(SYSTEM) & set(_PRIVILEGE_OPTIONS.split())
 
@@ -137,7 +137,7 @@ def test_commands_of_the_backup_unit_are_valid() -> None:
 def test_backup_unit_refuses_a_source_that_contains_the_mountpoint(
     source: str, mountpoint: str, status: int, tmp_path: Path
 ) -> None:
-    """Each backup would copy all earlier backups, because rsync would copy the mounted files."""
+    """If rsync copied the mounted files, each backup would copy all earlier backups."""
     link = tmp_path / "link"
     link.symlink_to("/home")
     source = source.replace("LINK", str(link))

@@ -1,4 +1,4 @@
-"""The faulty store of ``s3fs_meta.testing``, which simulates store errors."""
+"""Tests of the faulty store in ``s3fs_meta.testing``, which simulates store errors."""
 
 import pytest
 import trio
@@ -23,7 +23,10 @@ def faulty() -> FaultyStore:
 
 
 async def test_faulty_store_fails_the_given_number_of_calls(faulty: FaultyStore) -> None:
-    """The next two calls of put fail without effect; get and later calls of put succeed."""
+    """The next two calls of put fail without effect.
+
+    Later calls of put and all calls of get succeed.
+    """
     faulty.fail("put", times=2)
 
     for _ in range(2):

@@ -105,11 +105,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     arguments = parser.parse_args(argv)
     if other := sorted(set(arguments.subjects) - set(NAMES)):
-        parser.error(f"unknown filesystem: {', '.join(other)}")
+        parser.error(f"the option --subjects has an unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if arguments.scratch and not arguments.scratch.is_dir():
-        parser.error(f"--scratch: {arguments.scratch} is not a directory")
+        parser.error(f"the path for --scratch: {arguments.scratch} is not a directory")
     if not arguments.benchmark:
         arguments.benchmark = list(BENCHMARKS)
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)

@@ -101,7 +101,9 @@ class RcloneSubject(FarSubject):
         deadline = time.monotonic() + STORED_S_MAX
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
-                raise subjects.SubjectError(f"{self.name} did not upload all data in time")
+                raise subjects.SubjectError(
+                    f"the filesystem {self.name} did not upload all data in time"
+                )
             time.sleep(POLL_S)
 
 

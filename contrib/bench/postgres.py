@@ -84,7 +84,9 @@ def find_programs(places: Sequence[str] = PLACES) -> Path:
     found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
     complete = [path for path in found if all(os.access(path / name, os.X_OK) for name in PROGRAMS)]
     if not complete:
-        raise NotInstalledError(f"no directory contains all of {', '.join(PROGRAMS)}")
+        raise NotInstalledError(
+            f"no directory contains all programs of PostgreSQL: {', '.join(PROGRAMS)}"
+        )
     return max(complete, key=_version)
 
 
@@ -193,7 +195,7 @@ def parsed_tps(text: str) -> float:
     # pgbench before version 14 prints two rates; the last rate excludes the time to connect.
     found = _TPS.findall(text)
     if not found:
-        raise SubjectError(f"pgbench printed no rate: {text!r}")
+        raise SubjectError(f"pgbench printed no transaction rate: {text!r}")
     return float(found[-1])
 
 

@@ -216,7 +216,8 @@ class DaemonSubject(Subject):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise SubjectError(
-                    f"{self.name} did not mount:\n" + "\n".join(self.log_lines()[-20:])
+                    f"the filesystem {self.name} was not mounted in time:\n"
+                    + "\n".join(self.log_lines()[-20:])
                 )
             time.sleep(POLL_S)
 

@@ -24,7 +24,7 @@ def test_benchmark_step_runs_after_the_steps_that_it_needs() -> None:
 
 
 def test_unknown_benchmark_step_is_refused_before_any_measurement() -> None:
-    with pytest.raises(ValueError, match=r"no step begins with 'fnd'.*find"):
+    with pytest.raises(ValueError, match=r"no step name begins with 'fnd'.*find"):
         steps.chosen(["fnd"])
 
 

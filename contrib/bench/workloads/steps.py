@@ -131,7 +131,7 @@ def chosen(only: Sequence[str]) -> tuple[list[Step], list[str]]:
     """
     for word in only:
         if not any(name.startswith(word) for name in BY_NAME):
-            raise ValueError(f"no step begins with {word!r}; the steps are {', '.join(BY_NAME)}")
+            raise ValueError(f"no step name begins with {word!r}; steps: {', '.join(BY_NAME)}")
     wanted = {name for name in BY_NAME if not only or name.startswith(tuple(only))}
     for step in reversed(STEPS):
         wanted |= set(step.needs) if step.name in wanted else set()

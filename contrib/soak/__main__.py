@@ -133,11 +133,11 @@ def _require_nothing_left(home: Path) -> None:
     deadline_s = time.monotonic() + LEFT_S_MAX
     while left := namespace.others():
         if time.monotonic() > deadline_s:
-            raise FindingError(f"the soak left these processes running: {left}")
+            raise FindingError(f"the soak test left these processes running: {left}")
         time.sleep(0.1)
     mounts = namespace.mountpoints(home)
     if mounts:
-        raise FindingError(f"the soak left these filesystems mounted: {mounts}")
+        raise FindingError(f"the soak test left these filesystems mounted: {mounts}")
 
 
 def _report(

@@ -181,7 +181,7 @@ class Hand:
         self.start((kind, *arguments))
         how, result = self.answer()
         if how == "error":
-            raise FindingError(f"{kind} {arguments[0]!r}: {_name(result)}")
+            raise FindingError(f"operation {kind} of {arguments[0]!r} failed: {_name(result)}")
         return result
 
     def see(self, root: Path) -> Observed:

@@ -220,7 +220,7 @@ def _by_another_host(run: Run, chosen: Damage) -> None:
         old.forget()
     else:
         raise FindingError(
-            f"the bucket has all changes of {old.name}, but mounting it was refused: {done.err}"
+            f"the bucket has all changes of {old.name}, but a mount was refused: {done.err}"
         )
 
 

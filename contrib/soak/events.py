@@ -87,7 +87,7 @@ def hold_open(run: Run) -> None:
     run.journal.note(f"the file that was held open has {count}")
     if not found.startswith(sure) or not all_of_it.startswith(found):
         raise FindingError(
-            f"the open file {name} contains {found!r}, which does not begin with {sure!r}"
+            f"the open file {name} has wrong content {found!r}; required lines: {sure!r}"
         )
 
 
@@ -216,17 +216,17 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
             break
         if code:
             raise FindingError(
-                f"{operation} on the fenced host {old.name} failed: {errno.errorcode[code]}"
+                f"operation {operation} on the fenced host {old.name} failed: {errno.errorcode[code]}"
             )
         branch.ended(operation)
         low = branch.last
     unshipped = branch.steps[low].state.view() != taken.view()
     flushed = old.run("flush", old.mnt, expected=None)
     if flushed.status == 0 and unshipped:
-        raise FindingError(f"{old.name} has lost the lease, but its flush reports success")
+        raise FindingError(f"the host {old.name} lost the lease, but its flush reports success")
     done = old.end()
     if done.status == 0 and unshipped:
-        raise FindingError(f"{old.name} was fenced, but its unmount reports no lost changes")
+        raise FindingError(f"the unmount of the fenced host {old.name} reports no lost changes")
     return low
 
 

@@ -170,7 +170,7 @@ class History:
                 for at in range(first - first % BLOCK_BYTES, last, BLOCK_BYTES):
                     if not self._was_tainted(path, at, tainted):
                         raise FindingError(
-                            f"{what}: {path} fsck lost the block at byte {at} (range {first} to"
+                            f"{what}: in {path} a block was lost at byte {at} (range {first} to"
                             f" {last}), which no damaged object contained"
                         )
 

@@ -176,5 +176,7 @@ class Host:
             if status["chain"]["txg"] >= txg:
                 return status
             if time.monotonic() > deadline_s:
-                raise FindingError(f"{self.name} did not reach txg {txg} in time: {status}")
+                raise FindingError(
+                    f"follower {self.name} did not reach txg {txg} in time: {status}"
+                )
             time.sleep(0.3)

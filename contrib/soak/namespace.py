@@ -43,8 +43,7 @@ def run_inside(main: Callable[[], int], folder: Path) -> int:
 def _be_first(main: Callable[[], int]) -> NoReturn:
     _check(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
-    # Files about mounts are named after PIDs, so each PID namespace needs its own directory for
-    # them.
+    # Mount notes are named after PIDs, so each PID namespace needs a separate directory of notes.
     notes = runtime_dir(os.environ, os.geteuid())
     notes.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check(_libc.mount(b"notes", os.fsencode(notes), b"tmpfs", 0, None))

@@ -102,7 +102,7 @@ def roll_back(run: Run) -> None:
         return
     observed = run.observe(host)
     if observed.failed:
-        raise FindingError(f"after the rollback to {txg}, files cannot be read: {observed.failed}")
+        raise FindingError(f"files cannot be read after a rollback to {txg}: {observed.failed}")
     _require_then(run, txg, observed, "rollback")
     run.history.go_on_from(observed)
     run.flush()

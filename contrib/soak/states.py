@@ -273,8 +273,7 @@ class Chooser:
 
     def __init__(self, rnd: random.Random) -> None:
         self._rnd = rnd
-        # Blocks that many files contain, to test deduplication. One block is all zeros, one
-        # compressible.
+        # Blocks that many files contain, to test deduplication. One is all zeros, one compressible.
         self._pool = [rnd.randbytes(BLOCK_BYTES) for _ in range(4)]
         self._pool += [bytes(BLOCK_BYTES), b"the same line\n" * (BLOCK_BYTES // 14)]
         self._number = 0

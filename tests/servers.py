@@ -206,7 +206,7 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log_pa
             return
         time.sleep(0.02)
     text = log_path.read_text(errors="replace")
-    raise RuntimeError(f"{process.args!r} did not start:\n{text}")
+    raise RuntimeError(f"the server {process.args!r} did not start:\n{text}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

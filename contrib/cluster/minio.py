@@ -152,8 +152,7 @@ def _own_address() -> str:
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # connect() of a UDP socket sends no packet. RFC 5737 reserves this address for
-        # documentation.
+        # connect() of a UDP socket sends no packet. RFC 5737 reserves the address.
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
 

@@ -228,8 +228,7 @@ def _difference(
     start_ns: int,
 ) -> str:
     theirs, ours = sides
-    # The kernel of a FUSE filesystem does not know the inode flags, so it reports other errors
-    # first.
+    # The kernel does not know the inode flags of a FUSE filesystem and reports other errors first.
     is_refused = results[0] is False or results[0] == "E:EPERM"
     if results[0] != results[1] and not (is_refused and theirs.has_flags):
         return f"result: ext4 {_short(results[0])}, here {_short(results[1])}"

@@ -54,7 +54,7 @@ def find(name: str) -> str:
     program = PROGRAMS.get(name, name)
     found = shutil.which(program) or shutil.which(program, path=str(CARGO_BIN))
     if found is None:
-        raise MissingProgramError(f"the program {program} is missing: {HOW_TO_INSTALL[name]}")
+        raise MissingProgramError(f"the program {program} is not installed: {HOW_TO_INSTALL[name]}")
     return found
 
 

@@ -27,8 +27,7 @@ from s3fs_meta.options.settings import IGNORED_WORDS, REFUSED_WORDS
 ROOT: Final = Path(__file__).resolve().parents[2]
 _GENERATED: Final = "<!-- Made by `make docs` from the program; do not edit by hand. -->"
 
-# The script replaces Typer's completion script, which fails because bash splits words at "=" and
-# ":".
+# The script replaces Typer's script, which fails because bash splits words at "=" and ":".
 _BASH: Final = r"""# Completion of s3fs-meta for bash.
 _s3fs_meta() {
     local line=${COMP_LINE:0:COMP_POINT} words current kept=
@@ -49,8 +48,8 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
-# The end of Typer's script for zsh. zsh runs the file at the first completion in a session,
-# and this run must already complete the word. Typer's script only defines a function.
+# The end of Typer's script for zsh only defines a completion function. But when zsh loads the file,
+# at the first completion in a session, the file must already complete the word.
 _ZSH_END: Final = "compdef _s3fs_meta_completion s3fs-meta\n"
 _ZSH_COMPLETING_END: Final = f"""if [[ $funcstack[1] == _s3fs-meta ]]; then
   _s3fs_meta_completion "$@"

@@ -39,8 +39,7 @@ def test_time_line_lists_kept_points_older_than_the_retention(tmp_path: Path) ->
             assert f'<a href="{served.root}/at/{txg}/">{name}</a>' in page
         assert "the first figures" in served.page(f"/at/{txg}/report")
         assert served.ask(f"/content/{txg}/report").content == b"the first figures\n"
-        # The page of changes needs all txgs. If some are missing, the page suggests the diff
-        # command.
+        # The page of changes needs all txgs. If some are missing, it shows the diff command.
         assert "s3fs-meta diff" in served.page(f"/changes/{txg}/")
 
         for path in sorted((tmp_path / "bucket" / "kept").iterdir())[:1]:

@@ -87,8 +87,7 @@ async def test_block_with_an_expected_number_but_different_content_is_not_accept
         " WHERE m.ino = ? AND m.block_index = 0",
         (healthy.attributed,),
     )
-    # A cached block becomes dirty, so that a mount uploads the block. An uncached block becomes a
-    # hole.
+    # A cached block becomes dirty and is uploaded again. An uncached block becomes a hole.
     assert row == ((None, None) if cached else None)
 
 

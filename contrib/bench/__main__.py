@@ -41,8 +41,8 @@ EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "scale": ("sizes",),
     "workloads": ("only", "subjects", "tree"),
 }
-LOAD_PER_CORE_MAX: Final = 0.5  # load average (one minute) per core above which a benchmark warns
-MEMORY_MB_MAX: Final = 150.0  # maximum PSS of the daemon's processes with default options, in MB
+LOAD_PER_CORE_MAX: Final = 0.5  # Load average (one minute) per core above which a benchmark warns.
+MEMORY_MB_MAX: Final = 150.0  # Maximum PSS of the daemon's processes with default options, in MB.
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -184,7 +184,7 @@ def measured(name: str, arguments: argparse.Namespace, processors: Awake) -> Fig
         ):
             entry["figures"] = module.run(scratch, **sizes)
             add_memory(entry["figures"], sampler.peaks)
-    except Exception as exc:  # continue after an error in one benchmark, but not after a signal
+    except Exception as exc:  # Continue after an error in one benchmark, but not after a signal.
         if (signalled := _signalled(exc)) is not None:
             raise signalled from exc
         traceback.print_exc()
@@ -238,7 +238,7 @@ def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
         scratch = Path(stack.enter_context(directory))
         scratch.chmod(disk.SEARCHABLE)
         yield scratch
-        gc.collect()  # free closed sessions now, because they keep files open
+        gc.collect()  # Free closed sessions now, because they keep files open.
 
 
 def _rounded(value: object, *, without: frozenset[str] = frozenset()) -> object:
@@ -276,11 +276,12 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             entry = measured(name, arguments, processors)
             _add(report, name, entry)
             failed += [name] if "error" in entry else []
-            if arguments.json:  # write results after each benchmark: the run may be interrupted
+            # Write the results after each benchmark, because the run may be interrupted.
+            if arguments.json:
                 arguments.json.parent.mkdir(parents=True, exist_ok=True)
                 arguments.json.write_text(json.dumps(_rounded(report), indent=1) + "\n")
     if arguments.page:
-        from contrib.bench import page  # the page needs the packages of the extra "bench"
+        from contrib.bench import page  # The page needs the packages of the extra "bench".
 
         page.main(["--from", str(arguments.json), "--to", str(arguments.page)])
     if failed:
@@ -302,7 +303,7 @@ def _add(report: Figures, name: str, entry: Figures) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return 1 if a benchmark failed. A missed target is not a failure."""
     if argv[:1] == ["page"]:
-        from contrib.bench import page  # the page needs the packages of the extra "bench"
+        from contrib.bench import page  # The page needs the packages of the extra "bench".
 
         return page.main(argv[1:])
     arguments = parse(argv)

@@ -49,12 +49,12 @@ class Awake:
         ]  # fmt: skip
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the processes."""
+        """Send a signal to all keep-awake processes."""
         for process in self.processes:
             process.send_signal(number)
 
     def close(self) -> None:
-        """Kill the processes."""
+        """Kill all keep-awake processes."""
         for process in self.processes:
             process.kill()
         for process in self.processes:

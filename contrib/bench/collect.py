@@ -19,7 +19,7 @@ from typing import Any, Final
 from contrib.bench import machine
 from contrib.bench.subjects import S3fsSubject, call
 
-WARM_UP_S: Final = 2.0  # start-up time of the collecting process
+WARM_UP_S: Final = 2.0  # Start-up time of the collecting process.
 # Number of open files, and seconds between two appends, for each load.
 LOADS: Final[dict[str, tuple[int, float | None]]] = {
     "none": (0, None),

@@ -29,11 +29,11 @@ TIB: Final = 1 << 40
 MIB: Final = 1 << 20
 SPARSE_BYTES: Final = 16 * TIB
 SCATTERED: Final = 1000
-BLOCK_BYTES: Final = 8 * MIB  # block size of the huge file
+BLOCK_BYTES: Final = 8 * MIB  # Block size of the huge file.
 PACK_BLOCKS: Final = 2
-FILES: Final = 100  # number of files in the huge filesystem, which share their blocks
+FILES: Final = 100  # Number of files in the huge filesystem, which share their blocks.
 FIRST_INO: Final = 101
-SECONDS_MAX: Final = 1.0  # maximum time of one operation on a file of any size
+SECONDS_MAX: Final = 1.0  # Maximum time of one operation on a file of any size.
 GROWN_MB_MAX: Final = 64.0
 FSCK_MB_MAX: Final = 512.0
 

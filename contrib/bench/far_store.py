@@ -42,7 +42,7 @@ CREDENTIALS: Final[Mapping[str, str]] = {
 }
 
 
-Traffic = Counter[str]  # requests by kind, and transferred bytes by direction
+Traffic = Counter[str]  # Requests by kind, and transferred bytes by direction.
 
 
 class FarEndpoint:

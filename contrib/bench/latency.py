@@ -31,7 +31,7 @@ from typing_extensions import override
 
 HOST: Final = "127.0.0.1"
 HEAD_BYTES_MAX: Final = 64 << 10
-PIPE_BYTES: Final = 1 << 20  # largest pipe size for unprivileged processes
+PIPE_BYTES: Final = 1 << 20  # Largest pipe size for unprivileged processes.
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)

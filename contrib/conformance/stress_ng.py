@@ -34,8 +34,9 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limit the number of operations, not the time: stress-ng would report an error if the time
-    # ended while it writes its files, as it does on filesystems without fallocate(2).
+    # Limit the number of operations, not the time. Without fallocate(2), stress-ng writes its
+    # files.
+    # If the time ended during a write, stress-ng would report an error.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

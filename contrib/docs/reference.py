@@ -48,8 +48,8 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
-# The end of Typer's script for zsh only defines a completion function. But when zsh loads the file,
-# at the first completion in a session, the file must already complete the word.
+# zsh loads the file at the first completion in a session, and must then get the completion.
+# The end of Typer's script for zsh only defines a function for later completions.
 _ZSH_END: Final = "compdef _s3fs_meta_completion s3fs-meta\n"
 _ZSH_COMPLETING_END: Final = f"""if [[ $funcstack[1] == _s3fs-meta ]]; then
   _s3fs_meta_completion "$@"

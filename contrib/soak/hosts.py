@@ -107,7 +107,7 @@ class Host:
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Continue the stopped daemon."""
+        """Let the stopped daemon continue."""
         self._journal.note(f"{self.name}: SIGCONT to {self.pid}")
         os.kill(self.pid, signal.SIGCONT)
 

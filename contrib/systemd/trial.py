@@ -90,7 +90,7 @@ def returns_after(number: signal.Signals, mountpoint: Path, unit: str, *, user: 
 
 
 def step_boot() -> None:
-    """The unit mounts at boot, and a unit ordered after it has already written into the mount."""
+    """The unit mounts at boot, and another unit that is ordered after it writes into the mount."""
     wait_for("filesystems", lambda: shown("ActiveState", "prepare.service") == "active")
     wait_for("consumer", lambda: shown("ActiveState", "consumer.service") == "active")
     assert is_mounted(MOUNTPOINT)

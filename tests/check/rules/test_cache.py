@@ -190,7 +190,7 @@ async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: 
 
 
 async def test_safe_fsck_run_keeps_cache_files_that_a_full_repair_needs(healthy: Healthy) -> None:
-    """A run of fsck -p keeps these cache files, because fsck -y repairs rows from them (I45)."""
+    """fsck -p keeps cache files without a row, because fsck -y repairs rows from them (I45)."""
     first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
     healthy.sql("DELETE FROM cached_blocks WHERE block IN (?, ?)", first, second)
     healthy.sql("DELETE FROM blocks WHERE block = ?", second)

@@ -142,7 +142,7 @@ def test_missing_index_is_created(healthy: Healthy) -> None:
     ],
 )
 def test_unknown_indexes_triggers_and_views_are_dropped(healthy: Healthy, statement: str) -> None:
-    """An index, a trigger or a view contains no data of its own, so nothing is lost."""
+    """fsck drops unknown indexes, triggers and views, which contain no data of their own."""
     healthy.sql(statement)
 
     healthy.assert_mended("I2")

@@ -192,7 +192,7 @@ def test_file_named_lost_and_found_is_not_changed(healthy: Healthy) -> None:
 
 
 def test_directory_with_entries_but_without_a_name_is_kept(healthy: Healthy) -> None:
-    """fsck keeps such a directory, because no user can have removed it while it had entries."""
+    """fsck keeps a nameless directory with entries, because rmdir cannot have removed it."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.inner)
     healthy.sql("UPDATE inodes SET nlink = 0 WHERE ino = ?", healthy.inner)
 

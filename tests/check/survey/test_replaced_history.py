@@ -41,7 +41,7 @@ async def their_history(power: Power, files: Files) -> Txg:
 async def test_packs_of_a_replaced_history_are_kept_during_its_retention(
     power: Power, published: bool
 ) -> None:
-    """fsck --delete-unknown keeps these packs even before the repair's image is in the bucket."""
+    """fsck --delete-unknown keeps packs of a replaced history during its retention."""
     files: Files = {}
     last = await their_history(power, files)
     async with power.session("a", options=PUBLISH, tasks=False) as session:

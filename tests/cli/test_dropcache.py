@@ -45,7 +45,10 @@ def test_dropcache_command_keeps_content_that_is_not_uploaded_yet(
 
 
 def test_dropcache_command_evicts_only_the_given_trees(program: Program, mounted: Place) -> None:
-    """Pinned content stays in the cache unless --pinned is given; then it is downloaded again."""
+    """Pinned content stays in the cache.
+
+    With --pinned it is evicted, and later downloaded again.
+    """
     mnt = mounted.mountpoint
     for name in ("a", "b"):
         (mnt / name).mkdir()

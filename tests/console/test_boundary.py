@@ -201,7 +201,7 @@ def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> 
 
 
 def test_output_to_a_full_disk_fails_with_the_exit_status_for_a_full_disk() -> None:
-    """Without this handling, Python's last flush fails again and the exit status becomes 120."""
+    """If the program did not handle the error, Python would exit with status 120."""
     buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

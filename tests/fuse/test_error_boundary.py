@@ -34,14 +34,14 @@ class Desk:
 
     @answered
     def plain(self, outcome: object) -> object:
-        """Return the outcome, or raise it if it is an exception."""
+        """Return the outcome that the test has set, or raise it if it is an exception."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     @answered
     async def waiting(self, outcome: object) -> object:
-        """Return the outcome, or raise it if it is an exception."""
+        """Return the outcome that the test has set, or raise it if it is an exception."""
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

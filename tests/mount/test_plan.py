@@ -46,7 +46,7 @@ def test_invalid_value_of_a_mount_option_is_refused(tmp_path: Path, text: str) -
 
 
 def test_mount_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:
-    """A line of fstab(5) with such an option must not stop the machine from booting."""
+    """A line of fstab(5) with a bucket option must not stop the machine from booting."""
     (tmp_path / "m").mkdir()
     words = [f"cachedir={tmp_path}", "region=x"]
     plan = make_plan(URL, tmp_path / "m", parse_mount_options(words))
@@ -149,7 +149,7 @@ def test_state_directory_with_a_path_that_is_too_long_is_refused(tmp_path: Path)
 
 
 def test_mount_plan_contains_the_absolute_path_of_the_passphrase_file(tmp_path: Path) -> None:
-    """The path is absolute, because the daemon changes its working directory."""
+    """The plan contains an absolute path, because the daemon changes its working directory."""
     plan = make_plan(URL, tmp_path, parse_mount_options(["passphrase_file=p"]))
 
     assert plan.options.passphrase_file == Path.cwd() / "p"

@@ -212,7 +212,7 @@ def test_mountpoint_of_a_killed_daemon_stays_occupied_until_the_next_mount_succe
 def test_starting_mount_refuses_a_request_to_end(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """If a starting mount accepted the request, it would stay in state "stopping" forever."""
+    """If a starting mount accepted a request to end, it would stay in state "stopping" forever."""
     state = targets.of_url(mounted.url, program.cachedir).state
     program.kill(mounted.mountpoint)
     gate, slow = tmp_path / "gate", tmp_path / "bin" / "fusermount3"

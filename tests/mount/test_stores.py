@@ -99,7 +99,7 @@ def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> No
 
 
 async def test_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:
-    """The messages about the store then omit the option."""
+    """An option without effect is omitted from messages about the store."""
     warnings: list[str] = []
     url, options = f"local://{tmp_path}", S3Options("no URL")
     async with opened_store(url, options, notify=warnings.append):

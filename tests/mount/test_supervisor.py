@@ -197,11 +197,11 @@ class Shown:
         self.lines: list[Any] = []
 
     def notice(self, text: str) -> None:
-        """Record a notice."""
+        """Record a notice that the daemon shows."""
         self.lines.append(text)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Record progress."""
+        """Record the progress of the start."""
         self.lines.append((what, done, total))
 
     def ask(self, prompt: str) -> str:

@@ -89,7 +89,7 @@ class _File:
 
     @property
     def now(self) -> bytes:
-        """Return the current content."""
+        """Return the current content of the file."""
         return self.contents[-1]
 
     def check(self, since: int, offset: int, length: int, found: bytes) -> None:

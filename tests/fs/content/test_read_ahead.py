@@ -104,7 +104,10 @@ async def test_read_ahead_window_grows_to_its_limit(
 
 
 async def test_read_ahead_window_is_limited_to_a_fraction_of_the_cache(volume: Volume) -> None:
-    """The window is a fraction of a small cache. In a large cache it has a fixed limit."""
+    """The read-ahead window is a fraction of a small cache.
+
+    In a large cache its size is limited.
+    """
     async with volume.mounted(cache_bytes=CACHE_BYTES) as fs:
         assert fs.data.read_ahead.window_blocks_max == WINDOW_BLOCKS
     async with volume.mounted(cache_bytes=1 << 40) as fs:

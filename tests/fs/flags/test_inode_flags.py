@@ -164,7 +164,7 @@ async def test_only_root_can_set_inode_flags_and_only_supported_flags(
 
 
 async def test_file_that_is_open_for_writing_can_become_immutable(fs: Filesystem) -> None:
-    """A process that has opened a file for writing can write even after it became immutable."""
+    """A process that has opened a file for writing can write even after the file is immutable."""
     ino = make_file(fs, b"f")
     fs.open(ino, writes=True)
     await fs.write(ino, 0, b"before")

@@ -402,7 +402,7 @@ async def test_cancelled_tree_copy_is_removed_immediately(fs: Filesystem) -> Non
 
 
 async def test_tree_copy_fails_if_its_source_is_removed(fs: Filesystem) -> None:
-    """If its source is removed, a copy fails and is removed."""
+    """If the source of a copy is removed, the copy fails and is removed."""
     top = await make_tree(fs)
 
     def remove(_progress: TreeProgress) -> None:

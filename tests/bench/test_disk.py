@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_disk_image_is_freed_when_its_last_user_exits() -> None:
+def test_disk_image_is_freed_when_no_process_uses_it_any_more() -> None:
     with disk.new(bytes_min=1 << 20, bytes_max=64 << 20) as place:
         device = subprocess.check_output(
             ["findmnt", "-no", "SOURCE", "--target", place], text=True

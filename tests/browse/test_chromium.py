@@ -108,7 +108,7 @@ def test_links_to_files_with_hostile_names_work(served: Served, browser: Browser
 
 
 @pytest.mark.parametrize(("width", "is_beside"), [(360, False), (1200, True)])
-def test_page_of_a_past_folder_shows_in_a_frame_how_the_folder_changed_since_then(
+def test_frame_beside_a_past_folder_shows_later_changes_of_the_folder(
     served: Served, browser: Browser, width: int, is_beside: bool
 ) -> None:
     """The list of changes is beside the folder in a wide window, and below it on a phone."""

@@ -51,7 +51,7 @@ def test_temporary_tables_with_totals_are_dropped_after_an_fsck_run(healthy: Hea
     assert healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'check%'") == []
 
 
-def test_both_methods_of_computing_the_totals_give_equal_results(healthy: Healthy) -> None:
+def test_two_methods_of_computing_the_totals_give_equal_results(healthy: Healthy) -> None:
     """For large filesystems totals are computed by a sort, and for small ones by inserts."""
     sums.make_tables(healthy.db)
     for table, statements in (

@@ -148,7 +148,7 @@ def test_keep_command_with_a_time_but_no_name_asks_for_a_name(quick: Program, pl
     assert refused.stderr == "s3fs-meta: --at needs a NAME for the kept point, or --auto\n"
 
 
-def test_keep_command_with_two_actions_asks_for_only_one(quick: Program, place: Place) -> None:
+def test_keep_command_refuses_two_actions_at_once(quick: Program, place: Place) -> None:
     refused = quick.run("keep", place.url, "before-upgrade", "--list")
     assert refused.returncode == 2
     assert "give only one of these" in refused.stderr

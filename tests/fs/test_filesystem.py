@@ -151,7 +151,7 @@ async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> Non
         assert again.lookup(ROOT_INO, b"f") is not None
 
 
-async def test_one_request_can_change_mode_owner_and_size(fs: Filesystem) -> None:
+async def test_single_request_can_change_mode_owner_and_size(fs: Filesystem) -> None:
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=0o600, uid=7, size_bytes=3)
     after = await fs.setattr(ino, wanted, ROOT)

@@ -1,4 +1,4 @@
-"""Simulates a process that cannot open any more files."""
+"""A simulation of a process that cannot open any more files."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Makes packs in the bucket that no database row refers to."""
+"""Packs in the bucket to which no database row refers."""
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackWriter, new_key

@@ -289,7 +289,7 @@ class Chooser:
         return found[:size] if self._rnd.random() < 0.5 else found[: FILE_BYTES_MAX // 2]
 
     def choose(self, state: State, *, new: bool = False) -> Operation:
-        """Return an operation. If *new* is true, it reads no existing content."""
+        """Return an operation. If *new* is true, the operation reads no old content."""
         acts = ["put", "put", "mkdir", "symlink", "rename", "unlink", "link", "chmod", "mark"]
         if not new:
             acts += ["put", "write", "write", "append", "append", "truncate", "rmdir"]

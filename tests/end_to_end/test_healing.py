@@ -1,4 +1,4 @@
-"""Damaged objects in the bucket, whose content is restored when a user writes it again."""
+"""Tests of damaged objects whose content is restored when a user writes it again."""
 
 import itertools
 import os
@@ -35,7 +35,7 @@ def _cut(pack: Path) -> None:
 
 
 def _in_place(path: Path, content: bytes) -> None:
-    """Overwrite a file in complete blocks, so that the kernel reads no old content."""
+    """Overwrite a file in complete blocks, so that the kernel need not read the old content."""
     fd = os.open(path, os.O_WRONLY)
     try:
         for start in range(0, len(content), MIB):
@@ -46,7 +46,7 @@ def _in_place(path: Path, content: bytes) -> None:
 
 
 def _truncated(path: Path, content: bytes) -> None:
-    """Truncate and write a file, as cp does."""
+    """Truncate a file and write it, as cp does."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -54,7 +54,7 @@ def _truncated(path: Path, content: bytes) -> None:
 
 
 def _renamed(path: Path, content: bytes) -> None:
-    """Write a temporary file and rename it, as rsync does."""
+    """Write a temporary file and rename it onto the old file, as rsync does."""
     temporary = path.with_name(f".{path.name}.Xk3q9z")
     _truncated(temporary, content)
     temporary.rename(path)
@@ -112,7 +112,7 @@ def test_restoring_a_file_from_a_backup_heals_its_damaged_blocks(
 def test_missing_pack_does_not_stop_the_compaction_of_other_packs(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """Compaction skips a missing pack, and ``status`` reports the pack."""
+    """Compaction skips a missing pack, and ``status`` reports this pack."""
     kept = {name: os.urandom(MIB) for name in ("one", "two")}
     with _mounted(program, place) as mnt:
         for name, content in kept.items():
@@ -170,10 +170,10 @@ def test_fsck_repairs_exchanged_packs_from_the_cache(
             assert (mnt / name).read_bytes() == content
 
 
-def test_host_restores_cached_content_that_fsck_replaced_with_holes(
+def test_host_with_cached_content_replaces_the_holes_that_fsck_made_for_lost_blocks(
     place: Place, program: Program, tmp_path: Path
 ) -> None:
-    """If fsck -y replaced lost blocks with holes, a host that has them cached restores them."""
+    """If fsck -y replaced lost blocks with holes, a host with these blocks cached restores them."""
     content = os.urandom(3 * MIB + 5000)
     with _mounted(program, place) as mnt:
         (mnt / "file").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Copies of files from kept points that are older than the retention, on real mounts."""
+"""Tests of copies from kept points that are older than the retention, on real mounts."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ Contents = dict[str, bytes]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Return the command, run in separate processes because a second thread also uses it."""
+    """Return a runner of the command in separate processes, because two threads use it."""
     return Program(tmp_path / "state")
 
 
 @pytest.fixture
 def small_bucket(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return a directory for the bucket: the mountpoint of a tmpfs with 32 MiB."""
+    """Return the mountpoint of a tmpfs with 32 MiB, as the directory of the bucket."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "test", bucket], check=True)
@@ -42,7 +42,7 @@ def tight(small_bucket: Path, place: Place) -> Place:
 
 
 def make_kept_folder(program: Program, place: Place) -> Contents:
-    """Make a folder, keep the point in time, remove the folder, and let the retention pass."""
+    """Make a folder, keep this point in time, remove the folder, and let the retention pass."""
     contents: Contents = {}
     for number in range(4):
         contents[f"{number}"] = os.urandom(200_000)
@@ -56,7 +56,7 @@ def make_kept_folder(program: Program, place: Place) -> Contents:
 
 
 def fill(disk: Path) -> Path:
-    """Fill all free space of a disk with one file, and return the file."""
+    """Fill all free space of a disk with one file; return its path."""
     file = disk / "foreign"
     with file.open("wb", buffering=0) as writer, contextlib.suppress(OSError):
         while True:
@@ -71,7 +71,7 @@ def contents_of(folder: Path) -> Contents:
 
 @contextmanager
 def reclaiming(program: Program, mountpoint: Path) -> Iterator[None]:
-    """Run reclaim repeatedly for the duration of a context; every run must succeed."""
+    """Run reclaim repeatedly until the context ends; every run must succeed."""
     ending = threading.Event()
     failed: list[str] = []
 
@@ -91,7 +91,7 @@ def reclaiming(program: Program, mountpoint: Path) -> Iterator[None]:
 
 
 def require_elsewhere(place: Place, tmp_path: Path, name: str, contents: Contents) -> None:
-    """Require that fsck --deep is clean, and that another host can read the copy."""
+    """Require that fsck --deep finds no damage, and that another host can read the copy."""
     program = Program(tmp_path / "elsewhere")
     program.ok("fsck", "-n", "--deep", place.url)
     look = tmp_path / "look"
@@ -106,7 +106,10 @@ def require_elsewhere(place: Place, tmp_path: Path, name: str, contents: Content
 def test_copies_from_a_kept_point_stay_intact_during_garbage_collection(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """Copies outlive the kept point; packs are deleted after the last copy is removed."""
+    """Copies stay readable after the kept point is dropped.
+
+    Packs are deleted after the last copy.
+    """
     mnt = mounted.mountpoint
     contents = make_kept_folder(program, mounted)
     with reclaiming(program, mnt):
@@ -131,7 +134,7 @@ def test_copies_from_a_kept_point_stay_intact_during_garbage_collection(
 def test_copy_from_a_kept_point_survives_a_kill_while_the_bucket_is_full(
     program: Program, tight: Place, tmp_path: Path
 ) -> None:
-    """The daemon may be killed before the bucket has room for the txg that contains the copy."""
+    """The daemon may be killed before the bucket has room for the txg with the copy."""
     mnt = tight.mountpoint
     program.ok("mount", tight.url, mnt)
     contents = make_kept_folder(program, tight)

@@ -1,11 +1,11 @@
-"""A daemon killed at random times, which must lose no acknowledged data.
+"""Tests of kills of the daemon at random times, which must lose no acknowledged data.
 
-Several writers change files on a real mount until SIGKILL kills the daemon. The next ``mount`` must
+Several writers change files on a real mount until SIGKILL ends the daemon. The next ``mount`` must
 recover without help. The files are then compared with the acknowledged writes (``ordered_load``).
-All synced writes and all writes older than one group commit must exist. The later changes that
-exist must form a prefix of all later changes in their order. Then fsck must report nothing. A seed
-selects the changes and the times of the kills, but the interleaving of the writers depends on the
-machine.
+All synced writes and all writes older than one commit group must exist. The later changes that
+exist must be a prefix of all later changes in their order. Finally, fsck must find no damage. A
+seed selects the changes and the times of the kills, but the interleaving of the writers depends on
+the machine.
 """
 
 import contextlib
@@ -74,7 +74,10 @@ class Victim:
         program.ok("flush", place.mountpoint)
 
     def kill_often(self, kills: int) -> None:
-        """Kill the daemon repeatedly; after each kill compare files with acknowledged writes."""
+        """Kill the daemon repeatedly.
+
+        After each kill compare the files with acknowledged writes.
+        """
         ways = (self._under_load, self._under_load, self._in_a_flush, self._at_the_end)
         while self.kills < kills:
             killed_ns = self._dice.choice(ways)()
@@ -82,7 +85,7 @@ class Victim:
                 self._kill_next_mount()
             self._mount()
             verdict = self._load.judge(tree_of(self._place.mountpoint), killed_ns)
-            _log.info("verdict after kill %d: %s", self.kills, verdict)
+            _log.info("result after kill %d: %s", self.kills, verdict)
             self._check()
         self._program.ok("umount", self._place.mountpoint)
         self._program.ok("fsck", "-n", "--deep", self._place.url)
@@ -111,7 +114,7 @@ class Victim:
             return self._kill()
 
     def _at_the_end(self) -> int:
-        """Kill the daemon while it uploads after fusermount3 -u; return the time of the unmount."""
+        """Kill the daemon during its upload after fusermount3 -u; return the unmount's time."""
         with self._load.running() as trouble:
             trouble.wait(self._delay_s())
         ended_ns = time.monotonic_ns()
@@ -131,7 +134,7 @@ class Victim:
         self.kills += 1
 
     def _delay_s(self) -> float:
-        """Return a random time from 0.01 to 4 s, uniform in its logarithm."""
+        """Return a random time between 0.01 and 4 s, uniform in its logarithm."""
         return float(0.01 * 400 ** self._dice.random())
 
     def _kill(self) -> int:
@@ -180,7 +183,7 @@ class Victim:
             self._pid_fd = -1
 
     def _check(self) -> None:
-        """Require that fsck reports nothing, during the mount or after its unmount."""
+        """Require that fsck finds no damage, either during the mount or after the unmount."""
         # Without WAL mode, fsck cannot read the database during a mount.
         beside = "journal_mode" not in self._setting.options
         if beside and self._dice.random() < 0.6:
@@ -200,13 +203,13 @@ class Victim:
 
 @contextlib.contextmanager
 def new_victim(place: Place, program: QuickProgram, seed: int) -> Iterator[Victim]:
-    """Yield a filesystem whose daemon the test kills; stop its daemon when the context exits."""
+    """Yield a filesystem whose daemon the test kills; end its daemon when the context exits."""
     victim = Victim(place, program, SETTINGS[seed % len(SETTINGS)], seed)
     with contextlib.closing(victim):
         yield victim
 
 
-def test_daemon_loses_no_acknowledged_data_in_a_few_kills(
+def test_daemon_loses_no_acknowledged_data_if_it_is_killed_a_few_times(
     empty: Place, program: QuickProgram
 ) -> None:
     with new_victim(empty, program, 0) as victim:
@@ -216,7 +219,7 @@ def test_daemon_loses_no_acknowledged_data_in_a_few_kills(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_daemon_loses_no_acknowledged_data_in_many_kills(
+def test_daemon_loses_no_acknowledged_data_if_it_is_killed_many_times(
     empty: Place, program: QuickProgram, seed: int
 ) -> None:
     with new_victim(empty, program, seed) as victim:
@@ -227,7 +230,7 @@ def test_daemon_loses_no_acknowledged_data_in_many_kills(
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.timeout(600)
-def test_daemon_loses_no_acknowledged_data_in_many_kills_during_uploads_to_s3(
+def test_daemon_loses_no_acknowledged_data_if_it_is_killed_many_times_during_uploads_to_s3(
     empty: Place, program: QuickProgram, s3_server: S3Server
 ) -> None:
     """On a real server, requests of a killed daemon may take effect after the kill."""

@@ -1,4 +1,4 @@
-"""A filesystem on a real mount that is made, used, unmounted, checked and mounted again."""
+"""Tests of a filesystem that is made, mounted, used, unmounted, checked and mounted again."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def test_files_survive_unmount_fsck_and_remount(place: Place, program: Program) 
 def test_another_host_restores_the_tree_from_the_bucket(
     mounted: Place, program: Program, tmp_path: Path
 ) -> None:
-    """A host without local state restores a tree with content and links from the bucket."""
+    """A host without local state restores a tree with its content and links from the bucket."""
     source = STDLIB / "json"
     shutil.copytree(source, mounted.mountpoint / "json")
     os.link(mounted.mountpoint / "json" / "decoder.py", mounted.mountpoint / "second name")
@@ -81,7 +81,7 @@ def test_sigterm_under_load_unmounts_the_filesystem_and_loses_no_written_file(
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # files in the directory under the mountpoint
+    for late in mnt.iterdir():  # These files are in the directory under the mountpoint.
         late.unlink()
 
     program.ok("mount", mounted.url, mnt)  # Mount waits until the daemon has exited.
@@ -123,7 +123,9 @@ def test_next_mount_recovers_the_state_of_a_killed_daemon(mounted: Place, progra
     program.ok("fsck", "-n", mounted.url)
 
 
-def test_second_mount_on_this_host_is_refused(mounted: Place, program: Program) -> None:
+def test_second_mount_of_a_filesystem_on_this_host_is_refused(
+    mounted: Place, program: Program
+) -> None:
     elsewhere = mounted.mountpoint.with_name("second")
     elsewhere.mkdir()
 
@@ -189,7 +191,7 @@ def test_umount_of_a_read_only_mount_reports_changes_left_by_a_killed_mount(
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:
-    """A mount with ro refuses writes with EROFS, and changes no object of the bucket."""
+    """A read-only mount refuses writes with EROFS, and changes no object in the bucket."""
     before = {path: path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()}
     program.ok("mount", "-o", "ro", place.url, place.mountpoint)
 
@@ -202,7 +204,7 @@ def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None
     assert after == before
 
 
-def test_statfs_shows_the_capacity_and_writes_stop_when_it_is_reached(
+def test_statfs_shows_the_capacity_which_writes_cannot_exceed(
     place: Place, program: Program
 ) -> None:
     program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
@@ -223,7 +225,7 @@ def test_statfs_shows_the_capacity_and_writes_stop_when_it_is_reached(
 
 
 def test_special_files_keep_their_type_and_device_number(mounted: Place, program: Program) -> None:
-    """FIFOs and device nodes have the same type and device number after a new mount."""
+    """After a new mount, FIFOs and device nodes have the same type and device number as before."""
     os.mkfifo(mounted.mountpoint / "fifo")
     os.mknod(mounted.mountpoint / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     program.ok("umount", mounted.mountpoint)

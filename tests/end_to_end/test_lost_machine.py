@@ -1,4 +1,4 @@
-"""The loss of a host: files that another host restores, and files that are lost."""
+"""Tests of the loss of a host: which files another host restores, and which files are lost."""
 
 import json
 import os

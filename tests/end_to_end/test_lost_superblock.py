@@ -1,4 +1,4 @@
-"""A superblock that is deleted, damaged or replaced, while mounted or between mounts."""
+"""Tests of a superblock that is deleted, damaged or replaced, while mounted or between mounts."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_unmount_restores_deleted_superblock_objects(program: Program, encrypted
 def test_mount_after_a_kill_restores_the_deleted_superblock(
     program: Program, encrypted: Place
 ) -> None:
-    """A writable mount uploads this host's copy of the deleted superblock; mount -o ro does not."""
+    """A writable mount uploads this host's copy of the deleted superblock. mount -o ro does not."""
     healthy = _objects(encrypted)
     program.ok("mount", encrypted.url, encrypted.mountpoint)
     (encrypted.mountpoint / "file").write_bytes(CONTENT)
@@ -70,10 +70,10 @@ def test_mount_after_a_kill_restores_the_deleted_superblock(
     assert _objects(encrypted) == healthy
 
 
-def test_passphrase_change_is_kept_if_the_superblock_is_deleted(
+def test_changed_passphrase_is_kept_if_the_superblock_is_deleted(
     program: Program, encrypted: Place
 ) -> None:
-    """The mount uploads the superblock with the new passphrase, not the one read at mount time."""
+    """The mount uploads the superblock with the new passphrase, not the one from mount time."""
     new = encrypted.mountpoint.with_name("new")
     new.write_text("two\n")
     program.ok("mount", encrypted.url, encrypted.mountpoint)

@@ -1,4 +1,4 @@
-"""Read-only mounts that show earlier states of a filesystem."""
+"""Tests of read-only mounts that show earlier states of a filesystem."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def now() -> str:
 
 
 def beside(place: Place, name: str) -> Path:
-    """Create a second mountpoint next to the mountpoint of a filesystem, and return it."""
+    """Create a second mountpoint next to that of a filesystem; return it."""
     path = place.mountpoint.with_name(name)
     path.mkdir()
     return path
@@ -36,7 +36,7 @@ def state_directories(program: Program) -> list[str]:
 
 
 def bucket_objects(place: Place) -> dict[str, int]:
-    """Return the objects of the bucket with their modification times."""
+    """Return the objects in the bucket with their modification times."""
     return {
         str(path): path.stat().st_mtime_ns for path in place.bucket.rglob("*") if path.is_file()
     }
@@ -126,7 +126,7 @@ def test_mount_of_a_point_in_time_removes_local_state_of_killed_mounts(
 
 
 def test_unavailable_point_in_time_is_refused_in_one_line(place: Place, program: Program) -> None:
-    """An unavailable point in time is refused in one line, without local state."""
+    """For an unavailable point in time, mount prints one line and leaves no local state."""
     done = program.run("mount", "-o", "ro,at=1999-12-31", place.url, place.mountpoint)
 
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""Removal and cloning of complete directory trees on a real mount."""
+"""Tests of removing and cloning complete directory trees on a real mount."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ def test_removed_tree_accepts_no_new_entries(program: QuickProgram, mounted: Pla
 
 
 def test_open_files_of_a_removed_tree_remain_usable(program: QuickProgram, mounted: Place) -> None:
-    """Open files of a removed tree can be read and written; close(2) frees their inodes."""
+    """Open files of a removed tree can be read and written. close(2) frees their inodes."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree")
     deep = os.open(mnt / "tree" / "d0" / "below", os.O_RDONLY | os.O_DIRECTORY)
@@ -80,10 +80,10 @@ def test_open_files_of_a_removed_tree_remain_usable(program: QuickProgram, mount
     _wait_for_inodes(mnt, 1)
 
 
-def test_next_mount_completes_a_removal_interrupted_by_a_kill(
+def test_next_mount_completes_a_removal_that_was_interrupted_by_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """If a removal is killed, the next mount shows no name of the tree; fsck finds no error."""
+    """After a kill during a removal, the next mount shows no name, and fsck finds no damage."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=40)
     (mnt / "survivor").hardlink_to(mnt / "tree" / "d7" / "full")
@@ -114,7 +114,7 @@ def _wait_until_copying(program: QuickProgram, mnt: Path, command: "subprocess.P
 def test_cloned_tree_is_complete_or_missing_after_a_kill(
     program: QuickProgram, mounted: Place
 ) -> None:
-    """If a clone is killed at any step, the next mount shows a complete copy or no copy."""
+    """If a kill interrupts a clone at any step, the next mount shows a complete copy or no copy."""
     mnt = mounted.mountpoint
     _make_tree(mnt / "tree", directories=8, files=500)
     (mnt / "tree" / "linked").hardlink_to(mnt / "tree" / "d7" / "full")

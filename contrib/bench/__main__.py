@@ -104,6 +104,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help=f"workloads: filesystems to measure (any of {', '.join(NAMES)})",
     )
     arguments = parser.parse_args(argv)
+    _validate(arguments, parser)
+    return arguments
+
+
+def _validate(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Refuse contradictory arguments; add what a run of all benchmarks needs."""
     if other := sorted(set(arguments.subjects) - set(NAMES)):
         parser.error(f"the option --subjects has an unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
@@ -115,7 +121,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)
     if arguments.page and not arguments.json:
         parser.error("--page needs --json, because the page is made from the JSON file")
-    return arguments
 
 
 def _words(text: str) -> list[str]:

@@ -19,9 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from contrib.conformance.probe_operations import OPERATIONS, Different, Operation
+from contrib.conformance import probe_attributes, probe_content, probe_names
+from contrib.conformance.probe_checks import Different, Operation
 
 YES = "yes"
+_OPERATIONS = (*probe_names.OPERATIONS, *probe_content.OPERATIONS, *probe_attributes.OPERATIONS)
 
 
 def answer(operation: Operation, place: Path) -> str:
@@ -58,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     if os.geteuid() != 0:
         parser.error("some probed operations need root; run probe.py with sudo")
-    answers = [(each, [answer(each, place) for place in given.place]) for each in OPERATIONS]
+    answers = [(each, [answer(each, place) for place in given.place]) for each in _OPERATIONS]
     if given.json:
         rows = [
             {

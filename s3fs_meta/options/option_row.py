@@ -16,8 +16,8 @@ class Option(NamedTuple):
     word: str
     field: str  # name of the field in MountOptions
     takes: str  # placeholder of the value, such as SIZE; empty for a flag
-    parse: Callable[[str, str], object]  # function that parses (name, text); raises UsageError
-    default: str  # default value as text; not parsed if it is empty
+    parse: Callable[[str, str], object]  # parser: receives name and text; raises UsageError
+    default: str  # default value as text; an empty text is not parsed
     does: str
     costs: str
     crash: str

@@ -30,15 +30,15 @@ from s3fs_meta.model import NEWEST, AbbreviatedLink, PointInTime, Txg, is_kept_n
 from s3fs_meta.options.listen_address import Address
 
 INTERVAL_S_MAX: Final = 7 * 86_400.0
-SIZE_BYTES_MAX: Final = 1 << 62  # the sum of two sizes fits into 64 bits
+SIZE_BYTES_MAX: Final = 1 << 62  # maximum size; a sum of two fits into 64 bits
 MODE_BITS_MAX: Final = 0o777
 PORT_MAX: Final = 65_535
 TXG_MAX: Final = (1 << 63) - 2
 
-# Minimum similarity of a suggestion: suggests "commit" for "comit", nothing for "remount".
+# Minimum similarity of a suggested word: "commit" is suggested for "comit", no word for "remount".
 _LIKENESS: Final = 0.7
 
-# An integer of any option; int() refuses a text of more than 4300 digits.
+# Integers have at most 20 digits, because int() raises ValueError above 4300 digits.
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?", re.ASCII)
@@ -139,14 +139,14 @@ def point_in_time(word: str, text: str) -> PointInTime:
 
 
 def entry_name(word: str, text: str) -> str:
-    """Return the text if it is a valid file name."""
+    """Return the value of an option; raise UsageError if the value is no valid file name."""
     if not 0 < len(os.fsencode(text)) <= NAME_BYTES_MAX or text in {".", ".."} or "/" in text:
         raise UsageError(f"{word}={text} is not a valid file name")
     return text
 
 
 def point_of_txg(word: str, text: str) -> PointInTime:
-    """Return the point in time at the end of the transaction group with number *text*."""
+    """Return the point in time at the end of a transaction group; *text* is its number."""
     return PointInTime(f"{word}={text}", txg=Txg(integer(0, TXG_MAX)(word, text)))
 
 
@@ -169,7 +169,8 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     fraction = _FRACTION.search(text)
     fraction_ns = 0 if fraction is None else int(fraction[1].ljust(9, "0"))
     try:
-        # Python 3.10 parses neither "Z" nor nanoseconds. A time without a zone is local.
+        # The datetime module of Python 3.10 parses neither "Z" nor nanoseconds.
+        # A time without a zone is local.
         whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
         when = datetime.fromisoformat(whole).astimezone()
     except (ValueError, OverflowError):
@@ -209,8 +210,8 @@ def listen_address(word: str, text: str) -> Address:
 def retention(word: str, text: str) -> int:
     """Parse the retention: return seconds, up to 100 years; 0 retains no past point in time.
 
-    A unit is required: a user who means days must not delete the history by writing "30", or "6M"
-    for months.
+    A number needs a unit: a user who writes "30" for 30 days must not lose the history. "M" is
+    refused, because a user could mean months.
     """
     match = _DURATION.fullmatch(text.strip())
     seconds = math.nan
@@ -254,7 +255,7 @@ class OneOf:
         self.words = words
 
     def __call__(self, word: str, text: str) -> str:
-        """Return the word; raise UsageError if it is not accepted."""
+        """Return the word; raise UsageError if the option does not accept the word."""
         if text.lower() not in self.words:
             raise UsageError(
                 f"{word}={text} is not one of {', '.join(self.words)}{nearest(text, self.words)}"
@@ -263,14 +264,14 @@ class OneOf:
 
 
 def text_value(word: str, text: str) -> str:
-    """Return the text; raise UsageError if it is empty."""
+    """Return the value of an option; raise UsageError if the value is empty."""
     if not text:
         raise UsageError(f"the option {word} needs a value")
     return text
 
 
 def path_value(word: str, text: str) -> Path:
-    """Return a path; ``~`` is the home directory."""
+    """Parse a path; a leading ``~`` is replaced with the home directory."""
     return Path(text_value(word, text)).expanduser()
 
 
@@ -292,7 +293,7 @@ def page_cache(word: str, text: str) -> int:
 
 
 def cache_bytes(word: str, text: str) -> int:
-    """Parse the size of the block cache, which has a minimum."""
+    """Parse the size of the block cache; raise UsageError below CACHE_BYTES_MIN."""
     size = parse_size(word, text)
     if size < CACHE_BYTES_MIN:
         raise UsageError(f"{word}={text} is below the minimum, {CACHE_BYTES_MIN >> 20}M")
@@ -307,7 +308,7 @@ def mode_mask(word: str, text: str) -> int:
 
 
 def flag(value: object) -> Callable[[str, str], object]:
-    """Return the parser of a flag; the parser returns *value*."""
+    """Return the parser of a flag; the parser ignores its arguments and returns *value*."""
     return lambda _word, _text: value
 
 

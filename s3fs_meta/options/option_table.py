@@ -202,9 +202,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=True),
         "",
         "Allow access by other users, according to the permission bits. Without the option only "
-        "the "
-        "user who mounted has access, not even root. Users other than root need `user_allow_other` "
-        "in `/etc/fuse.conf`.",
+        "the user who mounted has access; even root has none. Users other than root need "
+        "`user_allow_other` in `/etc/fuse.conf`.",
         "Requests from other users add load to the daemon.",
         NO_EFFECT,
     ),
@@ -377,7 +376,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "",
         "Refuse to mount unless the bucket contains the state that an earlier mount printed as "
         "TXG:HASH. This detects a bucket that was replaced by an old copy. The mount checks the "
-        "state that it serves; with `at`, the chain that contains the point in time.",
+        "state that it serves; with `at`, it checks the chain that contains the point in time.",
         "The check takes up to three requests.",
         NO_EFFECT,
     ),
@@ -419,7 +418,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         OneOf("direct", "scheduled"),
         "",
         "The option has no effect. It is still accepted, so that existing fstab(5) lines work, but "
-        "the mount prints a warning. Kernel requests are always handled in the `direct` way.",
+        "the mount prints a warning. Every mount handles kernel requests as with `direct`.",
         NOTHING,
         NO_EFFECT,
     ),
@@ -516,8 +515,8 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 def default_of(field: str) -> Any:
     """Return the default value of a MountOptions field.
 
-    At most one row of the field contains the default. Without such a row, the result is None, or,
-    for a flag, the opposite of the flag's value.
+    At most one row of the field contains the default. If no row does, the default of a flag is the
+    opposite of the flag's value, and the default of any other field is None.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

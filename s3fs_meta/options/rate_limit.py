@@ -21,7 +21,7 @@ _STRICT: Final = "strict"
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_CHARS: Final = 3  # length of an abbreviated weekday, such as "mon"
 _MINUTES_PER_DAY: Final = 24 * 60
-# Matches "08:00,512K" or "Mon-08:00=512K". A comma ends an option of -o, so users write "=" there.
+# Matches "08:00,512K" or "Mon-08:00=512K". A comma ends an option of -o, so -o needs "=" instead.
 _SLOT: Final = re.compile(r"(?:([a-z]+)-)?(\d\d):(\d\d)[,=](\S+)", re.IGNORECASE)
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 _EXAMPLE: Final = "08:00,512K 23:00,off"
@@ -39,7 +39,7 @@ class RateLimit:
     """A limit of the transfer rate in one direction."""
 
     text: str  # the limit as the user typed it, with single spaces
-    slots: tuple[Slot, ...]  # slots sorted by time; each one lasts until the next one starts
+    slots: tuple[Slot, ...]  # slots sorted by time; each slot lasts until the next slot starts
     strict: bool = False  # True if the limit also applies to transfers for which a program waits
 
     @override

@@ -21,14 +21,15 @@ from s3fs_meta.options.option_syntax import nearest
 from s3fs_meta.options.option_table import BY_WORD, default_of
 from s3fs_meta.options.rate_limit import RateLimit
 
-# Options of fstab(5) and mount(8) to ignore: they are for other programs, or always apply.
+# Options of fstab(5) and mount(8) that a mount ignores: other programs use them,
+# or every mount already behaves as they require.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
         "acl",
         "async",
         "auto",
-        "default_permissions",  # is always in effect
+        "default_permissions",  # every mount uses this option
         "defaults",
         "group",
         "loud",
@@ -163,7 +164,7 @@ class GivenOption(NamedTuple):
 
 
 def shown_value(value: object) -> str:
-    """Return a value of MountOptions as text; values with the same meaning have equal texts."""
+    """Return an option's value as text; values with the same meaning have equal texts."""
     if isinstance(value, PointInTime):
         return value.text
     return str(value.resolve()) if isinstance(value, Path) else str(value)
@@ -225,7 +226,7 @@ def option_words(options: MountOptions, without: Container[str] = ()) -> list[st
 
 
 def _written(row: Option, value: object) -> Iterator[str]:
-    """Yield the ``-o`` spellings of an option that set the option to *value*."""
+    """Yield ``-o`` parts that set the option of *row* to *value*."""
     if not row.takes:
         if row.parse(row.word, "") == value:
             yield row.word

@@ -56,13 +56,13 @@ class Cause(enum.Enum):
     COMPACTION = "compaction"
     GARBAGE = "garbage"
     FSCK = "fsck"
-    MOUNT = "mount"  # opens, restores, superblock reads, tests of conditional writes
+    MOUNT = "mount"  # opening, restoring, reading superblocks, testing conditional writes
 
 
 # The purpose of each write, by key prefix; see format.md, "Keys".
 _WRITES: Final[Mapping[str, Cause]] = {
     "pack/": Cause.DATA,
-    "changelog": Cause.CHANGELOGS,  # including parts of changelogs
+    "changelog": Cause.CHANGELOGS,  # changelogs and their parts
     "level/": Cause.LEVELS,
     "history/": Cause.HISTORY,
     "image/": Cause.IMAGES,
@@ -112,7 +112,7 @@ def _by_key(causes: Mapping[str, Cause], key: str) -> Cause:
 
 
 class Billed(NamedTuple):
-    """The number and the bytes of requests of one price class and one cause."""
+    """The number and the body bytes of the requests of one price class and one cause."""
 
     requests: int = 0
     sent_bytes: int = 0
@@ -197,7 +197,7 @@ class Meter:
 
 
 class MeteredStore(StoreWrapper):
-    """A store without HTTP that counts its calls like the billed requests of a bucket."""
+    """A store without HTTP whose calls are counted as a bucket would bill them."""
 
     def __init__(self, inner: ObjectStore, meter: Meter) -> None:
         super().__init__(inner)

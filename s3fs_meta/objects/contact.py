@@ -97,8 +97,8 @@ class Contact:
         Args:
             store: a store that makes one attempt per request.
             bounds: the limits of retries.
-            notify: called with a message if the store is slow before its first response, and with
-                another if a request fails before it; at most once for each, in this order.
+            notify: called with a message if the first response is late, and with a second message
+                if a request fails before the first response. Each message is sent at most once.
         """
         self._store, self._bounds, self._notify = store, bounds, notify
         self._is_silence_reported = False
@@ -131,7 +131,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the current outage, from the last responses. Never yields to other tasks."""
+        """Return the outage that the last responses show. Never yields to other tasks."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,
@@ -171,7 +171,7 @@ class Contact:
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if self._is_failure_reported or error.unresolved:
-            return  # an unresolved request is not retried, so its caller shows the error
+            return  # an unknown host name is not retried: the caller reports it
         self._is_failure_reported = True
         bound_s = self._bounds.bound_s(attempt_s, unconnected=error.unconnected)
         url = self._store.url

@@ -121,8 +121,8 @@ class ObjectStore(Protocol):
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
         """Delete objects; ignore missing objects. *keys* may be empty.
 
-        After an error some of the objects may be deleted. A power cut at the store may undo a
-        deletion.
+        After an error, some of the objects may already be deleted. A power cut at the store may
+        undo a deletion.
         """
         ...
 
@@ -149,7 +149,7 @@ def described(store: ObjectStore) -> str:
 
 
 def listing_of(prefix: str) -> str:
-    """Return the text to show instead of a key in an error about a listing."""
+    """Return the text that replaces the key in error messages about a listing."""
     return f"the list of objects {prefix}*" if prefix else "the list of objects"
 
 

@@ -211,9 +211,9 @@ class LocalStore:
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
         """Run a function in a thread, which continues even after the caller is cancelled.
 
-        The directory may be on a network disk whose server never responds again, so a cancelled
-        caller returns at once. The abandoned thread may still write: as with a remote store, the
-        outcome of a cancelled request is unknown.
+        A cancelled caller returns at once, because the directory may be on a network disk whose
+        server never responds again. The abandoned thread may still write. So the outcome of a
+        cancelled request is unknown, as with a remote store.
         """
         return await trio.to_thread.run_sync(
             self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
@@ -317,9 +317,9 @@ class LocalStore:
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
         """Return the keys of the files and subdirectories that a listing must visit, in key order.
 
-        Keys of subdirectories end with a slash, so that they sort like keys of objects. All names
-        that need no visit are dropped early, because a directory may have 100,000 changelogs, and
-        most listings need only the last few.
+        Keys of subdirectories end with a slash, so that they sort like keys of objects. A directory
+        may have 100,000 changelogs, and most listings need only the last few. So all names that
+        need no visit are dropped early.
         """
         above = f"{folder}/" if folder else ""
         begun = after[len(above) :] if after.startswith(above) else ""
@@ -355,7 +355,7 @@ class LocalStore:
 
     def _page(self, name: str, found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
         page = tuple(itertools.islice(found, LIST_PAGE_KEYS))
-        self._require_root(name)  # the page could lack objects if the disk was unmounted
+        self._require_root(name)  # an unmounted disk could hide objects from the page
         return page
 
     # --- write objects ---------------------------------------------------------------------
@@ -388,7 +388,7 @@ class LocalStore:
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._tree.remove(key)
-        self._require_root(keys[0])  # objects could remain on the disk if it was unmounted
+        self._require_root(keys[0])  # an unmounted disk would keep the objects
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:
@@ -458,7 +458,7 @@ def _make_root(root: Path) -> None:
 
 @contextlib.contextmanager
 def _suppress_unreachable() -> Iterator[None]:
-    """Suppress the errors in _UNREACHABLE."""
+    """Suppress errors that show that no object can be at a path."""
     try:
         yield
     except OSError as exc:

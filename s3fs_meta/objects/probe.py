@@ -14,7 +14,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, ObjectStore
 
 PREFIX: Final = "probe/"
-# All contents that a probe object may have.
+# All contents that a probe (``probe/<nonce>``) may have.
 CONTENTS: Final = frozenset({b"first", b"second", b"taken", b"outdated"})
 
 
@@ -46,7 +46,8 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Each write sends different bytes, because a retry mistakes the same bytes for its own.
+    # Each write sends different bytes, because a retry treats an object with equal bytes as its
+    # own.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

@@ -54,9 +54,9 @@ else:
     _Connection = object
 
 # A piece takes 4 s at the minimum speed. Half the size would cost 5% more CPU with https.
-# Half the size would also send a quarter fewer bytes per second while the event loop is busy.
+# While the event loop is busy, pieces of half the size would also reduce the speed by a quarter.
 _PIECE_BYTES: Final = 4 * STORE_BODY_BYTES_PER_S_MIN
-# Number of unsent bytes in the kernel. The socket accepts more when half of them have been sent.
+# Maximum number of unsent bytes in the kernel. The socket accepts more bytes when half are sent.
 _UNSENT_BYTES: Final = 2 * _PIECE_BYTES
 
 
@@ -64,28 +64,28 @@ class TimedReader(io.RawIOBase):
     """The bytes that a socket receives for one response, until a time limit expires."""
 
     def __init__(self, source: io.RawIOBase, connection: socket.socket) -> None:
-        """Limit the time for the header: one timeout for the first byte, one for all others."""
+        """Limit the time for the header: one timeout to the first byte, one for the other bytes."""
         self._source, self._connection = source, connection
         self._timeout_s = connection.gettimeout() or 0.0
         self._limit_s = 2 * self._timeout_s
         self._end_s = time.monotonic() + self._limit_s
 
     def allow(self, size_bytes: int) -> None:
-        """Start the time for a body of *size_bytes*: one timeout, and the time at minimum speed."""
+        """Limit the time for a body of *size_bytes*: one timeout plus the time at minimum speed."""
         self._limit_s = self._timeout_s + size_bytes / STORE_BODY_BYTES_PER_S_MIN
         self._end_s = time.monotonic() + self._limit_s
 
     @override
     def readable(self) -> bool:
-        """Return True."""
+        """Return True, because io.BufferedReader refuses a stream that is not readable."""
         return True
 
     @override
     def readinto(self, buffer: "Buffer", /) -> int | None:
-        """Receive bytes. The call blocks.
+        """Receive bytes into *buffer*. The call blocks.
 
         Raises:
-            TimeoutError: no byte arrived in time, or the time of the whole response has expired.
+            TimeoutError: no byte arrived in time, or the time limit of the response has expired.
         """
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
@@ -133,7 +133,7 @@ class _Timed(_Connection):
     @override
     def send(self, data: Any) -> None:
         if self.sock is not None and not self.is_connecting:
-            self.sock.settimeout(self.send_timeout_s)  # urllib3 has set the connect timeout again
+            self.sock.settimeout(self.send_timeout_s)  # urllib3 changes the timeout
         _send_pieces(super().send, data)
 
 
@@ -193,14 +193,14 @@ class ResponseBody:
         self._body = body
         self._raw: Any = getattr(body, "_raw_stream", None)
         inner = getattr(self._raw, "_fp", None)
-        # The errors of a chunked body are not OSErrors; urllib3 translates them.
+        # urllib3 reads chunked bodies: it translates their errors, which are not OSErrors.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
         self._reader: TimedReader | None = getattr(inner, "reader", None)
 
     @property
     def is_direct(self) -> bool:
-        """Return whether bytes are received without botocore and urllib3."""
+        """Return whether ``http.client`` receives the body, without botocore and urllib3."""
         return self._inner is not None
 
     @property
@@ -209,7 +209,7 @@ class ResponseBody:
         return None if self._inner is None else self._inner.length
 
     def allow(self, size_bytes: int) -> None:
-        """Start the time for receiving *size_bytes*."""
+        """Start the time limit for receiving *size_bytes* bytes."""
         if self._reader is not None:
             self._reader.allow(size_bytes)
 
@@ -224,7 +224,7 @@ class ResponseBody:
         return self._inner.readinto(buffer)
 
     def close(self) -> None:
-        """Return the connection to its pool if the whole body was read; else close it."""
+        """Return the connection to its pool if the body was read to its end; else close it."""
         if self._inner is not None and self._inner.isclosed():
             self._raw.release_conn()
         self._body.close()
@@ -245,8 +245,8 @@ class HttpSession(Protocol):
 class BoundedSession:
     """An HTTP session with limits: the time of each response, and the size of a text.
 
-    botocore reads texts completely before it parses them. A server with a fault, or another server
-    at the same address, could send a text that fills the memory.
+    botocore reads texts completely before it parses them. A faulty server, or another server at the
+    same address, could send a text that fills the memory.
     """
 
     def __init__(
@@ -255,10 +255,10 @@ class BoundedSession:
         send_timeout_s: float,
         text_bytes_max: int = STORE_TEXT_BYTES_MAX,
     ) -> None:
-        """Limit the time for each sent piece to *send_timeout_s*, and the responses."""
+        """Limit each response, and limit the time for each sent piece to *send_timeout_s*."""
         self._inner, self._text_bytes_max = inner, text_bytes_max
         pools = getattr(inner, "_pool_classes_by_scheme", None)
-        if isinstance(pools, dict):  # a version may lack the attribute, because it is private
+        if isinstance(pools, dict):  # a version of botocore may lack this private attribute
             pools.update(_timed_pools(send_timeout_s))
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:

@@ -78,7 +78,7 @@ class RetryPolicy:
 
 
 class _Attempts:
-    """Counts the attempts at one request, and pauses between them."""
+    """Counts the attempts of one request, and waits between the attempts."""
 
     def __init__(
         self, key: str, policy: RetryPolicy, jitter: random.Random, contact: Contact
@@ -139,9 +139,9 @@ class RetryingStore(StoreWrapper):
             inner: a store that makes one attempt per request.
             policy: limits of retries, and pauses.
             jitter: random numbers for the pauses.
-            notify: called with a message if the store is slow before its first response, and with
-                another if a request fails before it; at most once for each.
-            charge: called before each retry to send or receive an object or a range, with the
+            notify: called with a message if the first response is late, and with a second message
+                if a request fails before the first response. Each message is sent at most once.
+                charge: called before each retry to send or receive an object or a range, with the
                 bytes that the failed attempt transferred.
         """
         super().__init__(inner)
@@ -188,7 +188,8 @@ class RetryingStore(StoreWrapper):
     async def list(self, prefix: str, *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """Yield objects in key order; after an error, resume after the last key.
 
-        Each yielded object resets the limits, so a long listing survives any number of errors.
+        Each yielded object resets the retry limits, so a long listing survives any number of
+        errors.
         """
         attempts = self._attempts(listing_of(prefix))
         while True:
@@ -247,7 +248,7 @@ class RetryingStore(StoreWrapper):
                 refused = exc
             try:
                 etag = await self._etag_if_ours(key, data) if unknown else None
-            except StoreError as exc:  # the write has transferred more than this read
+            except StoreError as exc:  # also report the bytes that the write sent
                 exc.note_transfer(refused.sent_bytes, exc.received_bytes)
                 raise
             if etag is None:
@@ -265,12 +266,12 @@ class RetryingStore(StoreWrapper):
 
 
 def _transferred(counted_bytes: int | None, size_bytes: int) -> int:
-    """Return how many bytes of a body a failed attempt transferred; all if they are not counted."""
+    """Return the bytes of a body that a failed attempt transferred; if unknown, the body size."""
     return size_bytes if counted_bytes is None else min(counted_bytes, size_bytes)
 
 
 def outage_of(store: ObjectStore) -> Outage:
-    """Return the outage of a store that retries requests, perhaps below other wrappers."""
+    """Return the outage that the ``RetryingStore`` in a chain of wrappers has detected."""
     found: object = store
     while isinstance(found, StoreWrapper):
         if isinstance(found, RetryingStore):

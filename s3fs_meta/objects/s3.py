@@ -94,9 +94,9 @@ _CLASSES: Final = {
 }
 # Largest size that a listing may report: the largest number that fits into a column of SQLite.
 _LISTED_BYTES_MAX: Final = (1 << 63) - 1
-_DOCUMENTS: Final = ("text/", "application/xml")  # types of web pages and of errors
+_DOCUMENTS: Final = ("text/", "application/xml")  # content types of web pages and error documents
 _IF_FREE: Final = {"IfNoneMatch": "*"}
-# The length of an object in a Content-Range header; int() refuses longer and other numbers.
+# Matches the object length in a Content-Range header; int() would refuse very long numbers.
 _LENGTH: Final = re.compile("[0-9]{1,19}")
 
 
@@ -108,7 +108,7 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The key and body sizes of a thread's current request; counted when the response arrives."""
+    """The key and body sizes of a thread's request, for the meter when the response arrives."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -116,7 +116,7 @@ class _Current(threading.local):
         self.received_bytes = 0
 
     def begin(self, key: str) -> None:
-        """Set the key for this thread's next requests, which have no body yet."""
+        """Set the key for this thread's next requests, and reset the body sizes to 0."""
         self.key, self.sent_bytes, self.received_bytes = key, 0, 0
 
     def carry(self, sent_bytes: int) -> None:
@@ -199,12 +199,12 @@ class S3Store:
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag*."""
-        if not etag:  # with an empty condition, a server may replace any version
+        if not etag:  # a server may ignore an empty If-Match header
             raise UnexpectedStoreError(key, "the store's response to GET had no ETag")
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except ObjectMissingError as exc:  # S3 reports a missing object for a conditional write
+        except ObjectMissingError as exc:  # the status is 404 if no object has the key
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -238,7 +238,7 @@ class S3Store:
                 return
             # a server that ignores the token sends the same page again
             if page.token == token or (page.found and last == before_page):
-                raise UnexpectedStoreError(name, "the server repeated a page")
+                raise UnexpectedStoreError(name, "the server sent a page of the listing twice")
             before = {info.key for info in page.found}
             token = page.token
 
@@ -254,7 +254,7 @@ class S3Store:
     # --- run requests in a thread ----------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Call a function with the boto3 client; an error has the number of transferred bytes."""
+        """Call a function with the boto3 client; record the transferred bytes in its errors."""
         self._current.begin(key)
         with counting_sent() as sent:
             try:
@@ -341,7 +341,7 @@ class S3Store:
         deadline_s += len(buffer) / STORE_BODY_BYTES_PER_S_MIN
         source, received_bytes = ResponseBody(body), 0
         source.allow(len(buffer))
-        beyond = memoryview(bytearray(1))  # receives a byte only if the body is too long
+        beyond = memoryview(bytearray(1))  # extra byte, received only if the body is too long
         target = buffer or beyond
         try:
             while count := source.receive(target[:STORE_BODY_CHUNK_BYTES]):

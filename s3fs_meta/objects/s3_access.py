@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 USER_AGENT: Final = "s3fs-meta"
 _HTML: Final = re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype )?html\b", re.IGNORECASE | re.DOTALL)
 _S3: Final = "S3"
-# A web page with one of these statuses is a refusal, as it is without the page (see ``s3_errors``).
+# With these statuses a response is a refusal, whether or not its body is a web page.
 _FINAL_STATUSES: Final = frozenset({401, 403, 405, 407, 413})
 _CREDENTIAL_ATTEMPTS_MAX: Final = 3  # AWS STS reports some failures that are not S3 errors
 
@@ -179,7 +179,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     inner.register_component("credential_provider", _CredentialProvider(resolver))
     credentials = session.get_credentials()
     settings = inner.get_scoped_config().get("s3") or {}
-    if not isinstance(settings, dict):  # botocore would raise AttributeError
+    if not isinstance(settings, dict):  # for a text, botocore would raise AttributeError
         raise InvalidConfigError(error_msg=f"the setting s3 of the profile is {settings!r}")
     style: Any = settings.get("addressing_style")
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place, style))
@@ -219,10 +219,11 @@ def _listed_errors() -> Iterator[None]:
 
 
 def _bound_sources(sources: Iterable[Any], process_timeout_s: float) -> None:
-    """Limit the time of the sources of credentials that make no client.
+    """Limit the time of credential sources that send requests without a boto3 client.
 
-    botocore limits only the pause between two pieces of a response of a metadata server, and not
-    the time of a credential_process. The attributes are private; a version may lack them.
+    For a metadata server, botocore limits only the pause between two pieces of a response. It does
+    not limit the time of a credential_process. The attributes set here are private, and a version
+    of botocore may lack them.
     """
     for source in sources:
         if isinstance(source, ContainerProvider):
@@ -231,36 +232,36 @@ def _bound_sources(sources: Iterable[Any], process_timeout_s: float) -> None:
             _bound_session(getattr(source, "_role_fetcher", None))
         elif isinstance(source, ProcessProvider):
             popen = functools.partial(_TimedProcess, limit_s=process_timeout_s)
-            vars(source).update(_popen=popen)  # botocore creates the provider without a Popen
+            vars(source).update(_popen=popen)  # botocore has no parameter for the class
         elif isinstance(source, AssumeRoleProvider):
             _bound_builder(source, process_timeout_s)
 
 
 def _bound_session(fetcher: Any) -> None:
-    """Limit the time of each response to a fetcher of botocore, which has the timeout of a piece."""
+    """Limit the time of each response that a credential fetcher of botocore receives."""
     session = getattr(fetcher, "_session", None)
     if session is not None:
         timeout_s = getattr(session, "_timeout", STORE_READ_TIMEOUT_S)
         bounded = BoundedSession(session, timeout_s, CREDENTIALS_BYTES_MAX)
-        vars(fetcher).update(_session=bounded)  # the class creates its session itself
+        vars(fetcher).update(_session=bounded)  # botocore has no parameter for it
 
 
 def _bound_builder(source: Any, process_timeout_s: float) -> None:
-    """Limit the sources of the profile from which a role is assumed."""
+    """Limit the time of the credential sources with which a profile assumes a role."""
     builder = getattr(source, "_profile_provider_builder", None)
     if builder is not None:
         bounded = _BoundedBuilder(builder, process_timeout_s)
-        vars(source).update(_profile_provider_builder=bounded)  # botocore creates the builder
+        vars(source).update(_profile_provider_builder=bounded)  # botocore has no parameter for it
 
 
 class _BoundedBuilder:
-    """Makes the sources of a profile from which a role is assumed, with limits."""
+    """Makes time-limited credential sources for the profile that assumes a role."""
 
     def __init__(self, inner: Any, process_timeout_s: float) -> None:
         self._inner, self._process_timeout_s = inner, process_timeout_s
 
     def providers(self, *arguments: Any, **options: Any) -> "list[Any]":
-        """Return the sources of credentials of a profile."""
+        """Return the credential sources of a profile, with time limits."""
         found: list[Any] = self._inner.providers(*arguments, **options)
         _bound_sources(found, self._process_timeout_s)
         return found
@@ -286,7 +287,7 @@ class _TimedProcess(subprocess.Popen[bytes]):
             return super().communicate(input, timeout or self._limit_s)
         except subprocess.TimeoutExpired as exc:
             self.kill()
-            with self:  # closes the pipes and waits
+            with self:  # the exit closes the pipes and waits for the process
                 pass
             raise CredentialRetrievalError(
                 provider=ProcessProvider.METHOD,
@@ -354,7 +355,7 @@ class _Request(AWSPreparedRequest):
 
     @override
     def reset_stream(self) -> None:
-        """Prepare for sending the body again, to the region that a response names."""
+        """Prepare to send the body again, because a response named the bucket's region."""
         body: Any = self.body
         if not isinstance(body, memoryview):
             super().reset_stream()
@@ -365,9 +366,9 @@ class _Endpoint(Endpoint):
 
     @override
     def create_request(self, params: Mapping[str, Any], operation_model: Any = None) -> _Request:
-        """Return a signed request."""
+        """Return a signed request of class ``_Request``."""
         made: Any = super().create_request(params, operation_model)
-        made.__class__ = _Request  # keeps all attributes, which differ between versions of botocore
+        made.__class__ = _Request  # a copy could miss attributes of new versions
         return cast("_Request", made)
 
 
@@ -402,7 +403,7 @@ class _Parsers(ResponseParserFactory):
 
     @override
     def create_parser(self, protocol_name: str) -> ResponseParser:
-        """Return a parser of the responses of a protocol."""
+        """Return a parser for the responses of one protocol, such as rest-xml."""
         return _Parser(super().create_parser(protocol_name), self._service)
 
 
@@ -415,7 +416,7 @@ class _Parser(ResponseParser):
 
     @override
     def parse(self, response: Any, shape: Any) -> Any:
-        """Return the values in a response."""
+        """Parse a response; return its values."""
         if _is_web_page(response):
             if self._service == _S3 and response["status_code"] in _FINAL_STATUSES:
                 return self._inner.parse({**response, "body": b""}, shape)

@@ -138,7 +138,7 @@ class RefusedCredentialsError(boto.BotoCoreError):
     fmt = "{refusal}"
 
 
-# The first match is used, so specific classes precede general ones.
+# Specific classes precede general classes, because the first match is used.
 # The text of a connection error may contain an address, but no secret.
 _CREDENTIAL_EXCEPTIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
@@ -189,7 +189,7 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _REDIRECTIONS: Final = frozenset({301, 302, 307, 308})
-# Statuses of a request to another region. MinIO names its region in every response.
+# HTTP statuses of requests to a wrong region. MinIO names its region in every response.
 _REGION_STATUSES: Final = _REDIRECTIONS | {400, 403}
 _FOREIGN_SERVER: Final = "check the endpoint URL, and for a proxy"
 _CHECK: Final = "check the network and the endpoint URL"
@@ -208,7 +208,7 @@ FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSE
 
 
 def translate(exc: Exception, key: str, endpoint: str = "") -> S3fsError:
-    """Return an S3fsError for one of the ``FOREIGN`` exceptions.
+    """Return an S3fsError for an exception of boto3 or botocore (``FOREIGN``).
 
     Args:
         exc: the exception.
@@ -258,7 +258,7 @@ def _proxy_text(exc: Exception) -> str:
     """Return the cause of a failed connection to a proxy, or "" for other errors."""
     if not isinstance(exc, boto.ProxyConnectionError):
         return ""
-    # The text of the innermost error is a refusal of the proxy, for example a 407.
+    # The innermost error contains the refusal of the proxy, for example status 407.
     reason = _reason(exc) or one_line([exc, *_causes(exc)][-1])
     proxy = server_of(str(exc.kwargs.get("proxy_url", ""))) or "the proxy"
     what = f"cannot connect through the proxy {proxy} ({reason})"

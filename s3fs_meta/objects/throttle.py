@@ -61,7 +61,7 @@ class Throttle:
         self._local_time = local_time
         self._balance = 0.0  # number of bytes that may be transferred now; negative after retries
         self._balance_at_s = -math.inf
-        self._returned_bytes = 0  # bytes that were taken, but not transferred
+        self._returned_bytes = 0  # bytes that callers took but did not transfer
         self._waiting: set[_Waiting] = set()
         self._numbers = itertools.count()
         self._changed = trio.Event()
@@ -99,8 +99,8 @@ class Throttle:
 
         No bytes are taken while no limit applies.
 
-        Waiting transfers of one rank continue in the order of their calls. Yields to other tasks only
-        if a limit applies.
+        Waiting transfers of one rank continue in the order of their calls. The call yields to other
+        tasks only if a limit applies.
         """
         if self._accrued() is None:
             self._returned_bytes = 0
@@ -172,7 +172,7 @@ class Throttles(NamedTuple):
     download: Throttle
 
     def charge(self, key: ObjectKey, sent_bytes: int, received_bytes: int) -> None:
-        """Charge the bytes of a retried request for an object to their token buckets."""
+        """Charge the bytes of a retried request to the token buckets of both directions."""
         if key.startswith(_LIMITED_KEYS):
             self.upload.charge(sent_bytes)
             self.download.charge(received_bytes)

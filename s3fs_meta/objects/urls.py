@@ -145,7 +145,7 @@ def open_store(
     notify: Callable[[str], None] = ignore_notice,
     charge: Charge = ignore_charge,
 ) -> CountingStore:
-    """Open the store at *url*, with retries and counts; only a local store may block here.
+    """Open the store at *url*, with retries and counts. Opening a local store may block.
 
     Args:
         url: a URL of one of the forms that ``parse`` accepts.
@@ -179,7 +179,7 @@ def open_store(
 
 
 def _is_absent(root: Path) -> bool:
-    """Return whether a path does not exist; if that cannot be found out, opening it will fail."""
+    """Return whether a path does not exist; return False if the disk reports an error."""
     try:
         return not root.exists()
     except OSError:

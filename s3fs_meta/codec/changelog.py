@@ -65,7 +65,7 @@ _COUNT: Final = struct.Struct(">I")
 LOCATION: Final = struct.Struct(">QIQQI32s")
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
-_COMPARED_BYTES: Final = 1 << 16  # number of bytes of a changeset that are compared at once
+_COMPARED_BYTES: Final = 1 << 16  # number of bytes of two changesets that are compared at once
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
 )  # largest txg, block or pack number, so that a writer can still add 1
@@ -229,7 +229,7 @@ def decode_part(part: PartRef, data: bytes | memoryview, keyring: Keyring) -> Se
 
 
 def encode_section(section: Section, before: bytes = b"") -> bytes:
-    """Return *before*, then the binary form of a section, without a check by decoding."""
+    """Return *before* followed by the binary form of a section; do not verify the result."""
     rows = [
         LOCATION.pack(
             one.block,
@@ -245,7 +245,7 @@ def encode_section(section: Section, before: bytes = b"") -> bytes:
 
 
 def decode_section(key: str, data: bytes | memoryview) -> Section:
-    """Return a section from its binary form, without checking the content of the changeset.
+    """Decode the binary form of a section; do not check the content of its changeset.
 
     Raises:
         FormatError: the section is corrupt.
@@ -258,7 +258,7 @@ def decode_section(key: str, data: bytes | memoryview) -> Section:
 
 
 def require_section(key: str, data: memoryview, section: Section) -> None:
-    """Raise FormatError unless *data* decodes to *section*; avoid a second section in memory."""
+    """Raise FormatError unless *data* decodes to *section*; build no second section in memory."""
     end = _end_of_locations(key, data)
     rows = map(functools.partial(_location, key), _rows(data[:end]))
     require_distinct(key, "block", [one.block for one in section.locations])
@@ -291,8 +291,8 @@ def _end_of_locations(key: str, view: memoryview) -> int:
 def _rows(locations: memoryview) -> Iterator[tuple[Any, ...]]:
     """Yield the fields of each location.
 
-    A copy as bytes is iterated, because CPython without the fix of issue 77894 crashes when it
-    frees an iterator over a memoryview.
+    The function iterates over a copy of type bytes: without the fix of issue 77894, CPython crashes
+    when it frees an iterator over a memoryview.
     """
     return LOCATION.iter_unpack(bytes(locations[_COUNT.size :]))
 
@@ -354,7 +354,7 @@ def dump_header(changelog: Changelog) -> bytes:
 
 
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Changelog:
-    """Return the changelog in a payload; *section* is its section, if this is already decoded."""
+    """Return the changelog in a payload; decode its section unless *section* is given."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a changelog")
     (header_bytes,) = _COUNT.unpack_from(payload)
@@ -390,7 +390,7 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Ch
 
 
 def _check(key: ObjectKey, changelog: Changelog) -> None:
-    """Raise FormatError if the fields contradict each other or the name of the object."""
+    """Raise FormatError if the fields of a changelog contradict each other or the object's name."""
     if key != key_of(changelog.txg):
         raise FormatError(key, "the txg in the changelog differs from the txg in its name")
     if changelog.floor > changelog.txg:

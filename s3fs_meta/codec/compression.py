@@ -103,7 +103,7 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes | memoryview
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
     # zstandard allocates the size that a frame declares and ignores max_output_size.
-    # Compare the declared size with the expected size first; each frame of s3fs-meta declares it.
+    # So the declared size is checked first. Every frame of s3fs-meta declares its size.
     # zstd writes single-segment frames, so no window is larger than the content.
     # Source: RFC 8878, section 3.1.1.1.
     try:

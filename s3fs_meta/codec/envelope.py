@@ -143,7 +143,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
     """Return whether the object would be authentic if its header had the current version.
 
-    If it would be, the object was written with the current version, and its version or flags were
+    If so, the object was written with the current version, and its version or flags were
     damaged afterwards.
     """
     _, _, _, kind, payload_bytes, salt = HEADER.unpack(view[: HEADER.size])

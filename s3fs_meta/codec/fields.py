@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from s3fs_meta.errors import FormatError
 
 INTEGER_MAX: Final = (1 << 63) - 1  # largest integer that SQLite can store
-VALUES_MAX: Final = 1000  # default maximum number of commas and opening brackets in a JSON text
+VALUES_MAX: Final = 1000  # default limit for the commas and opening brackets in a JSON text
 
 _HEX: Final = re.compile(r"[0-9a-f]*", re.ASCII)
 _T = TypeVar("_T")

@@ -64,7 +64,7 @@ assert 8 * array("I").itemsize == HISTORY_FAN_OUT, "a mask is an unsigned 32-bit
 
 
 class ChangedInode(NamedTuple):
-    """An inode that a run changed, and bit masks of the parts that changed it.
+    """An inode that a run of txgs changed, and bit masks of the parts that changed it.
 
     A part is one txg, or one run of the level below. Bit 0 is the first part of the run.
     """
@@ -122,7 +122,7 @@ class Inodes:
         return Inodes(self.inos, content, other)
 
     def find(self, ino: Ino) -> ChangedInode | None:
-        """Return the row of an inode, or None if the run did not change it."""
+        """Return the row of an inode, or None if the run of txgs did not change the inode."""
         at = bisect_left(self.inos, ino)
         if at == len(self.inos) or self.inos[at] != ino:
             return None
@@ -213,7 +213,7 @@ class HistoryIndex:
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
     # Bit mask of the parts of the run whose changes the index does not list.
-    # Such a part is an image, an unreadable changelog, or a shorter run without an index.
+    # Unlisted parts are images, unreadable changelogs, and shorter runs without an index.
     unknown: int
     inodes: Inodes
     names: RemovedNames

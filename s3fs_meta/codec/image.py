@@ -202,13 +202,13 @@ def piece_number(key: ObjectKey) -> int:
 
 
 def piece_sizes(database_bytes: int) -> list[int]:
-    """Return the sizes of the pieces into which an image splits a database."""
+    """Return the size of each piece into which an image splits a database."""
     full, rest = divmod(database_bytes, IMAGE_PIECE_BYTES)
     return [IMAGE_PIECE_BYTES] * full + ([rest] if rest else [])
 
 
 def require_places(manifest: Manifest, key: ObjectKey) -> None:
-    """Raise FormatError if the pieces leave a gap in the database.
+    """Raise FormatError if the pieces do not cover the database without gaps.
 
     Raises:
         FormatError: a piece other than the last is not full.
@@ -264,7 +264,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
 
 
 def _check(key: ObjectKey, manifest: Manifest) -> None:
-    """Raise FormatError if the fields contradict each other or the name of the object."""
+    """Raise FormatError if the fields of a manifest contradict each other or the object's name."""
     name = parse_manifest_key(key)
     if name is None or (name.txg, name.epoch) != (manifest.txg, manifest.epoch):
         raise FormatError(key, "the txg or the epoch in the manifest differs from its name")

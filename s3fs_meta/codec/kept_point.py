@@ -56,7 +56,7 @@ class KeptPoint:
     created_ns: int  # time at which the txg was cut
     kept_ns: int  # time at which the user kept the point
     epoch: Epoch  # epoch of the changelog for *txg*; no pack from a later epoch is needed
-    next_pack: PackId  # every pack that the txg needs has a smaller number
+    next_pack: PackId  # upper bound: every pack that the txg needs has a smaller number
     image: ManifestRef  # the image from which a restore starts
     auto: bool = False  # True if "keep --expire" may drop the point
 
@@ -161,7 +161,7 @@ def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
 
 
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
-    """Raise FormatError if the fields contradict each other or the key of the object."""
+    """Raise FormatError if the fields of a kept point contradict each other or the object's key."""
     if not is_kept_name(point.name):
         raise FormatError(key, "the name of the kept point is not allowed")
     image = image_codec.parse_manifest_key(point.image.key)

@@ -25,7 +25,7 @@ from s3fs_meta.model import Epoch, ObjectKey, Txg
 
 KEY: Final = ObjectKey("lease")
 VERSION: Final = 2
-_WITHOUT_NONCE: Final = 1  # oldest accepted format version, in which leases have no nonce
+_WITHOUT_NONCE: Final = 1  # the oldest accepted format version; its leases have no nonce
 HOLDER_CHARS_MAX: Final = 64
 NONCE_BYTES: Final = 16
 MARK_BYTES: Final = 16  # length of the keyed hash of a machine identifier, in bytes

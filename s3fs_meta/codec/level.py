@@ -127,7 +127,7 @@ def dump_header(level: Level) -> bytes:
 
 
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Level:
-    """Return the level in a payload; *section* is its section, if this is already decoded."""
+    """Return the level in a payload; decode its section unless *section* is given."""
     if len(payload) < _COUNT.size:
         raise FormatError(key, "the payload is too short for a level object")
     (header_bytes,) = _COUNT.unpack_from(payload)

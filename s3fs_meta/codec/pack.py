@@ -429,5 +429,5 @@ def pack_cipher(keyring: Keyring, key: ObjectKey, salt: bytes) -> AESGCM:
 def trailer_checksum(
     keyring: Keyring, key: ObjectKey, index_record: bytes | memoryview, fields: bytes
 ) -> bytes:
-    """Return the checksum of the index and the trailer fields after it."""
+    """Return the checksum of a pack's index and of the trailer fields after the index."""
     return keyring.checksum(b"pack", key.encode("ascii"), index_record, fields)

@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return the superblock with a generation greater than both its own and *generation*."""
+    """Return a copy of the superblock with a generation above its own and *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 
@@ -334,7 +334,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features. Parse these before other fields: a new feature may add new fields."""
+    """Return the features. Parse the features before all other fields, which they may extend."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:
@@ -350,7 +350,7 @@ def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
 
 
 def _check(key: ObjectKey, superblock: Superblock) -> None:
-    """Raise FormatError if the fields contradict each other."""
+    """Raise FormatError if the fields of a superblock contradict each other."""
     secrets = (
         superblock.wrapped_by_passphrase,
         superblock.wrapped_by_recovery,

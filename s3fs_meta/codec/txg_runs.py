@@ -19,7 +19,7 @@ class TxgRuns:
     """The runs for one kind of object: a run on level n has ``fan_out ** n`` txgs."""
 
     prefix: str  # key prefix shared by all objects of this kind, with a final slash
-    fan_out: int  # number of runs on one level that form one run on the next level
+    fan_out: int  # number of runs on a level that form one run on the next level
     levels_max: int  # number of levels; at most 9, because a key has one digit for the level
 
     @cached_property

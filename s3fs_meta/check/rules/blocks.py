@@ -1,8 +1,9 @@
 """Invariants of blocks: the bytes of a block exist at the location in its row.
 
 If the bucket was surveyed, a row with a wrong location is repaired from the index of a pack that
-contains the block. Otherwise the verified cached copy is uploaded again. All other damaged rows stay
-unchanged until the bucket has been searched; only then are the bytes treated as lost.
+contains the block. Otherwise the verified cached copy is uploaded again. All other damaged rows
+stay unchanged until the bucket has been searched. After the search, their bytes are treated as
+lost.
 """
 
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # after the repair of the row, this evidence is outdated
+        ):  # these observations describe the row before its repair
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 
@@ -147,7 +148,7 @@ def record_lost(exam: Examination, damaged: str) -> None:
 # --- overlapping blocks ------------------------------------------------------------------------
 
 # The survey compares locations before I70 repairs types, so rows with wrong types are skipped.
-# Text and blobs are greater than every number.
+# SQLite sorts text and blobs after every number.
 _IS_LOCATED: Final = (
     "typeof(pack) = 'integer' AND typeof(pack_offset) = 'integer' AND pack_offset >= 0"
     " AND typeof(stored_bytes) = 'integer' AND stored_bytes > 0"
@@ -157,9 +158,9 @@ _IS_LOCATED: Final = (
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block of the same pack ends.
 
-    Only packs whose blocks are not in the order of their numbers are sorted.
+    The blocks of a pack are sorted only if they are not in the order of their numbers.
     """
-    mixed: set[int] = set()  # packs whose blocks are not in the order of their numbers
+    mixed: set[int] = set()  # packs whose block numbers and offsets differ in order
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"
@@ -267,7 +268,7 @@ def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
     """Delete blocks without references; the next mount removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
-    # The query also tests the state of the cached block; otherwise a second query would be needed.
+    # One query tests the references and the state of the cached block, to avoid a second scan.
     exam.run(
         "DELETE FROM blocks WHERE NOT EXISTS (SELECT 1 FROM block_map AS m"
         " WHERE m.block = blocks.block) AND coalesce((SELECT c.state FROM cached_blocks AS c"

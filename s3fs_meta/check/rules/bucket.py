@@ -98,15 +98,15 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a new image at the end of the run; it does not depend on earlier images."""
+    """Request a new image at the end of the run; the image does not depend on earlier images."""
     exam.run("DELETE FROM temp.seen_image_faults")
-    # The faulty changelogs are then needed only for points in time before the new image.
+    # After the new image is stored, only earlier points in time need the faulty changelogs.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")
     exam.report.remember("a complete image of the metadata will be stored in the bucket")
 
 
 def _doom_indexes(exam: Examination, _invariant: Invariant) -> None:
-    """Mark the wrong index objects for deletion at the end of the run."""
+    """Mark wrong history index objects for deletion at the end of the run."""
     exam.db.all("UPDATE temp.seen_index_faults SET doomed = 1")
 
 

@@ -28,7 +28,7 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
-    """Set cached blocks to UPLOADED with a location, DIRTY without one, DOOMED without a row."""
+    """Set cached blocks without a row to DOOMED, with a location to UPLOADED, others to DIRTY."""
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"
@@ -45,7 +45,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Copy a dirty block for each further position mapped to it, if the block's file exists."""
+    """Copy a dirty block for each file position but the recorded one, if its cache file exists."""
     if exam.files is None:
         return
     rows = exam.collected(

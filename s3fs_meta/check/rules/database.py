@@ -212,9 +212,9 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
             exam.run("INSERT OR REPLACE INTO properties VALUES (?, ?)", (name, value))
 
 
-# All columns with inode, block or pack numbers. An index returns the maximum of each at once.
-# Counting never reaches PAST_INO_MIN, so a larger number is damaged: I8 and the invariants of rows
-# without an inode replace it if it is the number of an inode.
+# All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
+# Counting never reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
+# I8 and the invariants about rows without an inode replace damaged inode numbers.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -389,7 +389,7 @@ def _mend_types(exam: Examination, _invariant: Invariant) -> None:
                 f"UPDATE OR IGNORE {table} SET {column} = {_value(table, column)}"
                 f" WHERE {_wrong(column)}"
             )
-            if columns[table][column]:  # delete rows whose corrected key is already in use
+            if columns[table][column]:  # rows whose corrected key is already in use are deleted
                 exam.run(f"DELETE FROM {table} WHERE {_wrong(column)}")
     exam.touched()
     exam.db.load_counters()

@@ -16,13 +16,13 @@ from s3fs_meta.limits import FILE_BYTES_MAX, LINKS_MAX, PAST_INO_MIN, TIME_NS_MA
 from s3fs_meta.model import FILE_TYPES, ROOT_INO, InodeFlag
 
 # A bit mask of the file types. Testing a bit takes half the time of the operator IN.
-# A value that is not a number matches no bit.
+# A mode that is not a number matches no bit of the mask.
 _TYPE_SET: Final = sum(1 << (kind >> 12) for kind in FILE_TYPES)
 _TYPE_IS_KNOWN: Final = f"((1 << (i.mode >> 12)) & {_TYPE_SET})"
 _TYPE_BITS: Final = stat.S_IFMT(0xFFFF)
 _MODE_MAX: Final = _TYPE_BITS | 0o7777
 _NUMBER_MAX: Final = (1 << 63) - 1
-# Larger numbers belong to inodes of points in time (fs/past), so no inode has one.
+# Larger numbers are reserved for inodes of points in time (fs/past), which have no rows.
 _INO_RANGE: Final = f"BETWEEN 1 AND {PAST_INO_MIN - 1}"
 
 _HAS_TARGET: Final = "EXISTS (SELECT 1 FROM symlinks AS s WHERE s.ino = i.ino)"

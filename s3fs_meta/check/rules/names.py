@@ -83,9 +83,9 @@ def _put_in_place(exam: Examination, _invariant: Invariant) -> None:
 
 
 def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
-    """Remove duplicate names in a directory, except the name that a lookup finds.
+    """Remove the duplicates of names in a directory; keep the entry that a lookup finds.
 
-    Rename the other name if it refers to another inode, otherwise delete it.
+    A duplicate that refers to another inode is renamed; any other duplicate is deleted.
     """
     for parent, cookie, name, ino, first_ino in exam.collected(
         invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
@@ -100,7 +100,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
-    """Keep one name of each directory, preferably in the recorded parent, and none of the root."""
+    """Keep one name of each directory, preferably in its recorded parent; unname the root."""
     exam.run("DELETE FROM dentries WHERE ino = ?", (ROOT_INO,))
     for ino, parent in exam.collected(
         f"SELECT i.ino, i.parent FROM inodes AS i WHERE i.ino IN ({invariant.select('i.ino')})"
@@ -145,9 +145,9 @@ def _break_cycles(exam: Examination, invariant: Invariant) -> None:
 
 
 def _on_cycle(exam: Examination, ino: Ino) -> Ino:
-    """Return a directory in the cycle to which the parents of an unreached directory lead."""
+    """Follow the parents of an unreached directory into a cycle; return one of its directories."""
     seen = set()
-    while ino not in seen:  # the loop ends after at most one pass per directory
+    while ino not in seen:  # the loop visits each directory at most once
         seen.add(ino)
         row = exam.db.one("SELECT low FROM temp.check_names WHERE ino = ?", (ino,))
         assert row is not None, "a directory that the search did not reach has a name"

@@ -24,7 +24,7 @@ _LAST_OPEN_TXG: Final = (
 
 
 def _bad_rows(exam: Examination) -> Iterator[Row]:
-    """Yield packs with an invalid key, state or size; only the codec can check the form of keys."""
+    """Yield packs with an invalid key, state or size; SQL cannot check the form of keys."""
     for pack, key, state, object_bytes in exam.db.iterate(
         "SELECT pack, object_key, state, object_bytes FROM packs"
     ):

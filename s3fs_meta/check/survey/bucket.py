@@ -58,7 +58,7 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 
 _T = TypeVar("_T")
 
-NO_EPOCH: Final = Epoch(0)  # lower than the epoch of any object
+NO_EPOCH: Final = Epoch(0)  # an epoch lower than that of every object
 
 
 async def survey(
@@ -124,7 +124,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request every object missing in the listing, because -y records its content as lost."""
+    """Request each pack missing in the listing, because fsck -y records its content as lost."""
 
     async def ask(row: Row) -> None:
         key, object_bytes = row
@@ -160,7 +160,7 @@ async def _concurrently(ask: Callable[[_T], Awaitable[None]], wanted: Iterable[_
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:
-    """Return whether an object exists. The *key* comes from a row and may have any type."""
+    """Return whether an object exists. A damaged row may supply a *key* of any type."""
     if not isinstance(key, str) or pack_codec.parse_key(key) is None:
         return False
     try:

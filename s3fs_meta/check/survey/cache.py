@@ -23,12 +23,12 @@ from s3fs_meta.state_paths import is_unfinished
 def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     """Record every file of the cache directory, and the unfinished files in *tmp*.
 
-    Content that is only in the intent log is treated as content of block files, because the next
-    mount writes this content into the block files.
+    The next mount writes the content of the intent log into the block files. So this content is
+    treated as content of block files.
 
     Raises:
-        OSError: a directory or a file cannot be examined. Blocks in it must not count as missing,
-            because -y would record them as lost.
+        OSError: a directory or a file cannot be examined. The run must end, because fsck -y would
+            record the unlisted blocks as lost.
     """
     exam.report.note(f"listing the cache directory {files.root}")
     directory = NumberedDir(files.root)

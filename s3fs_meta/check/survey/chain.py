@@ -151,7 +151,7 @@ class _Chain:
 
     async def _note_past(self, head: Txg) -> None:
         """Record faults of changelogs before the newest image; ignore abandoned changelogs."""
-        mended = Txg(0)  # txg from which the latest repair continued the chain
+        mended = Txg(0)  # txg at which the latest repair continued the chain
         for txg in sorted(self._past):
             if txg < mended:
                 continue

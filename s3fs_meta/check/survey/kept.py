@@ -96,7 +96,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 def _retains_one_history(exam: Examination) -> bool:
     """Return whether the retention floor is later than all histories that repairs replaced.
 
-    Before that, a retained txg may need any pack without a row.
+    Until then, a retained txg may need any pack without a row.
     """
     link = chain.recorded(exam.db)
     floor = NO_FLOOR if link is None else link.floor
@@ -105,7 +105,7 @@ def _retains_one_history(exam: Examination) -> bool:
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
-    """Return the kept points, with the uuid of the superblock, because rows may lack it (I5)."""
+    """Return the kept points; use the superblock's uuid, because the database may lack it (I5)."""
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
 
@@ -119,7 +119,7 @@ class _Read(NamedTuple):
 
 
 class _Survey:
-    """The survey of the metadata of kept points; an object that points share is read once."""
+    """The survey of the metadata of kept points; objects that several points need are read once."""
 
     def __init__(
         self, exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool

@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
 from s3fs_meta.objects.contract import ObjectStore
 
-# Packs whose objects are missing or damaged. The content may be stored under another key.
+# Packs whose objects are missing or damaged; their content may be stored under other keys.
 _CANDIDATES: Final = (
     "SELECT p.pack, p.object_key FROM packs AS p"
     " WHERE p.object_bytes = ? AND p.object_key <> ?"

@@ -49,7 +49,7 @@ _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
 
 
 class PackVerdict(NamedTuple):
-    """The faults that were found by reading one pack."""
+    """The faults that the survey found in one pack."""
 
     index_fault: str  # reason why the index is invalid or incomplete; empty if it is valid
     # Unreadable blocks at their recorded locations, with the reasons.
@@ -180,7 +180,7 @@ async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
         return (await store.get(key, PACK_BYTES_MAX)).data
     except ObjectMissingError:
         return b""
-    except ObjectTooLargeError:  # extra bytes after the end of a pack do not affect its blocks
+    except ObjectTooLargeError:  # bytes after the end of a pack do not affect its blocks
         return bytes(await store.get_range(key, 0, PACK_BYTES_MAX))
 
 

@@ -2,8 +2,8 @@
 
 Owns: the class ``Invariant``, the order of steps (derive, count, list), the state of derived sums.
 Does not know: any single invariant.
-Reading needs a stable view: a read transaction, or no other user of the database. Repairs need a
-group. No function yields to other tasks.
+Reading needs a stable view: a read transaction, or no other user of the database. Repairs need an
+open commit group. No function yields to other tasks.
 
 An invariant has a query over the complete database for the rows that break the invariant. The query
 has two parts: ``source`` selects the rows to check, and the condition ``damaged`` is true for rows
@@ -28,7 +28,7 @@ from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import BlockId
 
-ID_MAX: Final = (1 << 32) - 1  # largest number of a user or group
+ID_MAX: Final = (1 << 32) - 1  # largest user ID or group ID
 
 BlockHash = Callable[[bytes], bytes]
 Repair = Callable[["Examination", "Invariant"], None]
@@ -110,7 +110,7 @@ class Examination:
             facts: the settings of mkfs according to the superblock.
         """
         self.facts = facts or {}
-        db.inodes.write_through()  # queries and repairs read the tables, not the cache of inodes
+        db.inodes.write_through()  # queries and repairs bypass the inode cache and read the table
         self.db = db
         self.evidence = evidence
         self.report = report
@@ -157,12 +157,12 @@ class Examination:
 
     @property
     def quarantine(self) -> Path:
-        """Return the path of the directory for unknown cache files; it may not exist yet."""
+        """Return the path of the directory to which unknown cache files are moved."""
         assert self.files is not None, "only files of the cache directory are quarantined"
         return self.files.root.parent / f"kept-{self.now_ns}"
 
     def use_files(self, files: BlockFiles) -> None:
-        """Allow repairs to use the cache directory, whose files the observations must list."""
+        """Allow repairs to use the cache directory, whose files ``survey.cache`` has recorded."""
         self.files = files
         self.evidence.surveyed |= Need.FILES
 
@@ -214,7 +214,7 @@ class Examination:
             self._name_hashes = None
 
     def any_name_misplaced(self) -> bool:
-        """Return whether a dentry has a cookie that does not match the hash of its name."""
+        """Return whether any dentry has a cookie that does not match the hash of its name."""
         if self._name_hashes is None:
             return any_misplaced(self.db)
         return self._name_hashes.any_misplaced()
@@ -261,7 +261,7 @@ class Examination:
         self.touched()
 
     def flush_counters(self) -> None:
-        """Write the counters from memory to their row, for queries. Needs a transaction."""
+        """Write the counters to their row, so that queries see them. Needs a transaction."""
         for sql, row in self.db.counters.updates(()).statements:
             self.db.run(sql, row)
 
@@ -289,7 +289,7 @@ class Examination:
         self.db.all("DROP TABLE IF EXISTS temp.check_found")
 
     def indexed_by(self, index: str) -> str:
-        """Return SQL that selects an index; "" if the index is missing, which only I2 reports."""
+        """Return the SQL clause that selects an index, or "" if it is missing (I2 reports this)."""
         sql = "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?"
         return "" if self.db.one(sql, (index,)) is None else f"INDEXED BY {index}"
 

@@ -61,7 +61,7 @@ class ChainReader:
         self._progress = progress
 
     async def lay_out(self, path: Path) -> Txg | None:
-        """Write the rows to a database file, like a restore; return the last applied txg.
+        """Replay the chain into a new database file; return the last applied txg.
 
         Return None if the first changelog is missing or unreadable.
 
@@ -94,7 +94,7 @@ class ChainReader:
         listed = await chain.listed_from(self._store, Txg(1))
         named = [(txg, key_of(txg)) for txg in listed]
         end = await names.reached(self._store, self._keyring, Txg(0), named)
-        # If no changelog is authentic, all are examined: a newer program may have written them.
+        # Examine all changelogs if none is authentic: a newer program may have written them.
         counted = [txg for txg in listed if txg <= end] or listed
         for txg in reversed(counted[-TXG_GAP_MAX:]):
             try:
@@ -107,7 +107,7 @@ class ChainReader:
             return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
-        """Apply the chain to an empty database; return the last txg, and whether nothing failed."""
+        """Apply the chain to an empty database; return the last txg and whether all succeeded."""
         await trio.to_thread.run_sync(image_copy.remove, path)
         db = await trio.to_thread.run_sync(self._create, path)
         reached = Txg(0)

@@ -158,7 +158,7 @@ async def _list_traces(store: ObjectStore) -> _Traces:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
             # The names of objects are not authenticated.
-            # After a forged name with a huge txg, no numbers would remain for later txgs.
+            # A forged name with a huge txg would leave no numbers for later txgs.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -242,8 +242,8 @@ async def _images_of_old_points(
 ) -> set[ObjectKey]:
     """Return the manifests of images that only kept points need.
 
-    The changelogs after such an image were deleted. So names from later images are preferred; the
-    kept points themselves can still be restored after the rebuild.
+    The changelogs after these images were deleted, so a rebuild prefers names from later images.
+    The kept points themselves can still be restored after the rebuild.
     """
     points = (await KeptPointReader(store, keyring, uuid).all()).points
     if not points:
@@ -251,7 +251,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # the next missing txg after each existing txg
+    missing_after: dict[int, int] = {}  # by existing txg: the next txg without a changelog
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()
@@ -289,7 +289,7 @@ async def _make_from_image(
 
 
 class _New(NamedTuple):
-    """The path of the new database, and the values from which it is created."""
+    """The path of the rebuilt database, and the values from which the database is created."""
 
     path: Path
     superblock: Superblock

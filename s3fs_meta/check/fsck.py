@@ -91,7 +91,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db.begin()
     try:
         if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
-            # After a repair an image must be published, and would contain the remaining damage.
+            # The image of a repaired database would contain the remaining damage.
             db.undo()
             db.mark_changed(changed_before)
             exam.undone(_BY_NAME)
@@ -104,7 +104,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.mark_changed(changed_before)
     finally:
         is_undone = db.connection.in_transaction and db.pragmas.can_undo
-        db.rollback()  # undoes the repairs after an error; does nothing after a commit
+        db.rollback()  # the rollback undoes repairs only if an error prevented the commit
         if is_undone:
             db.mark_changed(changed_before)
     return True
@@ -171,7 +171,7 @@ def _may_repair(invariant: Invariant, mode: Mode) -> bool:
 
 
 def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
-    """Find and repair damage; return False if Mode.SAFE leaves damage of rows."""
+    """Find and repair damage; return False if Mode.SAFE leaves damaged rows."""
     if not _find_all(exam):
         return True
     allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
@@ -210,9 +210,9 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
     for verdict in exam.report.verdicts:
         number = _BY_NAME.get(verdict.invariant)
         if number is None:
-            continue  # the finding is from opening the filesystem; these repairs did not correct it
+            continue  # opening the filesystem reported the finding, which stays unrepaired
         exam.report.settle(verdict.invariant, left.pop(number, 0))
-    for number in left:  # invariants that became broken by repairs of other invariants
+    for number in left:  # repairs of other invariants broke these invariants
         _list(exam, _BY_NUMBER[number])
 
 

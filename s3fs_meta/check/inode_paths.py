@@ -19,7 +19,7 @@ _DIRECTORIES: Final = (
 
 
 class Paths:
-    """The paths that inodes have when the object is created. Requires the tables of ``sums``.
+    """The paths of inodes, as of the creation of this object. Requires the tables of ``sums``.
 
     All dentries are scanned once for the directories and once for the other inodes of a report. So
     the number of scans does not depend on the number of inodes. The column ``inodes.parent`` is not
@@ -34,7 +34,7 @@ class Paths:
         db.all(_DIRECTORIES)
 
     def look_up(self, inodes_query: str) -> None:
-        """Read the names of the inodes that a query with one column returns."""
+        """Read the names of the inodes whose numbers a query returns."""
         self._db.all("DELETE FROM temp.path_others")
         self._db.all(
             "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"

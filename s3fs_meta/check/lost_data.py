@@ -55,7 +55,7 @@ def record_tails(exam: Examination, places_query: str) -> None:
 
 
 class _Ranges:
-    """A list of ascending byte ranges; it merges adjacent ranges and only counts excess ranges."""
+    """A list of ascending byte ranges; merges adjacent ranges and drops ranges above a limit."""
 
     def __init__(self) -> None:
         self.blocks = 0

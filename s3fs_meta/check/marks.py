@@ -1,6 +1,6 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: choosing the marks to set, and finding wrong marks (marks of readable locations).
+Owns: choosing the damage marks to set, and finding wrong marks (marks of readable locations).
 Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
 ``settle`` opens its own transaction, after all repairs.
 """
@@ -63,7 +63,7 @@ def settle(exam: Examination) -> None:
         exam.touched()
         exam.commit()
     finally:
-        exam.db.rollback()  # undoes the changes after an error; does nothing after a commit
+        exam.db.rollback()  # the rollback undoes changes only if an error prevented the commit
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"

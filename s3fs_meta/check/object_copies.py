@@ -54,12 +54,12 @@ Decode = Callable[[bytes], _T]
 
 
 class _Found(NamedTuple):
-    """The object in the bucket under a given key."""
+    """The result of reading an object from the bucket under a given key."""
 
     data: bytes | None  # content of the object, or None if the object is missing
     etag: str
     why: str  # reason why the object is invalid; empty if the object is valid
-    too_large: ObjectTooLargeError | None = None  # set if *data* is only the object's beginning
+    too_large: ObjectTooLargeError | None = None  # set if *data* is truncated
 
 
 class ObjectCopies:
@@ -91,7 +91,7 @@ class ObjectCopies:
         # Expected hash of each changelog, as recorded in the next changelog or in a kept point.
         self._named: dict[Txg, str] = {}
         self._kept: list[KeptPoint] = []
-        self.done: list[str] = []  # a line of the report for each restored object
+        self.done: list[str] = []  # one report line for each restored object
 
     # --- restore one object --------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class ObjectCopies:
         return max(bases, default=Txg(0))
 
     async def _mend_changelogs(self, numbers: Sequence[Txg]) -> list[ObjectKey]:
-        """Restore changelogs and their parts; return the image manifests that changelogs list."""
+        """Restore changelogs and their parts; return the manifests of images in changelogs."""
         waiting: list[Txg] = []
         named: list[ObjectKey] = []
         for txg in reversed(numbers):
@@ -247,7 +247,7 @@ class ObjectCopies:
         return named
 
     async def _note(self, changelog: Changelog | None) -> list[ObjectKey]:
-        """Restore the parts of a valid changelog; return [] or a list with its image manifest."""
+        """Restore the parts of a valid changelog; return the key of its image manifest, if any."""
         if changelog is None:
             return []
         for part in changelog.parts:

@@ -94,7 +94,7 @@ class Need(enum.Flag):
 def _text(key: str) -> str:
     """Return a key as UTF-8 for SQLite; bytes that are not UTF-8 are escaped.
 
-    Only files of other programs in the directory of a local store have such keys.
+    Only files of other programs in the directory of a local store have keys that are not UTF-8.
     """
     return key.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
@@ -165,7 +165,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_image_faults VALUES (?, ?)", faults)
 
     def note_chain_faults(self, faults: Iterable[tuple[str, int, str]]) -> None:
-        """Record faulty changelogs as (key, 1 if only earlier states need them else 0, reason)."""
+        """Record faulty changelogs as (key, 1 if only past states need the object, reason)."""
         self._add("INSERT OR IGNORE INTO temp.seen_chain_faults VALUES (?, ?, ?)", faults)
 
     def note_index_faults(self, faults: Iterable[tuple[str, str]]) -> None:
@@ -177,11 +177,11 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_kept_faults VALUES (?, ?, ?)", faults)
 
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
-        """Record locations, from pack indexes, of blocks whose rows are wrong.
+        """Record the locations that pack indexes contain for blocks with wrong rows.
 
         Locations that ``forget_locations`` refused are skipped. If a block has several locations,
         the location with the hash in the block's row is kept. A fenced host may have used the
-        number for other content.
+        block's number for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
@@ -193,7 +193,7 @@ class Evidence:
         )
 
     def forget_locations(self, object_key: str, blocks: Iterable[BlockId]) -> None:
-        """Remove the locations of unreadable blocks in a pack, and refuse them from now on."""
+        """Remove the locations of unreadable blocks in a pack; later calls cannot add them."""
         rows = [(object_key, block) for block in blocks]
         self._add("DELETE FROM temp.seen_locations WHERE object_key = ? AND block = ?", rows)
         self._add("INSERT OR IGNORE INTO temp.seen_not_there VALUES (?, ?)", rows)

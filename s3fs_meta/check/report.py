@@ -24,7 +24,7 @@ EXIT_LEFT: Final = 4
 class Mode(enum.Enum):
     """The mode of fsck: how much it may change."""
 
-    REPORT = "n"  # report only, and change nothing
+    REPORT = "n"  # report findings, and change nothing
     SAFE = "p"  # recompute values from other rows, and delete leftovers of a crash
     ALL = "y"  # make every possible repair
 
@@ -127,7 +127,7 @@ class Report:
         self.changes_rows = True
 
     def remember(self, text: str) -> None:
-        """Add a line that informs the user about an effect of a repair."""
+        """Add a line to the report that informs the user about an effect of a repair."""
         if len(self.notes) < FSCK_EXAMPLES_MAX:
             self.notes.append(text)
         self._on_note(text)

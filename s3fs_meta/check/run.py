@@ -89,8 +89,8 @@ async def check_filesystem(
         report: receives the findings, and is returned.
         clock: supplies the times for new rows.
         progress: receives the progress of listings and downloads.
-        blocking: the context of each call that blocks the event loop for long; an exception in it
-            before the repairs are committed undoes all repairs.
+        blocking: a context manager around each call that blocks the event loop for long. An
+            exception from it before the commit undoes all repairs.
 
     Raises:
         StoreError: the bucket cannot be read; nothing was changed.

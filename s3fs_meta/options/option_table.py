@@ -351,7 +351,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "NUMBER",
         point_of_txg,
         "",
-        "Mount the state after a transaction group, read-only; `s3fs-meta log` lists the numbers.",
+        "Mount the state after a transaction group, read-only. `s3fs-meta log` lists the numbers of"
+        " transaction groups.",
         "The costs are the same as with the option `at`.",
         NO_EFFECT,
     ),

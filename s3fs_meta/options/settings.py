@@ -21,8 +21,7 @@ from s3fs_meta.options.option_syntax import nearest
 from s3fs_meta.options.option_table import BY_WORD, default_of
 from s3fs_meta.options.rate_limit import RateLimit
 
-# Options of fstab(5) and mount(8) that a mount ignores: other programs use them,
-# or every mount already behaves as they require.
+# Options that a mount ignores: other programs use them, or every mount behaves as they require.
 IGNORED_WORDS: Final = frozenset(
     {
         "_netdev",
@@ -190,7 +189,7 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
 
 
 def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
-    """Return the given options by field of MountOptions; a later option overrides an earlier one.
+    """Return the given options, keyed by field name; a later option overrides an earlier one.
 
     Raises:
         UsageError: an option is unknown, or its value is missing, unexpected or out of range.

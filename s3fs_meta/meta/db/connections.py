@@ -34,7 +34,7 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# These errors lose no written pages: failed reads, and a failed extension of the -shm file.
+# Errors that lose no written pages: failed reads, and a failed extension of the -shm file.
 # After a crash, SQLite creates the -shm file again.
 # SQLite does not report why the extension failed; the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
@@ -77,7 +77,7 @@ def connect(
         apsw.Error: the file cannot be opened, or is not a database.
     """
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    # ``attached`` passes URIs; an absolute path cannot be mistaken for one.
+    # ``attached`` passes URIs to SQLite; an absolute path cannot be mistaken for a URI.
     flags |= apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_CACHED_MAX)
     try:
@@ -124,7 +124,7 @@ def in_memory() -> apsw.Connection:
 
 @contextlib.contextmanager
 def short_values(connection: apsw.Connection, value_bytes_max: int) -> Iterator[None]:
-    """In a with-block, make rows and values above a length raise apsw.TooBigError."""
+    """Let SQLite raise apsw.TooBigError for long rows and values in a with-block."""
     before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes_max)
     try:
         yield

@@ -57,7 +57,7 @@ def sum_of(value: str) -> str:
 
 
 class Updates(NamedTuple):
-    """The values that the rows have after a commit, and the statements that write them."""
+    """The values of the counters after a commit, and the statements that write these values."""
 
     values: tuple[int, ...]
     statements: Sequence[tuple[str, tuple[int, ...]]]
@@ -117,7 +117,7 @@ class Counters:
         Args:
             written: the current values of the rows, in the order of COLUMNS.
         """
-        self.file_bytes %= _FULL  # ``sum_of`` returns large sums as negative numbers
+        self.file_bytes %= _FULL  # large sums are stored as negative numbers (``sum_of``)
         now = self.values()
         has_totals = now[_SPLIT:] != written[_SPLIT:]
         if not has_totals and now[:_TXG] == written[:_TXG]:

@@ -9,7 +9,7 @@ thread. No method is a schedule point. This process must not open and close the 
 
 A *group* combines operations in one transaction. An operation checks everything before its first
 change, so there are no savepoints. If SQLite loses the group (a full disk, an I/O error), all its
-changes are undone, listeners are called in the order of ``LossStep``, and the error is raised.
+changes are undone. Listeners are called in the order of ``LossStep``, and the error is raised.
 Under ``journal_mode=off`` nothing can be undone: the database refuses further groups, its owner
 makes the mount read-only, and a later mount restores.
 """
@@ -71,7 +71,7 @@ class Database(Statements):
         self.name_hash: NameHash = len
         # False if no directory has two names with the same hash.
         self.shares_hashes = True
-        # True if the file has an earlier schema version. Views then convert its rows.
+        # True if the file has an earlier schema version, whose rows are converted by views.
         self.is_former = False
         self._written: tuple[int, ...] = ()
         self._written_late = 0  # number of rows written by commits, not by operations
@@ -184,7 +184,7 @@ class Database(Statements):
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
         # SQLite changes journal_mode within a transaction that still uses the old mode.
-        # With NORMAL, a power cut may tear the journal, which can damage the database.
+        # With synchronous=NORMAL, a power cut may tear the journal, which can damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -223,7 +223,7 @@ class Database(Statements):
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Switch to another key for cookies; the caller must change the dentries accordingly."""
+        """Switch to another cookie key; the caller must replace the cookies of all dentries."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
@@ -352,7 +352,7 @@ class Database(Statements):
         self.group_operations = 0
         if self.wal is not None and self._wants_restart and not self._snapshots:
             self._wants_restart = False
-            self.wal.try_checkpoint(self.connection)  # ``sync_wal`` reports a failed disk
+            self.wal.try_checkpoint(self.connection)  # ``sync_wal`` reports disk errors
 
     def commit_durable(self) -> None:
         """Commit the group so that it survives a power cut; under WAL, call ``sync_wal`` next.
@@ -417,7 +417,7 @@ class Database(Statements):
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
             if self._view is not None:
                 self._view.pin()
-            txg = self.counters.txg  # the row has an earlier txg until another counter changes
+            txg = self.counters.txg  # the stored txg is older until another counter changes
             self.load_counters()
             self.counters.begin_txg(txg)
         except (apsw.Error, FormatError) as exc:

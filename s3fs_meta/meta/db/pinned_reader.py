@@ -39,7 +39,7 @@ class View:
         for table in _TABLES:
             for kind, sql in self._connection.execute(
                 "SELECT type, sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
-                " ORDER BY type DESC",  # so that a table is created before its indexes
+                " ORDER BY type DESC",  # a table must be created before its indexes
                 (table,),
             ).fetchall():
                 words = "CREATE TABLE ", "CREATE TEMP TABLE "

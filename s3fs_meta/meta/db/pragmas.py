@@ -14,7 +14,7 @@ from s3fs_meta.limits import KIB, PAGE_CACHE_BYTES_MAX, PAGE_CACHE_BYTES_MIN
 from s3fs_meta.options.settings import SqliteOptions
 
 JOURNAL_MODES: Final = ("wal", "delete", "truncate", "persist", "memory", "off")
-# The position of a level in this tuple is SQLite's number for the level.
+# The levels of the pragma synchronous; the position of a level is SQLite's number for the level.
 SYNCHRONOUS: Final = ("off", "normal", "full", "extra")
 TEMP_STORES: Final = ("default", "file", "memory")
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))

@@ -63,7 +63,7 @@ class Statements(abc.ABC):
     def recent(self) -> dict[Any, Any]:
         """Return the cache of query results, to which the caller may add results.
 
-        Any change to a row empties it. While another connection changes rows, it is always empty.
+        Any change to a row empties the cache. It stays empty while another connection changes rows.
         """
         try:
             total = self._total_changes()

@@ -257,7 +257,7 @@ class Wal:
             # A second checkpoint would then change the database even though the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # if there are fewer frames, SQLite has restarted the WAL
+        if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
 
@@ -269,8 +269,8 @@ def last_change_ns(database: Path) -> int | None:
     backup gives it a new ctime, even if its mtime is old (inode(7)).
     With a log, this file is the log: a checkpoint changes the database, too, but commits nothing,
     and may run while a commit group is open.
-    If a kill interrupted a commit, the file is newer than the operations that the kill undid. The
-    result is then earlier than all operations of that group.
+    If a kill interrupted a commit, the file may be newer than the operations that the kill undid.
+    In this case the result is reduced to a time before these operations.
 
     Returns:
         None if the database or its log is missing.
@@ -293,19 +293,19 @@ def _ends_in_a_group(log: Path) -> bool:
     Source: https://www.sqlite.org/fileformat2.html#walformat
     """
     is_committed = True
-    with log.open("rb", buffering=0) as file:  # a buffer would be refilled for each frame
+    with log.open("rb", buffering=0) as file:  # unbuffered, because only headers are read
         header = file.read(_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         while len(frame := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
-            if frame[8:16] != salts:  # a frame of an earlier log, or room
+            if frame[8:16] != salts:  # a frame of an earlier log, or zeros
                 break
-            is_committed = any(frame[4:8])  # the size of the database after a commit, else zero
+            is_committed = any(frame[4:8])  # database size, which is 0 if the frame ends no commit
             file.seek(page_bytes, os.SEEK_CUR)
     return not is_committed
 
 
 def _is_hot(journal: Path) -> bool:
-    """Return whether a rollback journal has content, because a transaction has not ended."""
+    """Return whether a rollback journal has the header of an unfinished transaction."""
     try:
         with journal.open("rb") as file:
             return file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC

@@ -26,7 +26,7 @@ class Copy(NamedTuple):
     keep_bytes: int
     plain_bytes: int  # length of the origin in bytes
     holds_bytes: int | None  # length of the new block, or None if no file refers to it
-    hash: bytes | None  # None, like the pack fields, if the origin was not in the bucket yet
+    hash: bytes | None  # None, like the pack fields, if the origin was recorded before its upload
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
@@ -58,7 +58,7 @@ def note_hole(db: Database, block: BlockId, hole_bytes: int) -> None:
 
 
 def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> None:
-    """Record that zeros follow the durable content of a block; replace its earlier record, if any.
+    """Record that zeros follow the durable content of a block; replace an earlier record.
 
     Requires an open transaction.
     """
@@ -69,10 +69,11 @@ def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> 
 
 
 def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> bool:
-    """Record that zeros follow a complete origin, if the block has no other content there.
+    """Record that zeros up to *gap_end* follow the origin of a block, if the origin is complete.
 
-    A truncated origin cannot be extended, because its removed bytes would reappear. Return whether
-    the row was changed. Requires an open transaction.
+    A truncated origin cannot be extended, because its removed bytes would reappear. The row stays
+    unchanged if the block has other content after its origin. Return whether the row was changed.
+    Requires an open transaction.
     """
     sql = (
         "UPDATE copies SET keep_bytes = ?1"
@@ -82,7 +83,7 @@ def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> bo
 
 
 def shorten_hole(db: Database, block: BlockId, hole_bytes: int) -> bool:
-    """Record that a replaced hole, if any, has at most *hole_bytes*. Needs a transaction.
+    """Limit the recorded length of a replaced hole to *hole_bytes*. Needs a transaction.
 
     Return whether the row was changed.
     """

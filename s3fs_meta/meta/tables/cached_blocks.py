@@ -77,7 +77,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def replace_all(db: Database, clean: Iterable[BlockId]) -> None:
-    """Replace all rows with rows of clean blocks. Requires an open transaction."""
+    """Replace all rows of the table with rows of clean blocks. Requires an open transaction."""
     db.run("DELETE FROM cached_blocks")
     db.run_many(
         f"INSERT INTO cached_blocks VALUES (?, {BlockState.CLEAN:d}, 0, 0, 0)",
@@ -201,7 +201,7 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
 
 
 def are_marked(db: Database, marked: Database) -> bool:
-    """Return whether *marked* marks the location of any block cached in *db* as damaged.
+    """Return whether any block cached according to *db* has a damage mark in *marked*.
 
     Args:
         db: the database with the cached blocks.
@@ -215,7 +215,7 @@ def are_marked(db: Database, marked: Database) -> bool:
 
 
 def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the blocks in *held* whose locations are marked as damaged in *marked*.
+    """Return the blocks in *held* whose locations in *db* have damage marks in *marked*.
 
     Args:
         db: the database with the locations of the blocks.

@@ -94,13 +94,13 @@ def marks(db: Database) -> list[Mark]:
 
 
 def invalid(db: Database) -> list[str]:
-    """Return the names of rows that are neither a mark nor another property."""
+    """Return the names that begin like a damage mark but do not have the form of a mark."""
     names = [row[0] for row in db.all(f"SELECT name FROM properties WHERE {_OURS}")]
     return [name for name in names if _mark(name) is None]
 
 
 def remove_invalid(db: Database) -> None:
-    """Remove the rows of ``invalid``; they refer to no location. Requires an open transaction."""
+    """Remove malformed marks, which refer to no location. Requires an open transaction."""
     db.run_many("DELETE FROM properties WHERE name = ?", [(name,) for name in invalid(db)])
 
 

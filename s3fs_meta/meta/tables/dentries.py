@@ -67,7 +67,7 @@ def name_at(db: Database, parent: Ino, cookie: Cookie) -> bytes | None:
 
 
 def find_attributes(db: Database, parent: Ino, name: bytes) -> Attributes | None:
-    """Return the attributes of the inode with a name, or None if there is no such name."""
+    """Return the attributes of the inode of a name, or None if the name does not exist."""
     row = db.one(_FIND_ATTRIBUTES, (parent, db.name_hash(name) << _SHIFT, name))
     return None if row is None else inodes.newest(db, row)
 
@@ -103,7 +103,7 @@ def remove(db: Database, parent: Ino, name: bytes) -> Ino:
     """Remove a name and return its inode. Requires an open transaction.
 
     Raises:
-        NoEntryError: there is no such name.
+        NoEntryError: the directory does not have the name.
     """
     row = db.one(_FIND_COOKIE, (parent, db.name_hash(name) << _SHIFT, name))
     if row is None:
@@ -150,7 +150,7 @@ def replace(db: Database, parent: Ino, name: bytes, ino: Ino) -> Ino:
     """Make a name refer to another inode; return the old inode. Requires an open transaction.
 
     Raises:
-        NoEntryError: there is no such name.
+        NoEntryError: the directory does not have the name.
     """
     before = find(db, parent, name)
     if before is None:
@@ -184,7 +184,7 @@ def page(
 
 
 def page_rows(db: Database, parent: Ino, after: Cookie, limit: int) -> list[Row]:
-    """Return the names of ``page`` as unchecked rows: name, cookie, and ``inodes.COLUMNS``."""
+    """Return the same names as ``page``, in unchecked rows: name, cookie, ``inodes.COLUMNS``."""
     return db.inodes.all(_PAGE, (parent, after, limit))
 
 

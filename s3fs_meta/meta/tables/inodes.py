@@ -74,7 +74,7 @@ def unreadable(ino: Ino) -> Attributes:
 
 
 def newest(db: Database, row: Row) -> Attributes | None:
-    """Return an inode's attributes from memory if cached, else from a row of COLUMNS_OF_NAMED.
+    """Return an inode's attributes from memory if cached, else from *row* (COLUMNS_OF_NAMED).
 
     Returns:
         None if the inode does not exist.

@@ -217,15 +217,15 @@ def outlive(db: Database, txg: Txg) -> None:
     """Set died_txg to at least *txg* + 1 in packs that died in *txg*. Needs a transaction.
 
     Call this when the database adopts a changelog that an earlier process wrote. A fence record has
-    the number of the txg that was open when the packs died, but contains none of its changes, so a
-    restore of the fence record still needs these packs. For any other changelog, the packs are kept
-    one txg longer than necessary.
+    the number of the txg that was open when the packs died. It contains none of that txg's changes,
+    so a restore of the fence record still needs these packs. For any other changelog, the packs are
+    kept one txg longer than necessary.
     """
     db.run("UPDATE packs SET died_txg = max(died_txg, ?1 + 1) WHERE died_txg >= ?1", (txg,))
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack lost its last live block after *after*, but not after *upto*."""
+    """Return whether a stored pack lost its last live block in txgs *after* + 1 to *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",

@@ -87,7 +87,7 @@ class ChangeRecorder:
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
-        # A merge may have removed the last records, but a cut may include their numbers.
+        # A merge may have removed the last records, but a cut may still use their numbers.
         self.last_seq = max(self.last_seq, self._sizes[-1][0] if self._sizes else done)
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
@@ -202,7 +202,7 @@ class ChangeRecorder:
         return (first, last) if count >= records_min else None
 
     def replace_run(self, first: int, last: int, merged: bytes) -> None:
-        """Replace several consecutive records with one merged record. Needs a transaction."""
+        """Replace several consecutive pending records with one record. Needs a transaction."""
         self._db.run("DELETE FROM pending WHERE seq BETWEEN ? AND ?", (first, last))
         if merged:
             self._db.run("INSERT INTO pending VALUES (?, ?)", (last, merged))
@@ -242,7 +242,7 @@ class PackNews(NamedTuple):
 class News(NamedTuple):
     """Changed locations that no changelog contains yet, read from one snapshot."""
 
-    blocks: list[BlockRow]  # new and moved blocks of files; a block gets its pack at the upload
+    blocks: list[BlockRow]  # new and moved blocks of files; an upload sets the pack of a block
     packs: list[PackNews]
 
 
@@ -280,7 +280,7 @@ def read_news(connection: apsw.Connection, waiting: Sequence[BlockId] = ()) -> N
 
 
 class MergedRecords(NamedTuple):
-    """Several consecutive records merged into one."""
+    """Several consecutive pending records, merged into one record."""
 
     changeset: bytes
     last_seq: int
@@ -319,7 +319,7 @@ def merged_run(
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
-    """Return the records of a run from ``small_run``, which limits their total size."""
+    """Return the records of a run that ``small_run`` found; it limits their total size."""
     rows = connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
     ).fetchall()
@@ -327,7 +327,7 @@ def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[t
 
 
 class ChangedInodes(NamedTuple):
-    """The inodes that a run of records changes."""
+    """The inodes that a run of pending records changes."""
 
     last: dict[Ino, int]  # number of the last record that changes each inode
     last_seq: int  # number of the last record that was read
@@ -350,7 +350,7 @@ def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) 
 
 
 def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the records after *seq_after* with their numbers, in order."""
+    """Yield the pending records after *seq_after* with their numbers, in order."""
     for seq, changeset in connection.execute(
         "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
     ):

@@ -16,7 +16,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.row_types import decimal
 from s3fs_meta.model import ObjectKey, PackId, Txg
 
-# SQL conditions for names that begin with "image/" or "pack/"; in ASCII, "0" follows "/".
+# SQL conditions for names that begin with "image/" or "pack/" ("0" follows "/" in ASCII).
 _IMAGES: Final = "name >= 'image/' AND name < 'image0'"
 _PACKS: Final = "name >= 'pack/' AND name < 'pack0'"
 _RENUMBERED: Final = "renumbered/packs"  # name of a property: a txg and a pack number, in decimal
@@ -47,7 +47,7 @@ def require(db: Database, facts: Mapping[str, bytes]) -> None:
 
 
 def all_of(db: Database) -> dict[str, bytes]:
-    """Return the values of all rows in ``properties``, keyed by name; skip values of other types."""
+    """Return the values in ``properties``, keyed by name; skip values that are not blobs."""
     rows = db.all("SELECT name, value FROM properties WHERE typeof(value) = 'blob'")
     return {row[0]: row[1] for row in rows}
 
@@ -132,7 +132,7 @@ def replaced_history(db: Database) -> Txg:
 
 
 def take_over_replaced(db: Database, other: Database) -> None:
-    """Replace the record of the replaced history with another database's. Needs a transaction."""
+    """Copy the record of the replaced history from another database. Needs a transaction."""
     txg = replaced_history(other)
     if txg:
         note_replaced_history(db, txg)
@@ -152,7 +152,8 @@ def damaged_records(db: Database) -> list[str]:
 def replace_damaged_records(db: Database) -> None:
     """Replace damaged rows, as if the open txg renumbered the packs or ended the old history.
 
-    These values keep as much as possible. Requires an open transaction.
+    With these values, garbage collection keeps as many packs as possible. Requires an open
+    transaction.
     """
     for name in damaged_records(db):
         if name == _RENUMBERED:

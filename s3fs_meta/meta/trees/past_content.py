@@ -90,7 +90,7 @@ _REVIVE: Final = (
     " WHERE b.is_made ORDER BY b.new"
 )
 # On this host a pack has live bytes until the upload of its last blocks is finished.
-# For other hosts the pack is dead as soon as a changelog records that its last blocks left it.
+# For other hosts the pack is dead when a changelog records that its last blocks moved away.
 _DEAD: Final = (
     "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
     " WHERE NOT EXISTS (SELECT 1 FROM main.blocks AS b WHERE b.pack = n.pack AND b.refs > 0"
@@ -117,7 +117,7 @@ _TAKE: Final = (
 
 
 def begin(db: Database) -> None:
-    """Create the temporary tables. Requires an open transaction."""
+    """Create the temporary tables of past blocks. Requires an open transaction."""
     for statement in _TABLES:
         db.all(statement)
     clear(db)

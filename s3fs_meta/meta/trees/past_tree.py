@@ -74,7 +74,7 @@ class SubtreeHistory:
         return self._kept > self._names_max
 
     def add(self, former: Collection[Former]) -> None:
-        """Add former directories of inodes."""
+        """Add former directories of inodes, each with the last txg of its name."""
         self._known.clear()
         self._kept += len(former)
         try:
@@ -83,14 +83,14 @@ class SubtreeHistory:
             raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
-        """Replace the former directories that are used in addition to the added ones."""
+        """Use these former directories in addition to those of ``add``, until the next call."""
         self._known.clear()
         self._also = {}
         for ino, parent, last in former:
             self._also.setdefault(ino, []).append((parent, last))
 
     def until(self, ino: Ino) -> Txg:
-        """Return the last txg in which an inode was a given directory or below one; 0 if never."""
+        """Return the last txg in which an inode was in a searched tree; 0 if it never was."""
         found = self._tops.get(ino, _NEVER)
         for parent, last in self._parents(ino):
             if min(last, self._last) > found:
@@ -98,7 +98,7 @@ class SubtreeHistory:
         return found
 
     def _until_of_directory(self, start: Ino) -> Txg:
-        """Return the last txg in which a directory was below a given one, and cache the result.
+        """Return the last txg in which a directory was in a searched tree, and cache the result.
 
         A directory may have been above another directory and later below it. So the search
         first follows the parent with the latest txg, and visits each directory once.

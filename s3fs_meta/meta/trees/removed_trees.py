@@ -67,14 +67,14 @@ _LOSE_LINKS: Final = f"UPDATE inodes SET nlink = nlink - ?2, {_MOVED_CTIME} WHER
 
 
 class Scope(NamedTuple):
-    """The names that one slice deletes: all names of several tops, or some names of one top."""
+    """The names that one slice deletes: all names in several directories, or some in one."""
 
     parents: list[Ino]
     until: Cookie | None  # last cookie of the slice, or None for all names of the parents
 
 
 class TopTally(NamedTuple):
-    """The number of names of one top in a scope, and the number of plain files among them."""
+    """The number of names that one slice deletes in a top, and of plain files among them."""
 
     parent: Ino
     first: Ino | None  # lowest inode number of the plain files
@@ -86,7 +86,7 @@ class TopTally(NamedTuple):
 
 
 class Name(NamedTuple):
-    """One name in a top, and attributes of its inode. The mode of a missing inode is None."""
+    """One name in a removed directory, and its inode. The mode of a missing inode is None."""
 
     parent: Ino
     cookie: Cookie
@@ -154,7 +154,7 @@ def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
 
 
 def tally(db: Database, within: Scope) -> list[TopTally]:
-    """Return the tally of each top; tops without names may be omitted."""
+    """Count the names of each top in a slice; tops without names may be omitted."""
     if within.until is not None:
         rows = db.inodes.all(_TALLY + _UNTIL, (within.parents[0], within.until))
     elif len(within.parents) >= _MANY:
@@ -165,7 +165,7 @@ def tally(db: Database, within: Scope) -> list[TopTally]:
 
 
 def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = False) -> list[Name]:
-    """Return the names in a top whose inodes are not plain files.
+    """Return the names in a removed directory whose inodes are not plain files.
 
     Args:
         db: the database.
@@ -182,7 +182,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 
 def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
-    """Delete the inodes of plain files in tallies, but not their names. Needs a transaction."""
+    """Delete the inodes of counted plain files, but not their names. Needs a transaction."""
     counters = db.counters
     small: list[Ino] = []
     for of in tallies:
@@ -200,7 +200,7 @@ def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:
 
 
 def remove_names(db: Database, within: Scope) -> None:
-    """Delete the dentries of a scope, and reduce the size of tops that keep names.
+    """Delete the dentries of one slice, and reduce the size of tops that keep names.
 
     Requires an open transaction.
     """

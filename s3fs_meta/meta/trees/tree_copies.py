@@ -52,7 +52,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Copy a file without its blocks if one is not uploaded, or if they are too many for a slice.
+# Copy a file without its blocks if a block is not uploaded, or if a slice cannot hold them all.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"
@@ -242,7 +242,7 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has the same hash as another, so that lookups must search."""
+    """Return whether a chosen name has a collision number, so that lookups must search."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 
@@ -367,7 +367,7 @@ def directories_in(db: Database, parent: Ino) -> int:
 
 
 def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
-    """Set nlink and parent of a top or orphan that is about to be named. Needs a transaction."""
+    """Set nlink and parent of a copy that is about to get its name. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"
         " WHERE ino = ?",

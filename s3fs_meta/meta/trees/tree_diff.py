@@ -40,7 +40,7 @@ _DIRECTORIES: Final = (
     "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM dentries WHERE parent = value)"
 )
 _EQUAL_HASHES: Final = "SELECT 1 FROM dentries WHERE parent = ? AND cookie & 255 <> 0 LIMIT 1"
-_PIECE_ROWS: Final = 500  # number of rows compared before other tasks may run: 1 ms
+_PIECE_ROWS: Final = 500  # rows that are compared in 1 ms, before other tasks may run
 # The columns of each primary key; the first one is an inode number.
 _TABLES: Final = {
     "inodes": "ino",
@@ -109,7 +109,7 @@ class TreeDiff:
         # Inodes from this number on are listed as added, so their names are not kept in memory.
         # A name that is not in memory is read again when needed.
         self._first_new = before.counters.next_ino
-        # fsck may have replaced the cookie key, so that all names got different cookies
+        # False if fsck replaced the cookie key, which changed the cookies of all names
         self._has_one_key = before.cookie_key == after.cookie_key
         self._before = _State(before)
         self._after = _State(after)
@@ -188,7 +188,7 @@ class TreeDiff:
                         yield from self._one(self._after, ADDED, ino, (directory, name))
                     else:
                         added[directory, name] = ino
-        # Of several names with the same hash, one may now have the cookie that another one had.
+        # Among names with the same hash, a name may now have the former cookie of another name.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 

@@ -27,7 +27,7 @@ class TreePaths:
         self._directories: dict[Ino, str | None] = {ROOT_INO: ""}
 
     def of_name(self, parent: Ino, name: bytes) -> str | None:
-        """Return the path of a name, which may be deleted, or None if its directory has no path."""
+        """Return the path of a name, even a deleted name; None if its directory has no path."""
         above = self._directory(parent)
         return None if above is None else f"{above}/{_text(name)}"
 

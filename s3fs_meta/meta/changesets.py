@@ -78,7 +78,7 @@ class Touched(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How many inodes, names and blocks a changeset changes, for display."""
+    """The numbers of inodes, names and blocks that a changeset changes, for display."""
 
     created: int  # number of created inodes
     removed: int
@@ -88,7 +88,7 @@ class Summary(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """The expected shape of a table in a changeset."""
+    """The columns and the primary key that a table must have in a changeset."""
 
     # The numbers of columns that the table has in the current and in earlier schema versions.
     columns: frozenset[int]
@@ -190,7 +190,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     with _errors(where, connection.filename):
         for _ in _changes(changeset, where, _shapes(connection)):
-            pass  # the iteration raises for an invalid changeset, before any row changes
+            pass  # an invalid changeset raises an error before any row changes
         with connections.short_values(connection, IMAGE_VALUE_BYTES_MAX):
             apsw.Changeset.apply(_pieces(changeset), connection, conflict=refuse)
 
@@ -447,7 +447,7 @@ def _empty_tables() -> apsw.Connection:
 
 
 def _shapes(connection: apsw.Connection) -> dict[str, _Shape]:
-    """Return the shape of each replicated table in a database."""
+    """Return the columns and the primary key of each replicated table in a database."""
     shapes: dict[str, _Shape] = {}
     for table in schema.REPLICATED_TABLES:
         query = "SELECT cid, pk FROM pragma_table_info(?, 'main')"

@@ -19,7 +19,7 @@ _DIGITS_MAX: Final = 19
 
 
 class LostPart(NamedTuple):
-    """The blocks that one line of a file's attribute covers, from *first* to *last* (inclusive)."""
+    """The blocks in one line of the lost ranges of a file, from *first* to *last* (inclusive)."""
 
     ino: Ino
     first: BlockIndex

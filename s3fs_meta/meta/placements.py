@@ -20,7 +20,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 
 
 class Placed(NamedTuple):
-    """A block was placed in a pack. The pack already has a row."""
+    """The placement of a block in a pack, which already has a row."""
 
     block: BlockId
     hash: bytes
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
 
 
 class Zero(NamedTuple):
-    """A block contains only zeros, so its part of the file becomes a hole."""
+    """The placement of a block of zeros: its part of the file becomes a hole."""
 
     block: BlockId
     ino: Ino
@@ -38,7 +38,7 @@ class Zero(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A block has the same content and the same location as the block *of*.
+    """The placement of a duplicate: it has the content and the location of the block *of*.
 
     If *of* was deleted in the meantime, the duplicate keeps the location.
     """

@@ -140,7 +140,7 @@ class Replica:
                 raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
         self._count_totals(stored_bytes + _stored_bytes(db, changed_packs))
-        db.run("DELETE FROM pack_news")  # these packs are already in a changelog
+        db.run("DELETE FROM pack_news")  # a changelog already reports these packs
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
@@ -230,7 +230,7 @@ def settle_at_txg(db: Database) -> None:
 
 
 def _touch_blocks(db: Database, blocks: Iterable[BlockId]) -> None:
-    """Record blocks with their present lengths, unless the txg has already touched them."""
+    """Record the lengths of blocks before the txg changes them; keep earlier records."""
     db.run_many(
         "INSERT OR IGNORE INTO temp.touched_blocks"
         " SELECT block, plain_bytes FROM blocks WHERE block = ?",

@@ -30,7 +30,7 @@ _NEXT_BLOCK: Final = 2  # position of the column next_block in the table counter
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 _LOST_NAME_TYPES: Final = (int, bytes, int, int)
 
-_NO_BLOCK: Final = 1 << 63  # higher than any block number
+_NO_BLOCK: Final = 1 << 63  # a number above every block number
 
 _Row = tuple[Any, ...]
 
@@ -104,7 +104,7 @@ class _Mapped:
     """The rows of block_map that refer to a new block after a changeset."""
 
     def __init__(self, next_block: int) -> None:
-        """Create an empty object; *next_block* is used if the changeset records no such number."""
+        """Create an empty object; *next_block* applies unless a changeset records the number."""
         self._rows: list[tuple[Ino, int]] = []
         self._next_block = next_block
 
@@ -120,7 +120,7 @@ class _Mapped:
             self._rows.append((ino, new[2]))
 
     def changed(self) -> list[Ino]:
-        """Return the inode of each row; an inode with several rows occurs several times."""
+        """Return the inode of each recorded row; an inode can occur several times."""
         _require_inodes([self._next_block, *(block for _, block in self._rows)])
         return [ino for ino, block in self._rows if block >= self._next_block]
 

@@ -22,7 +22,7 @@ class FirstRoot:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        db.inodes.write_through()  # ``hear`` changes rows of the table with SQL statements
+        db.inodes.write_through()  # ``hear`` changes rows of the table inodes with SQL
         self._columns = [str(name) for (name,) in db.all(_COLUMNS)]
         self._known: set[int] = set()  # columns whose original values are known
 

@@ -26,9 +26,9 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    True is certain if the two databases have assigned a number differently, if only *db* has
-    assigned it, or if *later* has an inode that *db* has removed. The result is also True if a
-    change time is earlier in *later*, because a rename leaves no other trace; this result is wrong
+    True is certain in three cases: the databases use a number for different content, only *db* has
+    assigned a number, or *later* has an inode that *db* has removed. The result is also True if a
+    change time is earlier in *later*, because a rename leaves no other trace. This result is wrong
     if a clock was wrong. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)

@@ -45,7 +45,7 @@ _LOCATE: Final = (
 )
 
 # Mark index entries that have the number of a block in the image, but other content.
-# A fenced host wrote this content, because it used the same block number.
+# A fenced host wrote the other content under the same block number.
 _OTHER_CONTENT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE EXISTS (SELECT 1 FROM temp.image_blocks AS s"
     " WHERE s.block = claims.block AND s.hash <> claims.hash)"
@@ -62,7 +62,7 @@ _NEWER: Final = (
 )
 
 # Find files whose block maps were not read completely.
-# Index entries of other files are removed: the image has each of their blocks and holes.
+# For all other files, index entries are removed: the image lists every block of these files.
 _UNSETTLED: Final = (
     "CREATE TEMP TABLE unsettled AS SELECT i.ino AS ino, i.size_bytes AS size_bytes"
     " FROM inodes AS i LEFT JOIN (SELECT ino, count(*) AS rows FROM block_map GROUP BY ino) AS m"
@@ -83,7 +83,7 @@ _REWRITTEN: Final = (
 
 
 class ImageRows(NamedTuple):
-    """Which rows of an image could be read."""
+    """A record of which rows of an image were readable."""
 
     next_block: int  # blocks with higher or equal numbers are newer than the image
     knows_blocks: bool  # True if all rows of the table blocks were readable
@@ -153,8 +153,8 @@ def _pass_given_numbers(db: Database) -> None:
 def locate(db: Database) -> None:
     """Create rows for the blocks that are in the image and in the index of a pack.
 
-    ``temp.claims`` must be complete, with the claims of fenced hosts marked as doubtful.
-    Requires an open transaction.
+    ``temp.claims`` must contain the index entries of all packs, and the entries of fenced hosts
+    must be marked as doubtful. Requires an open transaction.
     """
     db.run("CREATE INDEX temp.claims_by_hash ON claims (hash)")
     db.run(_LOCATE)
@@ -162,7 +162,7 @@ def locate(db: Database) -> None:
 
 
 def settle(db: Database, image: ImageRows, block_bytes: int) -> None:
-    """Delete claims that the rows of the image supersede. Requires an open transaction."""
+    """Delete index entries (claims) that rows of the image supersede. Needs a transaction."""
     if image.knows_blocks:
         db.run(_FREED, (image.next_block,))
     db.run(_NEWER, (image.next_block,))

@@ -94,7 +94,7 @@ def finish(
     unreadable: Collection[ObjectKey] = (),
     image: ImageRows | None = None,
 ) -> int:
-    """Create an inode and a name for every file in the claims; return the number of files.
+    """Create an inode and a name for every file in the index entries; return the number of files.
 
     Args:
         unreadable: packs with unreadable indexes, which are kept.
@@ -138,9 +138,9 @@ def finish(
 
 
 def _doubt_overtaken(db: Database) -> None:
-    """Mark claims of fenced or killed writers as doubtful.
+    """Mark index entries (claims) of fenced or killed writers as doubtful.
 
-    A doubtful claim is deleted if another claim confirms its block and content.
+    A doubtful claim is deleted if a claim without doubt has the same block and content.
     """
     db.run(_CONFLICTS)
     db.run("CREATE TEMP TABLE ends (epoch INTEGER PRIMARY KEY, first_block INTEGER)")

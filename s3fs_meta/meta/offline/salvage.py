@@ -199,7 +199,7 @@ class TableReader:
             yield from self._search(*gaps.pop(), gaps)
 
     def _search(self, low: int, high: int, gaps: list[tuple[int, int]]) -> Iterator[Row]:
-        """Search between two keys; yield the run around the first row found; add gaps to *gaps*."""
+        """Search for a row between two keys; yield rows around it; add unread gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
             # A position may be rounded down, so the search may find the lower key again.

@@ -303,7 +303,7 @@ def section_bytes(locations: int, changeset_bytes: int) -> int:
 
 
 def section_payload(key: ObjectKey, section: Section, before: bytes = b"") -> bytes:
-    """Return *before* and the binary form of a section.
+    """Return *before* followed by the binary form of a section, after verifying the result.
 
     Raises:
         FormatError: a field is out of range, or the binary form decodes to a different section.
@@ -437,7 +437,7 @@ def check_packs(
 def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
     """Raise FormatError if an item occurs twice in a list."""
     if len(set(items)) != len(items):
-        raise FormatError(key, f"the object lists a {noun} twice")
+        raise FormatError(key, f"the object contains a duplicate {noun}")
 
 
 def _image(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:

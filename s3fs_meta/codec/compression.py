@@ -89,7 +89,8 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes | memoryview
         case Method.STORED:
             if len(payload) != plain_bytes:
                 raise DecompressionError(
-                    f"the uncompressed content has {len(payload)} bytes, expected {plain_bytes}"
+                    f"the length of the uncompressed content is {len(payload)} bytes instead of"
+                    f" {plain_bytes}"
                 )
             return payload
         case Method.ZSTD:
@@ -103,14 +104,15 @@ def decompress(data: bytes | memoryview, plain_bytes: int) -> bytes | memoryview
 
 def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
     # zstandard allocates the size that a frame declares and ignores max_output_size.
-    # So the declared size is checked first. Every frame of s3fs-meta declares its size.
+    # Every frame of s3fs-meta declares its size, which is checked before decompression.
     # zstd writes single-segment frames, so no window is larger than the content.
     # Source: RFC 8878, section 3.1.1.1.
     try:
         frame = zstandard.get_frame_parameters(payload)
         if frame.content_size != plain_bytes or plain_bytes == 0:
             raise DecompressionError(
-                f"the zstd frame declares {frame.content_size} bytes, expected {plain_bytes}"
+                f"the zstd frame declares a wrong length: {frame.content_size} bytes instead of"
+                f" {plain_bytes}"
             )
         if frame.window_size > plain_bytes:
             raise DecompressionError(
@@ -121,7 +123,8 @@ def _decompress_zstd(payload: memoryview, plain_bytes: int) -> bytes:
         raise DecompressionError("the zstd frame is damaged") from exc
     if len(content) != plain_bytes:
         raise DecompressionError(
-            f"the decompressed content has {len(content)} bytes, expected {plain_bytes}"
+            f"the length of the decompressed content is {len(content)} bytes instead of"
+            f" {plain_bytes}"
         )
     return content
 

@@ -249,7 +249,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Histor
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or indexes a different run than *key* says.
+        FormatError: the object is corrupt, or is the index of a different run than *key* names.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 

@@ -154,7 +154,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Manife
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or describes a different image than *key* says.
+        FormatError: the object is corrupt, or describes a different image than *key* names.
     """
     return _parse(key, envelope.decode(_MANIFEST_KIND, key, data, keyring))
 
@@ -178,7 +178,8 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
         content = envelope.decode(_PIECE_KIND, piece.key, data, keyring)
     except NewerFormatError as exc:
         raise FormatError(
-            piece.key, f"{exc.what}, although the version of its manifest is known"
+            piece.key,
+            f"the version of a piece is unknown, but not that of its manifest: {exc.what}",
         ) from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(

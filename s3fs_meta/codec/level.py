@@ -57,7 +57,7 @@ parse_key = RUNS.parse_key
 class Level:
     """The merged changes in a run of txgs, and the hashes that link the run to the chain."""
 
-    level: int  # level of the object; LEVEL_FAN_OUT ** level txgs are merged in it
+    level: int  # level of the object, which merges LEVEL_FAN_OUT ** level txgs
     last: Txg
     epoch: Epoch  # the latest epoch of the merged changelogs
     uuid: str  # identifier of the filesystem
@@ -100,7 +100,7 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> Level:
 
     Raises:
         NewerFormatError: the object has a version that this program does not know.
-        FormatError: the object is corrupt, or has a different level or run than *key* says.
+        FormatError: the object is corrupt, or has a different level or run than *key* names.
     """
     return _parse(key, envelope.decode(_KIND, key, data, keyring))
 

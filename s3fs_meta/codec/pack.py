@@ -377,7 +377,9 @@ def _parse_entries(key: ObjectKey, index: bytes | memoryview, index_at: int) -> 
         )
         offset += stored_bytes
     if offset != index_at:
-        raise FormatError(key, f"the records end at {offset}, but the index begins at {index_at}")
+        raise FormatError(
+            key, f"the records of the pack end at byte {offset}, but its index begins at {index_at}"
+        )
     return entries
 
 

@@ -366,7 +366,7 @@ def _check(key: ObjectKey, superblock: Superblock) -> None:
 
 def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: int) -> None:
     if not 0 <= retention_s <= RETENTION_S_MAX:
-        raise UsageError(f"the retention must be from 0 to 100 years, not {retention_s} seconds")
+        raise UsageError(f"the retention is not from 0 to 100 years: {retention_s} seconds")
     if len(label) > LABEL_CHARS_MAX or not label.isprintable():
         raise UsageError(f"a label must have at most {LABEL_CHARS_MAX} characters, all printable")
     if not BLOCK_BYTES_MIN <= block_bytes <= BLOCK_BYTES_MAX or not _is_power_of_two(block_bytes):

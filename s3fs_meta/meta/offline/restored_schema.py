@@ -40,7 +40,7 @@ _NOT_IN_COLUMNS: Final = re.compile(
 )
 _TABLES: Final = frozenset((*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES))
 _FORMER_VERSION: Final = 1
-_INTEGER: Final = "INTEGER"  # type in the definition of a column
+_INTEGER: Final = "INTEGER"  # declared type of a column
 
 
 class _Table(NamedTuple):
@@ -127,14 +127,14 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
 def _require_short_values(path: Path, wanted: _Schema, key: str) -> None:
     """Raise FormatError if any value exceeds IMAGE_VALUE_BYTES_MAX; check two tables at a time.
 
-    Otherwise one request could load many long values. The check itself loads no long value. SQLite
-    reads the length of a BLOB from the header of its row. Before it loads a long text or number, it
-    raises TooBigError.
+    Longer values would let one request fill the memory. The check itself loads no long value.
+    SQLite reads the length of a BLOB from the header of its row. Before it loads a long text or
+    number, it raises TooBigError.
     """
     check = partial(_require_short_values_of, path, key)
     with ThreadPoolExecutor(2, "check-values") as executor:
         for _ in executor.map(check, *zip(*wanted.tables.items(), strict=True)):
-            pass  # raises the first error of any table
+            pass  # the iteration raises the first error of a check
 
 
 def _require_short_values_of(path: Path, key: str, name: str, table: _Table) -> None:
@@ -206,7 +206,7 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
     found = _Schema({}, {})
     for kind, name, of_table, sql in connection.execute(_OBJECTS):
         if kind not in {"table", "index"} or not isinstance(sql, str) or name.startswith("sqlite_"):
-            raise FormatError(key, f"the database has an unexpected {kind} {name}")
+            raise FormatError(key, f"the schema contains an unexpected object: {kind} {name}")
         text = _normal(sql)
         if kind == "table" and name in _TABLES:
             [[table_kind, without_rowid]] = connection.execute(_KIND, (name,)).fetchall()

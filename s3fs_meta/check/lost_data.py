@@ -73,7 +73,7 @@ class _Ranges:
             self._more = True
 
     def lines(self) -> bytes:
-        """Return the text of the attribute: one line ``first-last`` for each range."""
+        """Return the value of the extended attribute: one line ``first-last`` for each range."""
         return lost_ranges.lines(self._ranges) + (MORE if self._more else b"")
 
 

@@ -1,7 +1,8 @@
 """Observations of the cache directory and of the bucket, in temporary tables of the database.
 
 Owns: temporary tables with listings of the cache directory and the bucket, and with the results of
-reading packs. Therefore invariants about files and objects are SQL queries too, in bounded memory.
+reading packs. With these tables, invariants about files and objects are SQL queries that use
+bounded memory.
 Does not know: the surveys (``survey``), which observations are faults (``invariants``).
 """
 

@@ -1,7 +1,7 @@
 """The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, messages to the user if the first response is late or is a failure,
-and reports of the bytes that requests have sent.
+Owns: the start of an outage, messages to the user about a late or failed first response, and counts
+of the bytes that requests have sent.
 Does not know: retries (``retry``), requests.
 """
 
@@ -110,7 +110,7 @@ class Contact:
         self.is_made = False
 
     async def watched(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; report a failure or a delay if the store has never responded.
+        """Make one attempt of a request; report failures and delays until the first response.
 
         Raises the errors of *request*.
         """
@@ -140,7 +140,7 @@ class Contact:
         )
 
     async def _announced(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Make one attempt; report a failure, or a delay while the attempt waits."""
+        """Make one attempt of a request; report a failure, or a delay during the attempt."""
         began_s = trio.current_time()
         try:
             async with background_task(partial(_alarm, STORE_SILENCE_S_MAX, self._report_silence)):

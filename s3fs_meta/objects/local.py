@@ -291,7 +291,11 @@ class LocalStore:
     def _get_range(self, key: ObjectKey, start: int, stop: int) -> memoryview:
         with self._opened(key) as (fd, status):
             if stop > status.st_size:
-                raise FormatError(key, f"the object ends at byte {status.st_size}, before {stop}")
+                size_bytes = status.st_size
+                raise FormatError(
+                    key,
+                    f"the range ends at byte {stop}, but the object has only {size_bytes} bytes",
+                )
             buffer = range_buffers.new(stop - start)
             _read_into(key, fd, start, buffer)
             return buffer.toreadonly()
@@ -477,7 +481,7 @@ def _suppress_read_only() -> Iterator[None]:
 
 
 def _open_lock(path: Path, flags: int) -> int:
-    """Open a lock file, for writing if possible: on NFS, only then can its lock be exclusive.
+    """Open a lock file, for writing if possible: NFS requires this for an exclusive lock.
 
     Source: flock(2), "NFS details".
     """

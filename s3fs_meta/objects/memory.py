@@ -59,7 +59,9 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         data = self._find(key)
         if stop > len(data):
-            raise FormatError(key, f"the object ends at byte {len(data)}, before {stop}")
+            raise FormatError(
+                key, f"the range ends at byte {stop}, but the object has only {len(data)} bytes"
+            )
         return data[start:stop]
 
     async def put(self, key: ObjectKey, data: bytes | memoryview) -> None:

@@ -46,8 +46,7 @@ async def probe(store: ObjectStore, nonce: str) -> bool:
 
 
 async def _refuses(store: ObjectStore, key: ObjectKey) -> bool:
-    # Each write sends different bytes, because a retry treats an object with equal bytes as its
-    # own.
+    # Each write sends different bytes: a retry treats an object with equal bytes as its own.
     first = await store.create(key, b"first")
     if not await _is_refused(store, key, None):
         return False

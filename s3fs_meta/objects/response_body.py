@@ -284,7 +284,7 @@ class BoundedSession:
 
 
 class _Received:
-    """A body that was received; botocore calls ``stream`` to read it."""
+    """A received body, which botocore reads through ``stream``."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces

@@ -236,7 +236,7 @@ class S3Store:
                 before.add(info.key)
             if page.token is None:
                 return
-            # a server that ignores the token sends the same page again
+            # a server that ignores the page token sends the same page again
             if page.token == token or (page.found and last == before_page):
                 raise UnexpectedStoreError(name, "the server sent a page of the listing twice")
             before = {info.key for info in page.found}
@@ -278,7 +278,9 @@ class S3Store:
                     raise TransientStoreError(key, text) from exc
                 raise
             except KeyError as exc:
-                raise UnexpectedStoreError(key, f"the store's response has no {exc}") from exc
+                raise UnexpectedStoreError(
+                    key, f"the store's response lacks the field {exc}"
+                ) from exc
             self._holder.accept(client)
         except FOREIGN as exc:
             raise translate(exc, key, self._holder.endpoint_url) from exc
@@ -359,7 +361,9 @@ class S3Store:
             self._meter.count(RequestClass.GET, key, 0, received_bytes=received_bytes)
         if received_bytes != len(buffer):
             raise TransientStoreError(
-                key, f"the response body has {received_bytes} bytes instead of {len(buffer)}"
+                key,
+                f"the length of the response body is {received_bytes} bytes instead of"
+                f" {len(buffer)}",
             )
 
     def _put(
@@ -433,7 +437,7 @@ class S3Store:
             )
         if not 0 <= size_bytes <= _LISTED_BYTES_MAX:
             raise UnexpectedStoreError(
-                listing_of(prefix), f"the listing has the size {size_bytes} for {key!r}"
+                listing_of(prefix), f"the listing has an impossible size for {key!r}: {size_bytes}"
             )
         modified_ns = _in_ns(item["LastModified"]) if "LastModified" in item else None
         return ObjectInfo(ObjectKey(key.removeprefix(self._prefix)), size_bytes, modified_ns)
@@ -514,7 +518,7 @@ def _check_kind(key: str, answer: "GetObjectOutputTypeDef") -> None:
 def _check_length(key: str, size_bytes: int) -> None:
     """Raise TransientStoreError if the length in a response is negative."""
     if size_bytes < 0:
-        raise TransientStoreError(key, f"the response has a length of {size_bytes} bytes")
+        raise TransientStoreError(key, f"the response has an invalid length: {size_bytes} bytes")
 
 
 def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
@@ -526,9 +530,11 @@ def _check_range(key: str, content_range: str, start: int, stop: int) -> None:
     """
     span, _, total = content_range.removeprefix("bytes ").partition("/")
     if _LENGTH.fullmatch(total) and int(total) < stop:
-        raise FormatError(key, f"the object has only {total} bytes; the read ends at {stop}")
+        raise FormatError(
+            key, f"the requested range ends at byte {stop}, but the object has only {total} bytes"
+        )
     if span != f"{start}-{stop - 1}":
         asked = f"bytes {start}-{stop - 1}"
         raise TransientStoreError(
-            key, f"the response has the range {content_range!r} instead of {asked!r}"
+            key, f"the response has a wrong range: {content_range!r} instead of {asked!r}"
         )

@@ -136,9 +136,9 @@ class S3ClientHolder:
     def renew(self, failed: "S3Client", *, has_expired: bool) -> bool:
         """Replace a client with refused credentials; return whether the request may be repeated.
 
-        The request is not repeated if there are no newer credentials. It is not repeated, either,
-        if the store refuses renewed credentials at once: a role has new credentials each time, so
-        another cause is likely, for example a wrong endpoint.
+        The request is not repeated if there are no newer credentials, or if the store refuses
+        renewed credentials at once. In the second case another cause is likely, for example a wrong
+        endpoint: each renewal for a role returns new credentials.
 
         Args:
             failed: the client whose request was refused. If another thread has already replaced
@@ -180,7 +180,9 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     credentials = session.get_credentials()
     settings = inner.get_scoped_config().get("s3") or {}
     if not isinstance(settings, dict):  # for a text, botocore would raise AttributeError
-        raise InvalidConfigError(error_msg=f"the setting s3 of the profile is {settings!r}")
+        raise InvalidConfigError(
+            error_msg=f"the setting s3 of the profile is not a section: {settings!r}"
+        )
     style: Any = settings.get("addressing_style")
     client = session.client("s3", endpoint_url=place.endpoint_url, config=_config(place, style))
     # The header "Expect: 100-continue" would add a round trip to each PUT.
@@ -232,7 +234,8 @@ def _bound_sources(sources: Iterable[Any], process_timeout_s: float) -> None:
             _bound_session(getattr(source, "_role_fetcher", None))
         elif isinstance(source, ProcessProvider):
             popen = functools.partial(_TimedProcess, limit_s=process_timeout_s)
-            vars(source).update(_popen=popen)  # botocore has no parameter for the class
+            # botocore itself creates the provider, so its attribute is replaced.
+            vars(source).update(_popen=popen)
         elif isinstance(source, AssumeRoleProvider):
             _bound_builder(source, process_timeout_s)
 
@@ -243,7 +246,8 @@ def _bound_session(fetcher: Any) -> None:
     if session is not None:
         timeout_s = getattr(session, "_timeout", STORE_READ_TIMEOUT_S)
         bounded = BoundedSession(session, timeout_s, CREDENTIALS_BYTES_MAX)
-        vars(fetcher).update(_session=bounded)  # botocore has no parameter for it
+        # botocore itself creates the session, so the attribute is replaced.
+        vars(fetcher).update(_session=bounded)
 
 
 def _bound_builder(source: Any, process_timeout_s: float) -> None:
@@ -251,7 +255,8 @@ def _bound_builder(source: Any, process_timeout_s: float) -> None:
     builder = getattr(source, "_profile_provider_builder", None)
     if builder is not None:
         bounded = _BoundedBuilder(builder, process_timeout_s)
-        vars(source).update(_profile_provider_builder=bounded)  # botocore has no parameter for it
+        # botocore itself creates the builder, so the attribute is replaced.
+        vars(source).update(_profile_provider_builder=bounded)
 
 
 class _BoundedBuilder:
@@ -368,7 +373,7 @@ class _Endpoint(Endpoint):
     def create_request(self, params: Mapping[str, Any], operation_model: Any = None) -> _Request:
         """Return a signed request of class ``_Request``."""
         made: Any = super().create_request(params, operation_model)
-        made.__class__ = _Request  # a copy could miss attributes of new versions
+        made.__class__ = _Request  # keeps all attributes of any botocore version
         return cast("_Request", made)
 
 

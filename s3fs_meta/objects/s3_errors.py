@@ -44,7 +44,7 @@ _TRANSIENT_CODES: Final = frozenset(
         "XAmzContentSHA256Mismatch",
         "XAmzContentChecksumMismatch",
         "IncompleteBody",
-        "ConditionalRequestConflict",  # concurrent conditional writes: neither was applied
+        "ConditionalRequestConflict",  # conflict of conditional writes: none was applied
         "OperationAborted",
         "NoSuchUpload",  # another client aborted the multipart upload; a retry begins a new upload
     }
@@ -103,7 +103,7 @@ _ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-# The services that issue temporary credentials, by the name of the request; all others are AWS STS.
+# Services that issue temporary credentials, by request name; all other requests go to AWS STS.
 _ISSUERS: Final[Mapping[str, str]] = {
     "GetRoleCredentials": "AWS SSO",
     "CreateToken": "AWS SSO",
@@ -299,7 +299,7 @@ def _reason(exc: Exception) -> str:
 def _has_timed_out(exc: Exception) -> bool:
     """Return whether a request timed out before the server received all of it.
 
-    botocore reports this as a closed connection.
+    botocore reports this timeout as a closed connection.
     """
     return any(isinstance(cause, TimeoutError) for cause in _causes(exc))
 
@@ -388,8 +388,8 @@ def _from_answer(response: Mapping[str, Any], key: str) -> S3fsError:
 def _from_status(status: int, headers: Mapping[str, str], key: str) -> S3fsError:
     """Return an S3fsError for a response whose body has no error code of S3.
 
-    A server of S3 sends a code with each error of the requests that this program makes. Without it,
-    the response to a read does not prove that the object is missing.
+    An S3 server sends a code with each error of the requests that this program makes. Without a
+    code, the response to a read does not prove that the object is missing.
     """
     region, server = headers.get("x-amz-bucket-region"), server_of(headers.get("location") or "")
     what = f"HTTP {status} without an error code of S3"

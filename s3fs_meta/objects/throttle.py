@@ -35,7 +35,7 @@ class Rank(enum.IntEnum):
 
 
 class _Waiting(NamedTuple):
-    """One waiting transfer; the smallest tuple is served first."""
+    """One waiting transfer; transfers are served in ascending order of these tuples."""
 
     rank: Rank
     number: int
@@ -161,7 +161,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-# Maximum time for which one call adds bytes; the time before the first call is unlimited.
+# Maximum time for which one call adds bytes; before the first call, this time is infinite.
 _LONG_S: Final = 7 * 86_400.0
 
 

@@ -1,4 +1,4 @@
-"""The intent log: which entries are read back, and which torn or old entries are ignored."""
+"""Reading the intent log: complete entries are returned, torn and outdated entries are ignored."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ def test_empty_or_missing_intent_log_has_no_entries(tmp_path: Path) -> None:
 
 
 def test_intent_log_entries_of_another_epoch_are_not_read(tmp_path: Path) -> None:
-    """Another epoch may have used the same block numbers for other content."""
+    """A host of another epoch may have used the same block numbers for different content."""
     log_in(tmp_path, epoch=6).append([HELLO])
 
     assert read_entries(tmp_path, 7, KEY) == []
@@ -70,7 +70,7 @@ def test_intent_log_entries_of_another_epoch_are_not_read(tmp_path: Path) -> Non
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
-def test_intent_log_entries_from_before_a_log_restart_are_not_read(tmp_path: Path) -> None:
+def test_intent_log_entries_written_before_a_log_restart_are_not_read(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     for _ in range(4):
         log.append([HELLO])
@@ -83,7 +83,7 @@ def test_intent_log_entries_from_before_a_log_restart_are_not_read(tmp_path: Pat
 
 
 def test_entries_of_another_intent_log_with_the_same_epoch_are_not_read(tmp_path: Path) -> None:
-    """An epoch can occur twice if the bucket and the database are restored from backups."""
+    """One epoch number can occur twice if the bucket and the database are restored from backups."""
     old = log_in(tmp_path)
     old.key = b"another key"
     for _ in range(3):
@@ -94,7 +94,7 @@ def test_entries_of_another_intent_log_with_the_same_epoch_are_not_read(tmp_path
 
 
 def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> None:
-    """A program may write bytes that look like a log entry for another user's file."""
+    """A program may write data that looks like a log entry for a file of another user."""
     forger = IntentLog(tmp_path / "forged", 7, PAGE)
     (tmp_path / "forged").mkdir()
     forger.prepare()
@@ -113,10 +113,10 @@ def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 28, 32, 64, 68, 80, PAGE + 20])
-def test_changed_byte_invalidates_its_log_entry_and_all_later_entries(
+def test_changed_byte_invalidates_its_intent_log_entry_and_all_later_entries(
     tmp_path: Path, at: int
 ) -> None:
-    """A power cut may tear the last log entry, and an old valid entry may follow it by chance."""
+    """A torn last log entry ends the log, even if an old valid entry happens to follow it."""
     log = log_in(tmp_path)
     log.append([HELLO])
     log.append([LoggedPiece(ONE, 0, b"y" * 2 * PAGE)])
@@ -161,7 +161,7 @@ def test_intent_log_refuses_an_entry_larger_than_its_free_space(tmp_path: Path) 
 
 
 def test_disk_space_of_the_intent_log_is_allocated_in_advance(tmp_path: Path) -> None:
-    """An append into a hole of the intent log would need a commit of the disk's journal."""
+    """Writing into a hole of the intent log would force a commit of the disk's journal."""
     log_in(tmp_path)
 
     found = (tmp_path / NAME).stat()
@@ -188,7 +188,7 @@ def test_intent_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> 
 
 
 def test_intent_log_and_its_entries_are_synced_before_the_call_returns(tmp_path: Path) -> None:
-    """The file's name is synced, too: after a power cut, a nameless log would lose all entries."""
+    """The log's directory is synced, because a power cut could remove the name of a new log."""
     recorder = DiskRecorder(tmp_path)
     with recording(recorder):
         log = log_in(tmp_path)

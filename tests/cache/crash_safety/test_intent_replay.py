@@ -1,4 +1,4 @@
-"""Which entries of the intent log a mount applies after a power cut or a killed daemon."""
+"""Replay of the intent log: which entries a mount applies after a power cut or a kill."""
 
 from collections.abc import Collection, Sequence
 
@@ -54,11 +54,11 @@ def content(bench: CacheBench, index: int) -> bytes:
 
 
 def lose_file(bench: CacheBench, block: BlockId) -> None:
-    """Let the disk lose a block file whose name was never synced."""
+    """Delete a block file whose name was never synced, as a power cut may."""
     bench.files.remove(block)
 
 
-async def test_logged_block_survives_the_loss_of_its_file(logged: CacheBench) -> None:
+async def test_logged_block_survives_the_loss_of_its_block_file(logged: CacheBench) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     lose_file(logged, block)
@@ -109,10 +109,10 @@ async def test_hole_before_replayed_content_stays_a_hole(logged: CacheBench) -> 
     assert block_origins.blocks(logged.db) == []
 
 
-async def test_lost_write_after_replayed_content_leaves_zeros(
+async def test_lost_write_after_replayed_content_leaves_zeros_before_its_offset(
     logged: CacheBench,
 ) -> None:
-    """Bytes that were zeros before a lost write, which was not fsynced, are zeros again."""
+    """Zeros before an unsynced write are restored as zeros after a power cut loses the write."""
     logged.write(0, b"ab")
     await fsync(logged)
     logged.db.begin()
@@ -125,7 +125,7 @@ async def test_lost_write_after_replayed_content_leaves_zeros(
         content(logged, 0)
 
 
-async def test_lost_write_after_a_replayed_overwrite_leaves_zeros(
+async def test_zeros_before_a_lost_write_remain_after_the_replay_of_an_overwrite(
     logged: CacheBench,
 ) -> None:
     """An overwrite in place does not change which bytes of the block are durable."""
@@ -144,7 +144,7 @@ async def test_lost_write_after_a_replayed_overwrite_leaves_zeros(
 async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     logged: CacheBench, hole_bytes: int
 ) -> None:
-    """The table of copies records only the first hole or gap; the intent log covers later ones."""
+    """Recovery records only the first gap of a block in a table; the intent log has later gaps."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), hole_bytes, b"a")
     await fsync(logged)
@@ -176,7 +176,7 @@ async def test_restored_hole_uses_no_disk_space(logged: CacheBench) -> None:
 
 
 def write_after_gap(bench: CacheBench) -> None:
-    """Write after a gap that follows the two bytes of block 0; a power cut loses this write."""
+    """Write to block 0 after a gap of three bytes; a power cut will lose the written bytes."""
     bench.db.begin()
     bench.cache.write_in_place(bench.located(0), 5, b"lost")
 
@@ -230,7 +230,7 @@ async def test_sync_keeps_the_zeros_of_a_gap_that_is_made_during_the_sync(
 async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write is undone during a sync, and a later write puts other content at its offset."""
+    """If a write is undone during a sync, the record of its gap must not affect later writes."""
     logged.db.begin()
     block = logged.cache.write_new(INO, BlockIndex(0), 1, b"a")
     await write_after_gap_during_sync(logged, monkeypatch, undoes=True)
@@ -248,7 +248,7 @@ async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
 async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_gap(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A synced copy is no longer restored from its origin, which has older content."""
+    """A synced copy must not be restored from its origin, because the origin has older content."""
     await logged.upload_content(b"xy")
     before = logged.located(0)
     logged.db.begin()
@@ -266,7 +266,7 @@ async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_g
 async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leftover record of a gap would replace uploaded content after a power cut."""
+    """If the record of a gap stayed, recovery would replace uploaded content with zeros."""
     block = logged.write(0, b"ab")
     await write_after_gap_during_sync(logged, monkeypatch, uploads=True)
 
@@ -274,7 +274,7 @@ async def test_block_that_is_uploaded_during_a_sync_has_no_record_of_a_gap(
 
 
 async def log_during_write_after_gap(bench: CacheBench) -> None:
-    """Write a log entry, and call ``write_after_gap`` while a thread writes it."""
+    """Write a log entry; call ``write_after_gap`` while a thread writes the entry."""
 
     def write_meanwhile() -> None:
         bench.db.commit()
@@ -290,7 +290,7 @@ async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_writt
 ) -> None:
     logged.write(0, b"a")
     logged.cache.write_in_place(logged.located(0), 1, b"b")
-    logged.write(1, b"other")  # so that the next write is a separate piece of the entry
+    logged.write(1, b"other")  # The next write becomes a separate piece of the entry.
     logged.cache.write_in_place(logged.located(0), 0, b"a")
     await log_during_write_after_gap(logged)
 
@@ -303,7 +303,7 @@ async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_writt
 async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch, is_logged: bool
 ) -> None:
-    """A sync deletes the record of a gap, because recovery would remove the bytes after the gap."""
+    """A sync must delete the record of a gap, or recovery would remove the bytes after the gap."""
     logged.write(0, b"ab")
     if is_logged:
         await log_during_write_after_gap(logged)
@@ -317,7 +317,7 @@ async def test_next_sync_keeps_the_bytes_after_a_gap_that_was_made_during_a_sync
 
 
 async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBench) -> None:
-    """A killed daemon may leave bytes in a block file at the position of a later gap."""
+    """A gap must not show bytes that a killed daemon left in the block file at its offset."""
     block = logged.write(0, b"ab")
     await logged.cache.block_sync.sync_files()
     logged.db.begin()
@@ -330,7 +330,7 @@ async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBe
 
 
 async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: CacheBench) -> None:
-    """Rows may reach the disk before the intent log, so a block may have a row but no file."""
+    """A power cut may leave the row of a block on the disk without the block file."""
     block = logged.write(0, b"ab")
 
     def write_meanwhile() -> None:
@@ -352,7 +352,7 @@ async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: C
 
 
 async def test_intent_log_entry_older_than_a_file_sync_is_not_applied(logged: CacheBench) -> None:
-    """An older log entry would replace content that a later sync made durable."""
+    """Replay of an entry older than a sync would replace content that the sync made durable."""
     logged.write(0, b"old")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 0, b"new")
@@ -382,7 +382,7 @@ async def test_intent_log_replay_does_not_change_uploaded_or_removed_blocks(
 
 
 def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
-    """Replace block 0 with a copy of its beginning; return the deleted block and the copy."""
+    """Replace block 0 with a copy of its beginning; return the old block and the new block."""
     bench.db.begin()
     located = bench.located(0)
     copy = bench.cache.copy_on_write(located, INO, BlockIndex(0), size_bytes)
@@ -392,7 +392,7 @@ def _truncate(bench: CacheBench, size_bytes: int) -> list[BlockId]:
 
 
 async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: CacheBench) -> None:
-    """The log has the only copy of a deleted block whose beginning an fsync made durable."""
+    """If fsynced content of a deleted block is only in the log, a copy is restored from the log."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     for block in _truncate(logged, 4):
@@ -426,7 +426,7 @@ async def test_replayed_content_fills_a_hole_in_a_copied_block(
 async def test_deleted_block_stays_durable_after_a_kill_until_its_copy_is_durable(
     logged: CacheBench,
 ) -> None:
-    """The next mount discards the intent log, so the deleted block's file must be durable."""
+    """A deleted block's file must be durable, because the next mount discards the intent log."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     _deleted, copy = _truncate(logged, 4)
@@ -455,7 +455,7 @@ async def test_intent_log_replay_can_be_repeated_after_another_power_cut(
 
 
 async def test_replay_ignores_intent_log_entries_of_another_epoch(logged: CacheBench) -> None:
-    """Another program or database may have used the block numbers of an older epoch."""
+    """A host of an older epoch may have used the same block numbers for different content."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.db.begin_local()
@@ -485,7 +485,7 @@ async def test_overwrite_after_the_last_fsync_survives_a_kill_and_becomes_durabl
 async def test_append_after_the_last_fsync_survives_a_kill_and_becomes_durable(
     logged: CacheBench,
 ) -> None:
-    """After recovery, the synced length of a block includes the zeros of a gap."""
+    """The synced length of a recovered block includes the zeros of a gap."""
     logged.write(0, b"ab")
     await fsync(logged)
     logged.db.begin()
@@ -513,7 +513,7 @@ async def test_lost_end_of_a_block_is_restored_from_the_newest_intent_log_entry(
 
 
 async def test_end_of_a_truncated_block_file_is_restored_from_the_log(logged: CacheBench) -> None:
-    """After a failed sync, a block file is truncated before its first lost byte."""
+    """If a sync failed, recovery truncates the block file before its first lost byte."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
     logged.cache.write_in_place(logged.located(0), 0, b"FS")
@@ -524,7 +524,7 @@ async def test_end_of_a_truncated_block_file_is_restored_from_the_log(logged: Ca
     assert content(logged, 0) == b"FSynced"
 
 
-async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
+async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first_log(
     logged: CacheBench,
 ) -> None:
     logged.write(0, b"first")
@@ -544,7 +544,7 @@ async def test_second_intent_log_of_an_epoch_contains_no_entries_of_the_first(
 async def test_first_intent_log_entry_makes_older_programs_quarantine_the_state(
     logged: CacheBench,
 ) -> None:
-    """After a power cut, older programs quarantine the local state together with its intent log."""
+    """Older programs cannot read the intent log, so they quarantine the local state and the log."""
     assert not intent_replay.is_in_use(logged.db)
     logged.write(0, b"first")
     await fsync(logged)
@@ -554,10 +554,10 @@ async def test_first_intent_log_entry_makes_older_programs_quarantine_the_state(
     assert cached_blocks.in_state(logged.db, BlockState.DIRTY)
 
 
-async def test_mount_with_an_unreadable_intent_log_is_refused_with_advice(
+async def test_mount_with_an_unreadable_intent_log_is_refused_with_advice_to_the_user(
     logged: CacheBench,
 ) -> None:
-    """A mount without the intent log would lose content that fsync made durable."""
+    """If the mount ignored an unreadable intent log, fsynced content would be lost."""
     logged.write(0, b"fsynced")
     await fsync(logged)
     log = logged.files.root / NAME

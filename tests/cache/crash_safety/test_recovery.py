@@ -54,7 +54,7 @@ async def test_recovery_does_not_change_block_files_shorter_than_their_synced_si
 
 
 async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_path: Path) -> None:
-    """If an older database was restored, a block file without a row may be the only copy."""
+    """A block file without a row may be the only copy of its content after a database restore."""
     kept = bench.write(0, b"kept")
     bench.db.commit()
     unknown = bench.write(1, b"undone")
@@ -75,7 +75,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
 async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """A killed daemon's files are newer than its database; a restored database is newer."""
+    """Files left by a killed daemon are newer than its database; a restored database is newer."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -87,10 +87,10 @@ async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     assert list(bench.files.numbers()) == []
 
 
-async def test_one_old_stray_file_causes_quarantine_of_all_stray_files(
+async def test_one_old_stray_block_file_causes_quarantine_of_all_stray_block_files(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A stray file that is older than the database was not left by a killed daemon."""
+    """A stray block file older than the database shows that an older database was restored."""
     older = bench.write(1, b"older")
     made_ns = max(bench.files.times_ns(older))
     indexes = itertools.count(2)
@@ -118,7 +118,7 @@ async def test_stray_block_file_whose_content_is_in_a_pack_is_removed(
 async def test_stray_block_file_whose_pack_is_damaged_is_quarantined(
     bench: CacheBench, tmp_path: Path, undone_ns: range | None
 ) -> None:
-    """If the pack of a block is marked as damaged, a stray file may be the last copy."""
+    """A stray block file may be the last copy if the pack of the block is marked as damaged."""
     block = await bench.upload_content(b"content")
     pack, offset = bench.located(0).pack, bench.located(0).pack_offset
     assert pack is not None
@@ -134,7 +134,7 @@ async def test_stray_block_file_whose_pack_is_damaged_is_quarantined(
 async def test_stray_block_file_that_differs_from_its_pack_is_quarantined(
     bench: CacheBench, tmp_path: Path, content: bytes
 ) -> None:
-    """Another host may have used the number of a stray file for other content."""
+    """Another host may have used the block number of a stray file for different content."""
     block = await bench.upload_content(b"content")
     bench.db.begin_local()
     bench.db.run("DELETE FROM cached_blocks")
@@ -155,7 +155,7 @@ async def test_empty_stray_block_file_is_removed(bench: CacheBench, tmp_path: Pa
 async def test_stray_block_files_below_the_first_unused_number_are_kept(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A cleanly closed database records the first unused block number."""
+    """A clean unmount records the first unused block number; only files above it are stray."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
 
@@ -215,7 +215,7 @@ def copy(bench: CacheBench, keep_bytes: int, *, cuts: bool = False) -> BlockId:
 
 
 async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
-    """Empty the files of *lost*, as a power cut may, and recover as a mount does."""
+    """Empty the files of *lost*, as a power cut may, and recover the cache as a mount does."""
     bench.db.commit()
     for block in lost:
         bench.files.cut_after(block, 0)
@@ -223,7 +223,7 @@ async def cut_power(bench: CacheBench, *lost: BlockId) -> None:
 
 
 def content(bench: CacheBench) -> bytes:
-    """Return the readable content of block 0."""
+    """Return the content of block 0 that is readable after recovery."""
     located = bench.located(0)
     size = bench.files.size(located.block)
     assert size is not None
@@ -247,10 +247,10 @@ async def test_synced_copy_of_a_block_is_not_replaced_by_its_original(bench: Cac
 async def test_copy_of_an_uploaded_block_gets_the_content_of_the_original_block(
     bench: CacheBench, torn: bool
 ) -> None:
-    """A power cut loses the bytes written to a copied block; the bytes of its origin survive."""
+    """After a power cut, a copied block loses unsynced bytes, but gets its origin's bytes back."""
     old = await bench.upload_content(OLD)
     bench.db.begin()
-    blocks.add_ref(bench.db, old)  # A second reference keeps the file of the original block.
+    blocks.add_ref(bench.db, old)  # The second reference keeps the file of the original block.
     new = copy(bench, 5)
     bench.cache.write_in_place(bench.located(0), 5, b"-" * 40)
     if torn:
@@ -265,7 +265,7 @@ async def test_copy_of_an_uploaded_block_gets_the_content_of_the_original_block(
 
 
 async def test_removed_original_of_a_copied_block_is_read_from_its_pack(bench: CacheBench) -> None:
-    """After its clean origin is removed, an unsynced copy of a block is read from the pack."""
+    """If the clean origin of an unsynced copy was deleted, the content is read from the pack."""
     old = await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     assert bench.files.size(old) is None
@@ -288,7 +288,7 @@ async def test_copy_of_a_dirty_block_gets_synced_bytes_of_its_original(bench: Ca
 
 
 async def test_truncated_bytes_do_not_reappear_after_a_power_cut(bench: CacheBench) -> None:
-    """Bytes that a truncation removed stay removed after a later write and a power cut."""
+    """Truncated bytes stay removed, even if a power cut loses a write after the truncation."""
     bench.write(0, OLD)
     await bench.cache.block_sync.sync_files()
     new = copy(bench, 6, cuts=True)
@@ -302,7 +302,7 @@ async def test_truncated_bytes_do_not_reappear_after_a_power_cut(bench: CacheBen
 async def test_copy_of_a_copied_block_gets_the_content_of_the_first_original(
     bench: CacheBench,
 ) -> None:
-    """In a chain of copied blocks each copy is restored before it serves as an origin."""
+    """In a chain of copied blocks, each copy is restored before it serves as an origin."""
     await bench.upload_content(OLD)
     first = copy(bench, len(OLD))
     bench.cache.seal([first])
@@ -316,7 +316,7 @@ async def test_copy_of_a_copied_block_gets_the_content_of_the_first_original(
 async def test_hole_at_the_beginning_of_a_block_is_restored_after_a_power_cut(
     bench: CacheBench,
 ) -> None:
-    """A power cut loses bytes written after a hole at the beginning of a block, not the hole."""
+    """A power cut may lose the bytes after a hole, but the hole itself must be restored."""
     bench.db.begin()
     block = bench.cache.write_new(INO, BlockIndex(0), 100, b"new")
     bench.db.commit()
@@ -353,7 +353,7 @@ async def test_upload_of_a_copied_block_deletes_its_origin_record(bench: CacheBe
 async def test_mount_fails_without_loss_of_copied_blocks_if_the_store_is_unreachable(
     bench: CacheBench,
 ) -> None:
-    """A mount that cannot restore copied blocks fails, and a later mount restores them."""
+    """If copied blocks cannot be restored, the mount fails; a later mount restores the blocks."""
     await bench.upload_content(OLD)
     new = copy(bench, len(OLD))
     bench.store.fail("get_range", TransientStoreError("pack", "away"))

@@ -1,4 +1,4 @@
-"""A power cut directly after recovery: recovered content must be on the disk by then."""
+"""Power cuts directly after recovery: recovered content must already be on the disk."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,7 +30,7 @@ class RecordedBench(CacheBench):
         await restore_content(self.db, self.files, self.keyring, self.store, power_lost=power_lost)
 
     def synced(self, block: BlockId, after: Path) -> bytes:
-        """Return the content that a power cut now leaves in a block file."""
+        """Return the content of a block file after a power cut at this point."""
         after.mkdir()
         PowerCut(self.recorder.events).choose(Exactly(0)).write_to(after)
         files = BlockFiles(after / "blocks", after / "tmp")
@@ -54,7 +54,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[RecordedBench]:
 async def test_logged_content_is_in_its_synced_file_after_recovery(
     recorded: RecordedBench, tmp_path: Path, *, power_lost: bool
 ) -> None:
-    """After recovery, the intent log is no longer used, so only the file has the content."""
+    """Recovered content must be in the synced block file, because the log is not used again."""
     recorded.db.begin_local()
     local_state.put(recorded.db, "epoch", "3")
     await recorded.prepare_log(32 * KIB)
@@ -72,7 +72,7 @@ async def test_logged_content_is_in_its_synced_file_after_recovery(
 async def test_content_of_a_copied_block_is_in_its_synced_file_after_recovery(
     recorded: RecordedBench, tmp_path: Path
 ) -> None:
-    """After recovery, no record leads to the original block any more."""
+    """Recovery removes the record of the original block, so the copy itself must be synced."""
     await recorded.upload_content(CONTENT)
     recorded.db.begin()
     located = recorded.located(0)

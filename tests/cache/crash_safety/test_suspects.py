@@ -1,4 +1,4 @@
-"""Suspect blocks: marked after a power cut, verified before use; see also test_block_cache."""
+"""Suspect blocks: after a power cut, clean blocks are verified before they are read."""
 
 from s3fs_meta.cache.crash_safety.suspects import Suspects
 from tests.cache.conftest import CacheBench
@@ -8,7 +8,7 @@ from tests.descriptors import no_more_files
 async def test_suspect_block_stays_cached_if_its_file_cannot_be_opened_now(
     bench: CacheBench,
 ) -> None:
-    """A lack of open files does not prove that a power cut has torn the block."""
+    """If no file descriptor is free, verification cannot prove that the block file is torn."""
     block = await bench.upload_content(b"content")
     suspects = bench.cache.suspects
     suspects.mark_all()
@@ -24,7 +24,7 @@ async def test_suspect_block_stays_cached_if_its_file_cannot_be_opened_now(
 
 
 async def test_suspect_block_is_trusted_after_verification(bench: CacheBench) -> None:
-    """Dirty blocks are never suspect, because no other copy exists."""
+    """A clean block is suspect until verification; a dirty block has no other copy to check."""
     block = await bench.upload_content(b"content" * 1000)
     dirty = bench.write(1, b"dirty")
     suspects = bench.cache.suspects

@@ -1,4 +1,4 @@
-"""Written ranges that the intent log must contain at the next fsync."""
+"""Written byte ranges that the next fsync must put into the intent log."""
 
 import pytest
 
@@ -11,14 +11,14 @@ ONE, TWO = BlockId(1), BlockId(2)
 
 @pytest.fixture
 def ranges() -> UnloggedRanges:
-    """Return known, empty ranges, as after a sync of all files."""
+    """Return empty ranges that are known to be complete, as after a sync of all files."""
     ranges = UnloggedRanges()
     ranges.begin_sync()
     return ranges
 
 
 def test_written_ranges_of_a_block_are_unknown_before_the_first_sync_begins() -> None:
-    """A killed daemon may have written blocks that this mount knows nothing about."""
+    """A killed daemon may have written ranges that this mount has not recorded."""
     ranges = UnloggedRanges()
     ranges.add(ONE, 0, 5)
     known = [ranges.are_known]

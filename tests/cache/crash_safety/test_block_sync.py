@@ -19,7 +19,7 @@ from tests.faults import raising
 
 
 async def test_sync_records_the_synced_size_of_each_block_file(bench: CacheBench) -> None:
-    """The rows of cached blocks change only if the synced sizes of their files have changed."""
+    """A sync updates the rows of cached blocks only if the synced sizes of their files changed."""
     block = bench.write(0, b"abcdef")
     assert cached_blocks.unsynced_tails(bench.db) == [(block, 0, 6)]
     await bench.cache.block_sync.sync_files()
@@ -58,7 +58,7 @@ async def test_blocks_stay_unsynced_after_a_failed_sync(
 async def test_content_that_cannot_be_read_for_the_log_is_synced_with_its_file(
     bench: CacheBench,
 ) -> None:
-    """After a lack of open files, no later log entry may claim to contain all content."""
+    """If an entry failed for lack of file descriptors, later entries would miss its content."""
     await bench.prepare_log(64 * KIB)
     block = bench.write(0, b"content")
     bench.files.let_go([block])
@@ -72,7 +72,7 @@ async def test_content_that_cannot_be_read_for_the_log_is_synced_with_its_file(
 
 
 class SecondSyncError(OSError):
-    """The disk fails during the second sync of files."""
+    """The disk failed during the second sync of files."""
 
 
 async def _sync_three_times(
@@ -120,7 +120,7 @@ async def _sync_three_times(
 async def test_syncs_that_wait_for_a_running_sync_share_the_next_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync that several callers share covers all bytes written before their calls."""
+    """If several callers share a sync, the sync covers all bytes written before their calls."""
     first = bench.write(0, b"first")
 
     begun = await _sync_three_times(bench, monkeypatch, lambda: bench.write(2, b"third"))
@@ -145,7 +145,7 @@ async def test_failed_sync_is_not_shared_with_waiting_callers(
 async def test_sync_cancelled_while_it_records_lengths_is_retried(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recovery after a power cut truncates each block to its recorded length."""
+    """A recorded length must match the synced file: recovery truncates blocks to this length."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")
@@ -184,7 +184,7 @@ async def test_bytes_written_during_a_sync_are_not_recorded_as_synced(bench: Cac
 
 @pytest.fixture
 async def logged(bench: CacheBench) -> CacheBench:
-    """Return a cache with a prepared intent log, which a sync of all files has made ready."""
+    """Return a cache whose intent log is ready for entries."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
     assert not await bench.log_writes()
@@ -225,7 +225,7 @@ async def test_intent_log_entry_contains_only_writes_after_the_previous_entry(
 
 
 async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: CacheBench) -> None:
-    """Bytes that a killed daemon left after the end of a block must not appear in a later gap."""
+    """A gap must not show bytes that a killed daemon left after the end of a block."""
     block = logged.write(0, b"ab")
     await logged.log_writes()
     logged.db.begin()
@@ -235,8 +235,8 @@ async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: 
     assert _entries(logged)[1] == [LoggedPiece(block, 2, b"\0\0\0c")]
 
 
-async def test_copied_block_needs_a_sync_of_its_file(logged: CacheBench) -> None:
-    """Restoring a copied block after a power cut could need the bucket, which may be offline."""
+async def test_copied_block_is_made_durable_by_a_sync_of_its_file(logged: CacheBench) -> None:
+    """A copied block is not logged: its recovery could need the bucket, which may be offline."""
     logged.write(0, b"original")
     located = logged.located(0)
     logged.cache.seal([located.block])
@@ -257,7 +257,9 @@ async def test_removed_block_is_not_written_to_the_intent_log(logged: CacheBench
     assert _entries(logged) == [[LoggedPiece(kept, 0, b"kept")]]
 
 
-async def test_content_too_large_for_one_intent_log_entry_needs_a_sync(logged: CacheBench) -> None:
+async def test_content_too_large_for_one_intent_log_entry_is_synced_instead(
+    logged: CacheBench,
+) -> None:
     logged.write(0, bytes(INTENT_CONTENT_BYTES_MAX + 1))
     assert not await logged.log_writes()
 
@@ -265,7 +267,7 @@ async def test_content_too_large_for_one_intent_log_entry_needs_a_sync(logged: C
 async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_files(
     logged: CacheBench,
 ) -> None:
-    """Entries stay in the intent log until their content is in synced block files."""
+    """Entries stay in the intent log until the block files with their content are synced."""
     sync = logged.cache.block_sync
     for index in range(4):
         logged.write(index, b"content")
@@ -290,7 +292,7 @@ async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_fi
 async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports a lost page only once, so no later sync may report success."""
+    """The kernel reports the loss of a page only once, so later syncs must not report success."""
     logged.write(0, b"content")
     with monkeypatch.context() as patched:
         patched.setattr(IntentLog, "append", raising(OSError(errno.EIO, "Input/output error")))
@@ -321,8 +323,8 @@ async def test_no_intent_log_is_created_for_local_state_without_an_epoch(bench: 
     assert not (bench.files.root / NAME).exists()
 
 
-async def test_lack_of_descriptors_only_postpones_the_intent_log(bench: CacheBench) -> None:
-    """A lack of open files does not count as a failed disk, so later syncs succeed."""
+async def test_lack_of_file_descriptors_only_postpones_the_intent_log(bench: CacheBench) -> None:
+    """If no file descriptor is free, the disk does not count as failed, and later syncs succeed."""
     bench.db.begin_local()
     local_state.put(bench.db, "epoch", "3")
     with no_more_files():

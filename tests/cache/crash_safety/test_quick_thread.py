@@ -1,4 +1,4 @@
-"""Blocking calls in a thread, and how their callers continue."""
+"""Blocking calls in a thread: how the caller continues after success, error or cancellation."""
 
 import signal
 import threading
@@ -35,7 +35,9 @@ async def test_thread_call_ends_before_its_caller_continues() -> None:
     assert order == [f"{who} {number}" for number in range(3) for who in ("call", "caller")]
 
 
-async def test_second_function_runs_in_the_event_loop_while_the_first_runs_in_the_thread() -> None:
+async def test_second_function_runs_in_the_event_loop_while_the_first_function_runs_in_the_thread() -> (
+    None
+):
     both = threading.Event()
     seen: list[threading.Thread] = []
 
@@ -110,7 +112,7 @@ async def test_error_is_raised_after_both_functions_end() -> None:
 
 
 async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
-    """A cancelled caller waits for its call, so that no later sync runs at the same time."""
+    """A cancelled caller waits for its call to end, so that two syncs never run at once."""
     done: list[bool] = []
     go_on, ended = threading.Event(), trio.Event()
 
@@ -146,7 +148,7 @@ async def test_cancelled_task_does_not_begin_its_thread_call() -> None:
 
 
 def test_interrupted_caller_waits_until_its_thread_call_ends() -> None:
-    """An interrupt reaches trio's main task even inside a shield; later calls still work."""
+    """An interrupt reaches trio's main task even in a shielded scope; later calls still work."""
     thread = QuickThread()
     order: list[str] = []
     started, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Content of fetched blocks in memory."""
+"""Fetched blocks that are kept in memory until they are read."""
 
 from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange
 from s3fs_meta.limits import ARRIVED_BYTES_MAX, ARRIVED_S_MAX
@@ -25,7 +25,7 @@ def test_content_in_memory_is_dropped_after_its_last_byte_is_read() -> None:
 
 
 def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
-    """After the loss of a commit group, a new block may reuse the number of a block in memory."""
+    """A new block may reuse the number of a block in memory if a commit group was lost."""
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 
@@ -33,7 +33,7 @@ def test_content_in_memory_with_the_wrong_hash_is_not_returned() -> None:
 
 
 def test_memory_of_a_range_is_counted_until_its_last_block_is_dropped() -> None:
-    """A memory view of one block keeps the complete fetched range in memory."""
+    """A view of one block keeps the memory of the complete fetched range in use."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     for block in (1, 2):
         arrived.add(located(block), CONTENT, source)
@@ -46,7 +46,7 @@ def test_memory_of_a_range_is_counted_until_its_last_block_is_dropped() -> None:
 
 
 def test_decompressed_content_in_memory_is_counted_until_its_range_is_dropped() -> None:
-    """A fetched range uses memory both for its views and for its decompressed bytes."""
+    """A fetched range uses memory both for raw bytes and for decompressed blocks."""
     arrived, source = ArrivedContent(), ArrivedRange(100, 0.0)
     sizes = []
     for block, content in ((1, b"decompressed"), (2, CONTENT), (3, CONTENT)):
@@ -60,7 +60,7 @@ def test_decompressed_content_in_memory_is_counted_until_its_range_is_dropped() 
 
 
 def test_new_range_is_not_kept_in_memory_when_the_limit_is_reached() -> None:
-    """A sequential reader first needs the blocks that arrived first."""
+    """If memory is full, earlier ranges stay, because a sequential reader needs them first."""
     arrived = ArrivedContent()
     for block in (1, 2, 3):
         arrived.add(located(block), CONTENT, ArrivedRange(HALF_BYTES, 0.0))
@@ -70,7 +70,7 @@ def test_new_range_is_not_kept_in_memory_when_the_limit_is_reached() -> None:
 
 
 def test_range_in_memory_is_replaced_if_its_reader_has_stopped() -> None:
-    """Content for a reader that has stopped makes room for content for another reader."""
+    """If a reader has stopped, its blocks in memory make room for blocks of another reader."""
     arrived = ArrivedContent()
     for block in (1, 2):
         arrived.add(located(block), CONTENT, ArrivedRange(HALF_BYTES, 0.0))
@@ -79,7 +79,7 @@ def test_range_in_memory_is_replaced_if_its_reader_has_stopped() -> None:
     assert [arrived.take(located(block), 3) for block in (1, 2, 3)] == [None, None, CONTENT]
 
 
-def test_block_that_is_fetched_twice_is_kept_in_memory_once() -> None:
+def test_block_that_is_fetched_twice_is_kept_in_memory_only_once() -> None:
     arrived = ArrivedContent()
     for content in (memoryview(b"former."), CONTENT):
         arrived.add(located(1), content, ArrivedRange(100, 0.0))
@@ -87,7 +87,7 @@ def test_block_that_is_fetched_twice_is_kept_in_memory_once() -> None:
     assert (arrived.size_bytes, arrived.take(located(1), 3)) == (100, CONTENT)
 
 
-def test_cleared_content_is_not_returned_from_memory() -> None:
+def test_content_is_not_returned_after_memory_is_cleared() -> None:
     arrived = ArrivedContent()
     arrived.add(located(1), CONTENT, ArrivedRange(100, 0.0))
 

@@ -1,4 +1,4 @@
-"""Fetches of small blocks together with their neighbours in the pack, and runs of blocks."""
+"""Fetches that combine small blocks with their neighbours in the pack, or a run of blocks."""
 
 import random
 
@@ -24,7 +24,7 @@ _SMALL_BYTES = 2 * KIB
 
 
 async def _read(bench: CacheBench, index: int) -> bytes:
-    """Fetch a block, retrying until it is cached, then read it, as the read handler does."""
+    """Fetch a block, retrying until the block is cached, then read it, as the read handler does."""
     while not bench.cache.is_local(located := bench.located(index)):
         await bench.cache.fetch(located)
     return bench.cache.read_local(located, 0, located.plain_bytes)
@@ -64,7 +64,7 @@ async def test_readers_of_neighbouring_small_blocks_share_one_request(bench: Cac
 
 
 async def test_large_block_is_fetched_without_neighbours(bench: CacheBench) -> None:
-    """Neighbours are fetched only with small blocks; read-ahead serves large files."""
+    """A large block is fetched alone; read-ahead fetches the other blocks of large files."""
     contents = await bench.store_evicted(3, 64 * KIB)
 
     assert await _read(bench, 1) == contents[1]
@@ -91,15 +91,17 @@ async def test_damaged_neighbouring_block_does_not_fail_the_fetch_of_a_block(
 
 
 async def _heard(bench: CacheBench) -> list[tuple[int, bool]]:
-    """Read block 0, which is damaged, and return the damage that the cache reported."""
+    """Read block 0, which is damaged, and return the damage reports of the cache."""
     bench.heard.clear()
     with pytest.raises((FormatError, ObjectMissingError)):
         await _read(bench, 0)
     return bench.heard
 
 
-async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench) -> None:
-    """If a block has a wrong hash, it is requested again before damage is reported."""
+async def test_damage_is_reported_after_a_second_answer_with_a_wrong_hash(
+    bench: CacheBench,
+) -> None:
+    """A block with a wrong hash is requested a second time before damage is reported."""
     [content] = await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     bench.store.corrupt("get_range", times=2)
@@ -111,7 +113,7 @@ async def test_damage_is_reported_after_a_second_wrong_answer(bench: CacheBench)
 async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
     bench: CacheBench,
 ) -> None:
-    """If the superblock is missing too, a missing pack is not damage: the disk may be unmounted."""
+    """A missing pack is no damage if the superblock is missing: the disk may be unmounted."""
     await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
@@ -123,7 +125,7 @@ async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
 
 
 async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) -> None:
-    """If both locations of a block are damaged, the reader gets the error of the first one."""
+    """If the old and the new location are damaged, the reader gets the old location's error."""
     [content] = await bench.store_evicted(1, _SMALL_BYTES)
     bench.write(7, content)
     other = await bench.upload(7)
@@ -145,7 +147,7 @@ async def test_damaged_block_is_read_from_a_newer_location(bench: CacheBench) ->
 
 
 async def test_block_before_the_end_of_a_truncated_pack_can_be_read(bench: CacheBench) -> None:
-    """If a range exceeds a truncated pack, the block is requested again on its own."""
+    """If a byte range exceeds a truncated pack, each block is requested in a separate request."""
     contents = [random.Random(3).randbytes(2 * KIB) for _ in range(3)]
     for index, content in enumerate(contents):
         bench.write(index, content)
@@ -191,7 +193,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbouring_blocks(
 async def test_reader_of_a_neighbouring_block_waits_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If a shared request times out, all of its readers fail without a second timeout."""
+    """If a shared request times out, all of its readers fail after this one timeout."""
     await bench.store_evicted(2, _SMALL_BYTES)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -214,7 +216,7 @@ async def test_reader_of_a_neighbouring_block_waits_only_once_during_an_outage(
 async def test_fetched_neighbouring_blocks_do_not_evict_recently_used_blocks(
     bench: CacheBench,
 ) -> None:
-    """Fetched neighbours that no reader has used take at most a sixteenth of a full cache."""
+    """Unread neighbours that small fetches brought in use at most 1/16 of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await bench.store_evicted(400, _SMALL_BYTES)
     used = range(400, 900)
@@ -233,7 +235,7 @@ async def test_fetched_neighbouring_blocks_do_not_evict_recently_used_blocks(
     assert kept * 2 * KIB > MIB * 7 // 8
 
 
-async def test_neighbouring_block_removed_during_its_fetch_leaves_no_cached_copy(
+async def test_neighbouring_block_that_is_removed_during_its_fetch_is_not_cached(
     bench: CacheBench,
 ) -> None:
     await bench.store_evicted(3, _SMALL_BYTES)
@@ -317,7 +319,7 @@ async def test_readers_fetch_single_blocks_after_the_fetch_of_a_run_failed(
 async def test_readers_of_a_run_of_blocks_wait_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If the request for a run times out, all of its readers fail without a second timeout."""
+    """If the request for a run times out, all of its readers fail after this one timeout."""
     await bench.store_evicted(2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -331,7 +333,9 @@ async def test_readers_of_a_run_of_blocks_wait_only_once_during_an_outage(
     assert trio.current_time() - began_s < 61
 
 
-async def test_block_being_fetched_is_not_requested_again(bench: CacheBench) -> None:
+async def test_block_that_is_being_fetched_is_not_requested_a_second_time(
+    bench: CacheBench,
+) -> None:
     await bench.store_evicted(2, 64 * KIB)
     gate = bench.store.hold("get_range")
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Choosing the blocks that one request fetches together."""
+"""The choice of neighbouring blocks that one request fetches together."""
 
 from s3fs_meta.cache.fetching.read_coalescing import choose, extent, runs
 from s3fs_meta.limits import KIB, NEIGHBOUR_FETCH_BYTES, SMALL_BLOCK_BYTES
@@ -23,7 +23,7 @@ def test_small_block_is_fetched_with_the_blocks_before_and_after_it() -> None:
 
 
 def test_number_of_fetched_neighbouring_blocks_is_limited_and_later_blocks_are_preferred() -> None:
-    """Following blocks are preferred, because files are mostly read in the order of writing."""
+    """Later blocks are preferred, because files are mostly read in the order of writing."""
     step = 50 * KIB
     rows = [_at(number * step, step, step) for number in range(100)]
 
@@ -41,7 +41,7 @@ def test_large_block_is_not_fetched_together_with_a_small_block() -> None:
 
 
 def test_uncompressed_size_of_fetched_neighbouring_blocks_is_limited() -> None:
-    """Without a limit, a small download of highly compressed blocks could fill the cache."""
+    """Without a size limit, a small download of highly compressed blocks could fill the cache."""
     assert _chosen(_at(0), _at(1000), _at(2000), _at(3000), plain_bytes_max=4000) == [1000, 2000]
     assert _chosen(_at(2000), _at(1000), plain_bytes_max=-1) == []
 
@@ -69,12 +69,12 @@ def test_run_of_blocks_has_at_least_one_block_and_a_limited_length() -> None:
     assert [len(run) for run in runs(wanted, plain_bytes_max=1)] == [1] * 5
 
 
-def test_empty_list_of_blocks_has_no_run() -> None:
+def test_empty_list_of_blocks_contains_no_run() -> None:
     assert not list(runs([], plain_bytes_max=1))
 
 
-def test_allowed_small_gap_does_not_end_a_run_of_blocks() -> None:
-    """Records in a small gap between two requested blocks are downloaded to save a request."""
+def test_small_gap_within_the_limit_does_not_end_a_run_of_blocks() -> None:
+    """A request may include a small gap between two blocks, which saves a second request."""
     wanted = [block(1, 1, 0), block(2, 1, 20), block(3, 1, 41), block(4, 1, 40)]
     found = list(runs(wanted, plain_bytes_max=100, gap_bytes_max=10))
     assert found == [wanted[:2], wanted[2:3], wanted[3:]]

@@ -1,4 +1,4 @@
-"""Content in memory of blocks for which the disk has no room."""
+"""Blocks that are kept in memory because the disk has no room for them."""
 
 import pytest
 
@@ -10,12 +10,12 @@ from s3fs_meta.model import BlockId, PackId
 
 
 def block(number: int, content_hash: bytes = b"h") -> Located:
-    """Return an uploaded block that is not cached."""
+    """Return an uploaded block that is not in the cache."""
     return Located(BlockId(number), 8, content_hash, PackId(1), 0, 8, None)
 
 
-def test_content_is_found_by_number_and_hash() -> None:
-    """A number may belong to another block after a commit group was lost."""
+def test_content_in_memory_is_found_by_block_number_and_hash() -> None:
+    """A block number may refer to a different block after a commit group was lost."""
     uncached = UncachedContent()
     uncached.add(block(1), b"abcdefgh")
 
@@ -25,7 +25,7 @@ def test_content_is_found_by_number_and_hash() -> None:
         uncached.read(block(2), 0, 1)
 
 
-def test_oldest_content_is_dropped_beyond_the_bound() -> None:
+def test_oldest_content_in_memory_is_dropped_above_the_memory_limit() -> None:
     uncached = UncachedContent()
     third = bytes(ARRIVED_BYTES_MAX // 3)
     for number in range(1, 5):
@@ -35,8 +35,8 @@ def test_oldest_content_is_dropped_beyond_the_bound() -> None:
     assert uncached.size_bytes == 3 * len(third)
 
 
-def test_two_blocks_are_kept_regardless_of_their_size() -> None:
-    """A read at the border of two large blocks needs both of them at the same time."""
+def test_two_blocks_are_kept_in_memory_regardless_of_their_size() -> None:
+    """Two blocks stay in memory, because a read across their border needs both."""
     uncached = UncachedContent()
     large = bytes(ARRIVED_BYTES_MAX)
     for number in range(1, 4):
@@ -45,7 +45,7 @@ def test_two_blocks_are_kept_regardless_of_their_size() -> None:
     assert [uncached.has(block(number)) for number in range(1, 4)] == [False, True, True]
 
 
-def test_replaced_and_cleared_content_frees_its_memory() -> None:
+def test_memory_of_replaced_and_cleared_content_is_freed() -> None:
     uncached = UncachedContent()
     uncached.add(block(1), b"abcdefgh")
     uncached.add(block(1), b"abc")

@@ -24,7 +24,9 @@ def files(tmp_path: Path) -> BlockFiles:
     return BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
 
 
-def test_gap_before_the_first_written_byte_of_a_block_reads_as_zeros(files: BlockFiles) -> None:
+def test_gap_before_the_first_written_byte_of_a_block_file_reads_as_zeros(
+    files: BlockFiles,
+) -> None:
     files.create(ONE, 5, b"abc")
 
     assert files.read(ONE, 0, 8) == b"\0\0\0\0\0abc"
@@ -54,8 +56,8 @@ def test_block_without_a_file_is_reported_as_lost(files: BlockFiles) -> None:
         files.write_within(ONE, 0, b"x", 0)
 
 
-def test_lack_of_open_files_is_not_reported_as_a_lost_block(files: BlockFiles) -> None:
-    """If open(2) fails with EMFILE, a block file may be intact, so its block is not lost."""
+def test_lack_of_file_descriptors_is_not_reported_as_a_lost_block(files: BlockFiles) -> None:
+    """If open(2) fails with EMFILE, the block file may be intact, so the block is not lost."""
     files.create(ONE, 0, b"abc")
     files.let_go([ONE])
 
@@ -76,7 +78,7 @@ def test_lack_of_open_files_is_not_reported_as_a_lost_block(files: BlockFiles) -
 
 
 def test_leftover_block_file_of_a_rolled_back_group_is_replaced(files: BlockFiles) -> None:
-    """After a crash, a block number is reused, and an old block file may have this number."""
+    """A crash may leave an old block file whose number a new block uses."""
     files.create(ONE, 0, b"leftover of before")
 
     files.create(ONE, 0, b"new")
@@ -97,7 +99,7 @@ def test_copy_of_a_block_file_contains_only_the_requested_bytes(files: BlockFile
 def test_fetch_of_a_block_leaves_no_file_in_the_tmp_directory(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """A fetched block is written to the tmp directory and then renamed to its path."""
+    """A fetched block is written to a file in the tmp directory, which is renamed when complete."""
     files.adopt(ONE, b"fetched")
 
     assert files.read(ONE, 0, 7) == b"fetched"
@@ -115,7 +117,7 @@ def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_p
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
 def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
-    """A few block files are synced one by one, many with syncfs; missing files cause no error."""
+    """A few block files are synced with fsync, many with syncfs; missing files cause no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
@@ -149,7 +151,7 @@ def test_all_block_files_are_listed_by_number(files: BlockFiles) -> None:
 def test_two_threads_can_store_the_same_fetched_block(
     files: BlockFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader and compaction may fetch the same block at the same time, in two threads."""
+    """A read and a compaction may fetch the same block at the same time in two threads."""
     put_from = files._directory.put_from  # noqa: SLF001 - makes two threads meet in one call
     first = [True]
 
@@ -167,7 +169,7 @@ def test_two_threads_can_store_the_same_fetched_block(
 
 
 def test_write_to_a_block_file_that_another_process_deleted_is_refused(files: BlockFiles) -> None:
-    """Bytes written to a block file that another process deleted would be lost."""
+    """Without the refusal, bytes written to a deleted block file would be lost."""
     files.create(ONE, 0, b"abc")
     files.root.joinpath("xxx", "1").unlink()
 
@@ -186,7 +188,7 @@ def test_rename_of_a_block_file_that_another_process_deleted_is_refused(files: B
 def test_renamed_block_file_that_a_thread_has_just_replaced_can_be_written(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """The thread that fetches a block replaces its file before it forgets the open file."""
+    """A thread that fetches a block renames the new file before it closes the old file."""
     files.create(ONE, 0, b"cached")
     fetched = tmp_path / "tmp" / "fetched"
     fetched.write_bytes(b"cached")
@@ -228,7 +230,7 @@ def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
 
 
 def test_removed_block_file_is_closed_in_a_separate_thread(files: BlockFiles) -> None:
-    """Closing a removed file frees its space, which would stall the event loop."""
+    """Closing a removed file frees disk space, which takes long enough to stall the event loop."""
     files.create(ONE, 0, b"abc")
 
     files.let_go([ONE, TWO])
@@ -263,11 +265,11 @@ def test_closed_block_files_are_made_durable_by_syncfs(
     assert synced == []
 
     files.write_within(ONE, 0, b"ONE", 3)
-    files.create(THREE, 0, b"three")  # The cache closes the file of block ONE.
+    files.create(THREE, 0, b"three")  # The table of open files closes the file of block ONE.
     files.sync([ONE, THREE])
     assert len(synced) == 1
 
-    files.read_on_loop(ONE, 0, 3)  # The cache closes the file of block TWO.
+    files.read_on_loop(ONE, 0, 3)  # The table of open files closes the file of block TWO.
     files.write_within(ONE, 0, b"One", 3)
     files.sync([ONE])
     assert len(synced) == 1
@@ -309,7 +311,7 @@ def _count_syncfs(files: BlockFiles, monkeypatch: pytest.MonkeyPatch) -> list[st
 def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
     files: BlockFiles, tmp_path: Path
 ) -> None:
-    """Hard links of block files skip missing files and refuse existing names."""
+    """Missing block files get no hard link; an existing link name is an error."""
     aside = tmp_path / "kept" / "blocks"
     for block in (ONE, TWO):
         files.create(block, 0, b"content")
@@ -323,8 +325,10 @@ def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
         files.link_to([TWO], aside)
 
 
-def test_sync_without_free_descriptors_does_not_count_as_a_failed_disk(files: BlockFiles) -> None:
-    """A lack of open files does not make the mount read-only; syncfs(2) syncs the files."""
+def test_sync_without_free_file_descriptors_does_not_count_as_a_failed_disk(
+    files: BlockFiles,
+) -> None:
+    """If no file descriptor is free, syncfs(2) syncs the files, so the mount stays writable."""
     files.create(ONE, 0, b"abc")
     with no_more_files():
         files.sync([ONE])

@@ -1,4 +1,4 @@
-"""Write-back of block files that starts before a sync."""
+"""Early write-back: large writes go to the disk before the next sync."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,7 +44,7 @@ async def test_write_back_of_large_writes_starts_before_a_sync(
 
 
 async def test_each_write_back_waits_for_the_same_number_of_new_bytes(tmp_path: Path) -> None:
-    """Blocks that a sync takes, and blocks already written back, do not count."""
+    """Blocks that were synced or written back already do not count as new bytes."""
     early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
     left: list[list[BlockId]] = []
     async with running(early.run):
@@ -60,14 +60,14 @@ async def test_each_write_back_waits_for_the_same_number_of_new_bytes(tmp_path: 
 
 
 async def _idle() -> None:
-    """Let the write-back task call a thread several times if it does not wait for writes."""
+    """Give the write-back task time for several thread calls, which show that it does not wait."""
     for _ in range(5):
         await trio.testing.wait_all_tasks_blocked()
         await trio.to_thread.run_sync(int)
 
 
 async def test_small_writes_do_not_start_early_write_back(bench: CacheBench) -> None:
-    """Programs often overwrite or remove small files soon, so these are left to the next sync."""
+    """Small files are left to the next sync, because programs often overwrite or remove them."""
     bench.write(0, bytes(EARLY_WRITE_BYTES_MIN - 1))
     large = bench.write(1, bytes(EARLY_WRITE_BYTES_MIN))
     new = bench.cache.block_sync.early.take()
@@ -77,7 +77,7 @@ async def test_small_writes_do_not_start_early_write_back(bench: CacheBench) -> 
     assert [new, bench.cache.block_sync.early.take()] == [[large], [large]]
 
 
-def test_early_write_back_skips_blocks_that_a_sync_already_writes(tmp_path: Path) -> None:
+def test_early_write_back_skips_blocks_that_a_sync_already_takes(tmp_path: Path) -> None:
     early = EarlyWriteBack(BlockFiles(tmp_path / "blocks", tmp_path / "tmp"))
     early.note(LARGE, EARLY_WRITE_BYTES)
 

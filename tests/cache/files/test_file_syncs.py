@@ -1,4 +1,4 @@
-"""Syncs of several files at the same time."""
+"""Concurrent syncs of several files."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ BARRIER_S_MAX = 60.0
 
 
 def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two syncs run at the same time: each ends only after the other has begun."""
+    """Each of two syncs ends only after the other sync has begun, so they must run together."""
     fdatasync, both = os.fdatasync, threading.Barrier(2)
 
     def meet(fd: int) -> None:
@@ -30,7 +30,7 @@ def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(tmp_path: Path, place: int) -> None:
-    """A pipe cannot be synced, so its sync fails; the other files are still synced."""
+    """The sync of a pipe fails; the regular files are still synced."""
     reader, writer = os.pipe()
     try:
         with (tmp_path / "one").open("wb") as one, (tmp_path / "two").open("wb") as two:
@@ -44,7 +44,7 @@ def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(tmp_path: Path, p
 
 
 def test_write_back_of_a_pipe_is_skipped() -> None:
-    """A pipe has no pages, so the kernel refuses to write it back."""
+    """A pipe cannot be written back, because it has no pages; this is not an error."""
     reader, writer = os.pipe()
     try:
         start_write_back(writer)
@@ -56,7 +56,7 @@ def test_write_back_of_a_pipe_is_skipped() -> None:
 def test_sync_of_files_fails_if_write_back_of_one_file_cannot_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """ext4 may have dropped the pages, so a successful fdatasync proves nothing."""
+    """After a failed write-back a successful fdatasync proves nothing: ext4 may drop the pages."""
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     with (tmp_path / "file").open("wb") as file, (tmp_path / "other").open("wb") as other:
         closed = other.fileno()
@@ -65,10 +65,10 @@ def test_sync_of_files_fails_if_write_back_of_one_file_cannot_start(
             sync_files([file.fileno(), closed])
 
 
-def test_one_thread_syncs_all_files_if_no_other_thread_can_start(
+def test_one_thread_syncs_all_files_if_no_helper_thread_can_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The caller's thread syncs all files, and does not wait for helper threads."""
+    """If no helper thread can start, the caller's thread syncs all files alone."""
     synced: list[int] = []
     monkeypatch.setattr(
         file_syncs, "start_thread_soon", raising(RuntimeError("can't start new thread"))

@@ -1,4 +1,4 @@
-"""Block files that are created in advance, before blocks need them."""
+"""Block files that are created in advance for later blocks."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ MARGIN = FILES_AHEAD_MARGIN
 
 
 class Blocks:
-    """A creator of blocks, one after another, in a directory of block files."""
+    """Creates blocks with consecutive numbers in a directory of block files."""
 
     def __init__(self, home: Path) -> None:
         self.files = BlockFiles(home / "blocks", home / "tmp")
@@ -28,7 +28,7 @@ class Blocks:
         self.cached: set[int] = set()
 
     def create(self) -> bool:
-        """Create the next block, and return whether the name of its file is durable."""
+        """Create the next block; return True if the directory entry of its file is durable."""
         block = BlockId(self.next)
         self.next += 1
         self.cached.add(block)
@@ -50,16 +50,16 @@ def blocks(tmp_path: Path) -> Blocks:
 
 
 async def test_first_block_file_is_not_created_in_advance(blocks: Blocks) -> None:
-    """A mount without writes needs no block files."""
+    """No block file is created before the first write, because some mounts never write."""
     async with running(blocks.run):
         await trio.testing.wait_all_tasks_blocked()
         assert list(blocks.files.numbers()) == []
 
 
-async def test_later_blocks_use_files_whose_names_are_already_durable(
+async def test_later_blocks_use_files_whose_directory_entries_are_already_durable(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All blocks but the first use files created in advance, and the directory is rarely synced."""
+    """Later blocks use files created in advance, so the directory is rarely synced."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -109,7 +109,7 @@ def _replace(blocks: Blocks) -> None:
 async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
     blocks: Blocks, pass_over: Callable[[Blocks], None]
 ) -> None:
-    """A file that a block with a skipped number already uses is not removed."""
+    """If a block already uses the file of a skipped number, the file is not removed."""
     async with running(blocks.run):
         blocks.create()
         await blocks.until_made()
@@ -127,7 +127,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
 async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow thread may still be creating the file for a block number that is already used."""
+    """A slow thread may create a file in advance although a block already uses its number."""
     real = os.open
     made: list[str] = []
 
@@ -189,10 +189,10 @@ async def test_blocks_can_be_created_if_creation_of_files_in_advance_fails(
     assert set(blocks.files.numbers()) == blocks.cached
 
 
-async def test_creation_of_files_in_advance_keeps_no_descriptor_if_none_is_free(
+async def test_creation_of_files_in_advance_opens_no_file_if_no_descriptor_is_free(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory cannot be opened for a sync, but this does not count as a failed disk."""
+    """If no file descriptor is free, the directory is not synced; the disk is not failed."""
     real = os.open
     made: list[str] = []
 

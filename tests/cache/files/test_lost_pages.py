@@ -1,4 +1,4 @@
-"""Pages of a file that the kernel failed to write and dropped, on a real ext4 filesystem."""
+"""Pages that the kernel dropped after a failed write to a real ext4 filesystem."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 def test_disk_blocks_that_are_reserved_but_not_cached_are_reported_as_lost(file: int) -> None:
-    """Reserved disk blocks without cached pages, as after a failed write, are reported as lost."""
+    """After a failed write, the reserved disk blocks have no cached pages and count as lost."""
     os.posix_fallocate(file, 0, MIB)
     assert first_lost_byte(file, 0) == 0
     assert first_lost_byte(file, 100 * KIB) == 100 * KIB
@@ -48,7 +48,7 @@ def test_disk_blocks_that_are_reserved_but_not_cached_are_reported_as_lost(file:
 
 
 def test_written_pages_and_gaps_are_not_reported_as_lost(file: int) -> None:
-    for start in range(100):  # One query does not return all 100 extents.
+    for start in range(100):  # One query returns fewer than 100 extents.
         os.pwrite(file, b"x" * 4 * KIB, start * 16 * KIB)
     os.ftruncate(file, 2 * MIB)
     assert first_lost_byte(file, 0) is None

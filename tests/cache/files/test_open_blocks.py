@@ -1,4 +1,4 @@
-"""Descriptors of block files: which ones stay open, and which ones are closed first."""
+"""The table of open block files: which descriptors stay open, which are closed first."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 
 
 def opened(tmp_path: Path) -> int:
-    """Return a descriptor of a file in *tmp_path*."""
+    """Return a new descriptor of a file in *tmp_path*."""
     return os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
 
 
@@ -30,7 +30,7 @@ def is_open(fd: int) -> bool:
 def test_oldest_open_block_file_is_closed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most OPEN_BLOCKS_MAX block files are open; the file opened first is closed first."""
+    """At most OPEN_BLOCKS_MAX block files stay open; the file opened first is closed first."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 2)
     held = OpenBlocks()
     fds = [opened(tmp_path) for _ in range(3)]
@@ -42,7 +42,7 @@ def test_oldest_open_block_file_is_closed_first(
 
 
 def test_block_file_dropped_by_a_thread_is_closed_by_the_event_loop(tmp_path: Path) -> None:
-    """A thread may still read a block file that was removed from the table of open files."""
+    """If a thread may still read a dropped block file, the event loop closes the file later."""
     held = OpenBlocks()
     fd = opened(tmp_path)
     held.put(ONE, fd)
@@ -55,8 +55,8 @@ def test_block_file_dropped_by_a_thread_is_closed_by_the_event_loop(tmp_path: Pa
     assert not is_open(fd)
 
 
-def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None:
-    """The number of a rolled-back block is reused, but not the descriptor of its old file."""
+def test_new_block_file_replaces_the_old_descriptor_with_the_same_number(tmp_path: Path) -> None:
+    """A new block may reuse the number of a rolled-back block, but not its open file."""
     held = OpenBlocks()
     old, new = opened(tmp_path), opened(tmp_path)
     held.put(ONE, old)
@@ -67,7 +67,7 @@ def test_new_block_file_replaces_the_old_open_descriptor(tmp_path: Path) -> None
     assert not is_open(old)
 
 
-def test_deleting_the_table_of_open_block_files_closes_all_files(tmp_path: Path) -> None:
+def test_deletion_of_the_table_of_open_block_files_closes_all_files(tmp_path: Path) -> None:
     held = OpenBlocks()
     fds = [opened(tmp_path), opened(tmp_path)]
     held.put(ONE, fds[0])
@@ -117,7 +117,7 @@ def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
 
 
 def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Path) -> None:
-    """Block files use at most a quarter of RLIMIT_NOFILE."""
+    """The table keeps at most a quarter of RLIMIT_NOFILE block files open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, limits[1]))
     try:

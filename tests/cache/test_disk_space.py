@@ -1,4 +1,4 @@
-"""The guard of the disk reserve, the space that only SQLite may use."""
+"""The disk guard: it keeps a reserve of disk space that only SQLite may use."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from s3fs_meta.limits import DISK_CHECK_BYTES, DISK_FREE_BYTES, OPERATION_DISK_B
 
 
 class MeasuredDisk(DiskSpace):
-    """A guard of a disk; the test sets the number of spare bytes."""
+    """A disk guard whose number of spare bytes is set by the test."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ def test_optional_write_evicts_no_block_and_is_refused_on_a_full_disk(tmp_path: 
 
 
 def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path) -> None:
-    """Eviction removes files on the event loop, so it must not remove many at once."""
+    """Eviction removes files on the event loop, so it must remove only a few files at once."""
     asked: list[int] = []
 
     def free_some(wanted: int) -> None:
@@ -90,7 +90,7 @@ def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path
 
 
 async def test_room_for_a_large_file_is_made_in_slices(tmp_path: Path) -> None:
-    """Each slice yields to other tasks, and the end of the clean blocks ends the slices."""
+    """Eviction in slices lets other tasks run, and ends when no clean block is left."""
     slices: list[int] = []
 
     async def free_slice(wanted: int) -> bool:

@@ -1,4 +1,4 @@
-"""Eviction of clean blocks and blocks at damaged locations."""
+"""Eviction of clean blocks, and protection of blocks at damaged locations."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from tests.polling import until
 async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop removes only a few block files itself; a thread removes all others."""
+    """The event loop removes only a few evicted files itself; a thread removes the others."""
     for index in range(100):
         bench.write(index, bytes([index]) * 100)
     await bench.upload(*range(100))
@@ -54,7 +54,7 @@ async def test_every_block_file_has_a_row_after_a_cancelled_eviction(bench: Cach
 async def test_cancelled_removal_of_deleted_blocks_leaves_no_files_without_rows(
     bench: CacheBench,
 ) -> None:
-    """After a clean unmount, no later mount would search for files of old blocks."""
+    """Deletion must finish despite cancellation: no mount after a clean unmount finds old files."""
     block = await bench.upload_content(b"content")
 
     with trio.CancelScope() as scope:
@@ -89,7 +89,7 @@ def _damage(bench: CacheBench, block: BlockId) -> Mark:
 
 
 async def test_damage_mark_prevents_eviction_of_a_block(bench: CacheBench) -> None:
-    """A cached block may be the only copy while its location is marked as damaged."""
+    """A cached block at a damaged location is not evicted, because it may be the last copy."""
     damaged, intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)
@@ -132,7 +132,7 @@ async def test_eviction_skips_all_blocks_at_damaged_locations(bench: CacheBench)
 async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync(
     bench: CacheBench, how: str
 ) -> None:
-    """A block file stays until the next sync, because a crash may restore its row."""
+    """The file of a released block stays until the next sync: a crash may restore its row."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
 
@@ -145,16 +145,16 @@ async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync
         bench.cache.release(block)
 
     assert bench.files.read(block, 0, 7) == b"damaged"
-    if how != "copied":  # The caller releases a copied block.
+    if how != "copied":  # The caller of copy_on_write releases the copied block.
         assert cached_blocks.in_state(bench.db, BlockState.DOOMED) == [block]
         await bench.cache.settle([], [block])
         assert bench.files.size(block) is None
 
 
-async def test_writer_gets_the_room_of_blocks_that_a_finished_request_needed(
+async def test_waiting_writer_gets_the_cache_space_of_a_finished_request(
     bench: CacheBench,
 ) -> None:
-    """No block is dirty, so no upload wakes the waiting writer."""
+    """Blocks freed by a finished request wake a waiting writer, even if no upload ends."""
     block = await bench.upload_content(b"needed")
     cache = bench.new_cache(bytes_max=6)
     async with trio.open_nursery() as nursery:
@@ -172,7 +172,7 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
     bench.write(0, b"a" * 5000)
     await bench.upload(0)
     bench.write(1, b"b" * 3000)
-    wanted = [BlockId(999), *bench.cache.index.blocks()]  # block 999 is not cached
+    wanted = [BlockId(999), *bench.cache.index.blocks()]  # Block 999 is not in the cache.
     found = await bench.cache.evictor.drop(wanted)
 
     assert (found.blocks, found.bytes) == (1, 5000)
@@ -183,7 +183,7 @@ async def test_dropcache_keeps_blocks_that_are_not_clean(bench: CacheBench) -> N
 
 
 async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench) -> None:
-    """A request that fetches two blocks would otherwise have to fetch the first block again."""
+    """If dropcache evicted blocks of a running request, the request would fetch them again."""
     needed = bench.write(0, b"content")
     bench.write(1, b"other")
     await bench.upload(0, 1)
@@ -213,7 +213,7 @@ async def test_eviction_for_a_large_file_is_divided_into_slices(bench: CacheBenc
 
 @pytest.mark.parametrize("cause", ["no open files", "no file of the copy"])
 async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench, cause: str) -> None:
-    """A write to a possible last copy makes a copy; if that fails, the original is not lost."""
+    """If a write cannot copy a block that may be the last copy, the block must not be lost."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
     if cause == "no open files":
@@ -231,7 +231,7 @@ async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench, ca
 
 
 async def test_unreadable_last_copy_stays_until_a_download_replaces_it(bench: CacheBench) -> None:
-    """The disk may read the file later, and the mark of a complete pack may be too broad."""
+    """An unreadable cache file may become readable, and its pack may be intact after all."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
     path = bench.files.root / "xxx" / f"{block:x}"
@@ -249,8 +249,8 @@ async def test_unreadable_last_copy_stays_until_a_download_replaces_it(bench: Ca
     assert bench.cache.read_local(bench.located(0), 0, 7) == b"damaged"
 
 
-async def test_block_without_a_file_is_no_last_copy(bench: CacheBench) -> None:
-    """No content can come back from a missing file, so the block must not use cache space."""
+async def test_block_without_a_file_is_not_kept_as_a_last_copy(bench: CacheBench) -> None:
+    """A block whose file is missing is not kept as a last copy and uses no cache space."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
     (bench.files.root / "xxx" / f"{block:x}").unlink()
@@ -267,7 +267,7 @@ async def test_block_without_a_file_is_no_last_copy(bench: CacheBench) -> None:
 
 
 async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:
-    """Even dropcache with ``pinned`` keeps blocks at damaged locations and reports the reason."""
+    """The option ``pinned`` of dropcache does not drop blocks at damaged locations."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)

@@ -1,4 +1,4 @@
-"""Reading blocks that are not cached while the disk has only its reserve left."""
+"""Reads of uncached blocks while only the disk reserve is free."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ CONTENT = b"abc" * 100
 
 @pytest.fixture
 async def full(small_disk: Path) -> AsyncIterator[CacheBench]:
-    """Yield a cache on a disk that is smaller than the reserve."""
+    """Yield a cache on a disk that is smaller than its reserve."""
     bench = CacheBench(small_disk)
     yield bench
     bench.db.close()
@@ -52,7 +52,7 @@ async def test_reader_on_a_full_disk_gets_a_block_without_a_cache_file(full: Cac
 async def test_readers_get_blocks_whose_cache_files_a_quota_refuses(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The free space of the disk shows neither quotas nor a lack of inodes."""
+    """Creating a cache file can fail despite free space, because of a quota or too few inodes."""
     contents = await bench.store_evicted(2, 300)
     wanted = [bench.located(0), bench.located(1)]
     monkeypatch.setattr(os, "write", raising(OSError(errno.EDQUOT, "Disk quota exceeded")))
@@ -66,7 +66,7 @@ async def test_readers_get_blocks_whose_cache_files_a_quota_refuses(
 
 
 async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:
-    """A write to a part of a block needs the cache file of the block."""
+    """A write to part of a block fails if the disk has no room for the block's cache file."""
     await evicted(full)
 
     with pytest.raises(NoSpaceLeftError):
@@ -91,7 +91,7 @@ async def test_readers_on_a_full_disk_share_one_download(full: CacheBench) -> No
 async def test_reader_on_a_full_disk_gets_an_error_after_the_read_timeout(
     full: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A later read downloads the block, because the failed download has ended."""
+    """If a download fails, the reader gets an error, and a later read downloads the block."""
     await evicted(full)
     located = full.located(0)
     gate = full.store.hold("get_range")
@@ -106,7 +106,7 @@ async def test_reader_on_a_full_disk_gets_an_error_after_the_read_timeout(
     assert full.cache.is_readable(located)
 
 
-async def test_damaged_block_is_reported_on_a_full_disk_too(full: CacheBench) -> None:
+async def test_damaged_block_is_reported_even_if_the_disk_is_full(full: CacheBench) -> None:
     key = await evicted(full)
     inner = full.store.inner
     await inner.put(key, flipped((await inner.get(key, 1 << 20)).data, 0))

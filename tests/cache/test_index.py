@@ -9,7 +9,7 @@ from s3fs_meta.model import BlockId, BlockState
 
 
 def index_of(*blocks: tuple[int, BlockState, int]) -> CacheIndex:
-    """Return an index with blocks, each given by number, state and size."""
+    """Return an index of blocks that are given as numbers, states and sizes."""
     index = CacheIndex()
     for number, state, size_bytes in blocks:
         index.put(BlockId(number), state, size_bytes, now_s=float(number))
@@ -48,7 +48,7 @@ def test_least_recently_used_clean_block_is_evicted_next() -> None:
 
 
 def test_only_clean_blocks_can_be_evicted() -> None:
-    """Dirty, sealed, uploaded and unreferenced blocks are never offered for eviction."""
+    """Dirty, sealed, uploaded and unreferenced blocks are never selected for eviction."""
     index = index_of(
         (1, BlockState.DIRTY, 1),
         (2, BlockState.SEALED, 1),
@@ -60,7 +60,7 @@ def test_only_clean_blocks_can_be_evicted() -> None:
 
 
 def test_oldest_dirty_blocks_are_selected_for_upload_within_limits() -> None:
-    """Dirty blocks are offered for upload up to a number and a sum of bytes, but at least one."""
+    """At most a given number and size of dirty blocks is selected for upload, but at least one."""
     index = index_of(*((number, BlockState.DIRTY, 100) for number in range(1, 6)))
 
     assert index.dirty_before(10.0, 250) == [BlockId(1), BlockId(2)]
@@ -70,7 +70,7 @@ def test_oldest_dirty_blocks_are_selected_for_upload_within_limits() -> None:
     assert index.dirty_before(10.0, 1000, 1) == [BlockId(1)]
 
 
-def test_blocks_are_listed_if_their_length_changed_since_the_last_sync() -> None:
+def test_index_lists_blocks_whose_length_changed_since_the_last_sync() -> None:
     index = index_of((1, BlockState.DIRTY, 10), (2, BlockState.DIRTY, 20))
     written = [BlockId(1), BlockId(2), BlockId(3)]
     for block in written:
@@ -91,7 +91,7 @@ def test_blocks_are_listed_if_their_length_changed_since_the_last_sync() -> None
 
 
 def test_unsynced_block_is_listed_once_after_several_writes() -> None:
-    """A block whose sync was requested is listed again only after another write."""
+    """After a block is listed for a sync, only another write makes the index list it again."""
     index = CacheIndex()
     index.note_write(BlockId(1))
     index.note_write(BlockId(2))
@@ -102,7 +102,7 @@ def test_unsynced_block_is_listed_once_after_several_writes() -> None:
 
 
 def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
-    """Above a limit, blocks that read-ahead fetched and no reader used are evicted first."""
+    """If read-ahead has fetched too many unread blocks, these blocks are evicted first."""
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):
@@ -122,7 +122,7 @@ def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
 
 
 def test_pinned_block_is_never_selected_as_the_next_block_to_evict() -> None:
-    """A pin applies to blocks in every state, to blocks fetched later, and after a reload."""
+    """A pin protects blocks in every state, blocks fetched later, and blocks after a reload."""
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
     for block in (1, 3, 4):
         index.pin(BlockId(block), 10)
@@ -167,7 +167,7 @@ def test_pinned_block_that_may_be_the_last_copy_is_counted_once_as_pinned() -> N
 
 
 def test_clean_blocks_add_no_work_to_python_garbage_collections() -> None:
-    """While Python's garbage collector examines objects, no request is answered."""
+    """A garbage collection of Python delays requests, so clean blocks must not lengthen it."""
     index = CacheIndex()
     gc.collect()
     before = len(gc.get_objects())
@@ -182,7 +182,7 @@ def test_clean_blocks_add_no_work_to_python_garbage_collections() -> None:
     assert index.get(BlockId(1999)) == Held(BlockState.CLEAN, 1999)
 
 
-def test_index_returns_the_last_state_and_size_of_each_block_after_random_changes() -> None:
+def test_index_returns_the_latest_state_and_size_of_each_block_after_random_changes() -> None:
     draw = random.Random(7)
     index, expected, pinned = CacheIndex(), dict[BlockId, Held](), set[BlockId]()
     for _ in range(5000):

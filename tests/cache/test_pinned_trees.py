@@ -1,4 +1,4 @@
-"""The limit on pinned blocks, and new blocks of pinned trees."""
+"""The limit on pinned blocks, and the pinning of new blocks in pinned trees."""
 
 from s3fs_meta.cache.pinned_trees import pinned_bytes_max
 from s3fs_meta.limits import GIB, MIB
@@ -9,7 +9,7 @@ from tests.descriptors import no_more_files
 
 
 def test_pinned_blocks_leave_cache_space_for_other_content() -> None:
-    """Pins leave an eighth of the cache free, but at least room for two of the largest blocks."""
+    """Pinned blocks leave an eighth of the cache free, and at least two of the largest blocks."""
     assert pinned_bytes_max(8 * GIB) == 7 * GIB
     assert pinned_bytes_max(64 * MIB) == 32 * MIB
 
@@ -53,7 +53,7 @@ async def test_block_outside_pinned_trees_is_evicted(bench: CacheBench) -> None:
 
 
 async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) -> None:
-    """Only the current content of a pinned file stays cached."""
+    """Only the current content of a pinned file must stay cached."""
     bench.cache.pinned.set_roots([INO])
     block = await bench.upload_content(b"content")
     bench.db.begin()
@@ -66,7 +66,7 @@ async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) 
 async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
     bench: CacheBench,
 ) -> None:
-    """A lack of open files does not stop the batch; the block is downloaded later."""
+    """If no file descriptor is free, the other blocks of the batch are still processed."""
     for index in (0, 1):
         bench.write(index, b"content")
         await bench.upload(index)

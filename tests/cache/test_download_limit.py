@@ -1,4 +1,4 @@
-"""Fetches under ``download_limit``: their waiting times and their order."""
+"""Fetches under the option download_limit: waiting times and order of requests."""
 
 import math
 
@@ -15,14 +15,14 @@ BLOCK_BYTES = 64 * KIB  # Blocks of 64 KiB are fetched without neighbours.
 
 
 async def _limited(bench: CacheBench, count: int, rate: str) -> list[bytes]:
-    """Store and evict blocks, then limit downloads; return the contents of the blocks."""
+    """Store and evict blocks, then limit downloads; return the blocks' contents."""
     contents = await bench.store_evicted(count, BLOCK_BYTES)
     bench.cache.throttles.download.set(rate_limit("download_limit", rate))
     return contents
 
 
 async def _waited_s(bench: CacheBench, clock: trio.testing.MockClock, *, readers: int = 1) -> float:
-    """Fetch block 0 with concurrent readers; return the time until its request."""
+    """Fetch block 0 with concurrent readers; return the time until the request starts."""
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -30,7 +30,7 @@ async def _waited_s(bench: CacheBench, clock: trio.testing.MockClock, *, readers
             nursery.start_soon(bench.cache.fetch, bench.located(0))
         await gate.wait_started()
         waited_s = trio.current_time() - began_s
-        # While a thread works, the test clock must not jump past the timeout.
+        # The test clock must not jump past the timeout while a thread works.
         clock.autojump_threshold = math.inf
         gate.open()
     return waited_s
@@ -39,7 +39,7 @@ async def _waited_s(bench: CacheBench, clock: trio.testing.MockClock, *, readers
 async def test_time_spent_waiting_for_the_download_limit_does_not_cause_a_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A read first waits for the download limit; its read_timeout of 60 s starts afterwards."""
+    """The read_timeout of 60 s starts after the wait for the download limit."""
     contents = await _limited(bench, 1, "1K")
     waited_s = await _waited_s(bench, autojump_clock)
 
@@ -50,7 +50,7 @@ async def test_time_spent_waiting_for_the_download_limit_does_not_cause_a_timeou
 async def test_readers_of_one_block_share_one_limited_download(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A block is requested and counted once, and its readers do not time out during the wait."""
+    """If several readers wait for one block, the block is requested and counted only once."""
     await _limited(bench, 1, "1K")
     waited_s = await _waited_s(bench, autojump_clock, readers=10)
 
@@ -61,7 +61,7 @@ async def test_readers_of_one_block_share_one_limited_download(
 async def test_reader_does_not_wait_for_read_ahead_under_a_download_limit(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Read-ahead skips a waiting block that a reader has fetched in the meantime."""
+    """Read-ahead skips a delayed block if a reader has fetched the block in the meantime."""
     await _limited(bench, 8, "1K")
     gate = bench.store.hold("get_range")
     began_s = trio.current_time()
@@ -95,7 +95,7 @@ async def test_download_limit_does_not_delay_cached_reads(
 async def test_delayed_download_skips_blocks_that_other_readers_have_fetched(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Bytes that a skipped download had reserved are available for the next transfer."""
+    """If a delayed download is skipped, its reserved bytes are available to the next transfer."""
     await _limited(bench, 2, "1K")
     run = [bench.located(0), bench.located(1)]
     began_s = trio.current_time()

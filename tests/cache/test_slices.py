@@ -1,4 +1,4 @@
-"""Splitting long work into slices."""
+"""Splitting a long list into slices that are processed one at a time."""
 
 from s3fs_meta.cache.slices import slices
 

@@ -1,4 +1,4 @@
-"""The signal with which writers that wait for room wake the uploader."""
+"""The signal by which writers that wait for cache space wake the uploader."""
 
 import trio
 import trio.testing
@@ -6,10 +6,10 @@ import trio.testing
 from s3fs_meta.cache.upload_signal import UploadSignal
 
 
-async def test_early_upload_signal_ends_only_the_next_wait(
+async def test_upload_signal_set_before_a_wait_ends_only_this_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A writer may set the upload signal while the uploader is busy."""
+    """An upload signal that is set while the uploader is busy ends the uploader's next wait."""
     signal = UploadSignal()
     signal.set()
     began_s = trio.current_time()

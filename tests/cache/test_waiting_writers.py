@@ -1,4 +1,4 @@
-"""How long writers wait for room in a full cache, while packs are sent slowly or not at all."""
+"""The time that writers wait for space in a full cache during slow or failing uploads."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,12 +18,12 @@ PACK_S_MAX = 512.0  # time in seconds to send a full pack at the minimum speed
 
 
 def new_writers(is_away: Callable[[], bool] = lambda: False) -> WaitingWriters:
-    """Return the writers of a cache whose bucket is away if *is_away* returns true."""
+    """Return writers of a cache whose bucket is unreachable while *is_away* returns true."""
     return WaitingWriters(TIMEOUT_S, UploadSignal(), is_away)
 
 
 async def waited_s(writers: WaitingWriters, has_room: Callable[[], bool]) -> tuple[bool, float]:
-    """Return whether a writer got room, and how long it waited."""
+    """Return True if a writer got cache space, and the time that it waited."""
 
     async def checked() -> bool:
         return has_room()
@@ -32,8 +32,8 @@ async def waited_s(writers: WaitingWriters, has_room: Callable[[], bool]) -> tup
     return await writers.wait(checked), trio.current_time() - began_s
 
 
-async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -> None:
-    """Three packs take 200 s each, and a writer waits until the third is uploaded."""
+async def test_writer_waits_while_packs_are_uploaded_slowly(autojump_clock: Clock) -> None:
+    """A writer waits until the third of three packs is uploaded, each of which takes 200 s."""
     writers, stored = new_writers(), []
 
     async def upload() -> None:
@@ -43,7 +43,7 @@ async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -
                 await trio.sleep(200)
             stored.append(number)
             writers.note_upload()
-            await trio.sleep(30)  # the uploader makes the next pack
+            await trio.sleep(30)  # The uploader makes the next pack.
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upload)
@@ -51,11 +51,13 @@ async def test_writer_waits_while_packs_are_sent_slowly(autojump_clock: Clock) -
         assert await waited_s(writers, lambda: len(stored) == 3) == (True, 660)
 
 
-async def test_writer_gives_up_if_no_pack_is_sent(autojump_clock: Clock) -> None:
+async def test_writer_gives_up_if_no_pack_is_uploaded(autojump_clock: Clock) -> None:
     assert await waited_s(new_writers(), lambda: False) == (False, TIMEOUT_S)
 
 
-async def test_writer_gives_up_while_a_pack_is_retried_in_an_outage(autojump_clock: Clock) -> None:
+async def test_writer_gives_up_while_an_upload_is_retried_in_an_outage(
+    autojump_clock: Clock,
+) -> None:
     writers = new_writers(is_away=lambda: True)
     with writers.sending(PACK_BYTES) as pack:
         pack.begin()
@@ -86,7 +88,7 @@ async def send(pack: SentPack, seconds: int, *, bytes_per_s: int = 40 * KIB) -> 
 async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(
     autojump_clock: Clock,
 ) -> None:
-    """The connection breaks just before the end of the first transfer."""
+    """A writer waits for the second transfer of a pack if the connection broke during the first."""
     writers, failures, stored = new_writers(lambda: bool(failures)), list[int](), list[int]()
 
     async def upload() -> None:
@@ -105,7 +107,7 @@ async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(
 
 
 async def test_writer_gives_up_if_a_pack_fails_after_each_transfer(autojump_clock: Clock) -> None:
-    """A store that refuses every pack does not keep a writer waiting without limit."""
+    """If a store refuses every pack, a writer stops waiting after a limited time."""
     writers = new_writers(is_away=lambda: True)
 
     with writers.sending(PACK_BYTES) as pack:
@@ -137,7 +139,7 @@ async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
 async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(
     autojump_clock: Clock, is_failed: bool
 ) -> None:
-    """A strict limit of 1 KiB/s delays a pack for more than four hours."""
+    """An upload limit of 1 KiB/s delays a pack for more than four hours; the writer waits."""
     writers, stored = new_writers(is_away=lambda: is_failed), list[int]()
 
     async def upload() -> None:
@@ -160,7 +162,7 @@ async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(
 async def test_writer_gives_up_while_the_limit_delays_a_pack_that_always_fails(
     autojump_clock: Clock,
 ) -> None:
-    """Some stores do not count the sent bytes, and an outage may begin after a few bytes."""
+    """A pack that fails after each delay must not extend the wait of a writer."""
     writers = new_writers(is_away=lambda: True)
 
     with writers.sending(PACK_BYTES) as pack:
@@ -172,7 +174,7 @@ async def test_writer_gives_up_while_the_limit_delays_a_pack_that_always_fails(
 
 
 async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock: Clock) -> None:
-    """A sync wakes writers in each second, but uploads nothing."""
+    """A sync wakes waiting writers each second, but this does not extend their timeout."""
     writers = new_writers()
 
     async def wake_often() -> None:

@@ -36,7 +36,7 @@ class CacheBench:
         facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
         self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
-        # damaged blocks that the cache reported, with True if the block's pack is missing
+        # damaged blocks that the cache reported; True means that the block's pack is missing
         self.heard: list[tuple[int, bool]] = []
         self.asked: list[int] = []  # blocks that the cache tried to locate in other packs
         self.elsewhere: Found | None = None
@@ -47,7 +47,7 @@ class CacheBench:
         return self.elsewhere
 
     def new_cache(self, bytes_max: int = 64 * MIB) -> BlockCache:
-        """Return a new cache with the same database, files and store, as after a remount."""
+        """Return a new cache on the existing database, files and store, as after a remount."""
         cache = BlockCache(
             self.db,
             self.store,
@@ -64,12 +64,12 @@ class CacheBench:
         return cache
 
     def write(self, index: int, content: bytes) -> BlockId:
-        """Write block *index* of the file INO, and return the number of the dirty block."""
+        """Write block *index* of the file INO, and return the block number."""
         self.db.begin()
         return self.cache.write_new(INO, BlockIndex(index), 0, content)
 
     async def log_writes(self) -> bool:
-        """Make all content durable by a log entry; return False if the log cannot be used."""
+        """Make all content durable by an intent log entry; return False if the log is unusable."""
         return await self.cache.block_sync.log_writes(
             meanwhile=self.db.commit, afterwards=self.db.sync_wal
         )
@@ -92,7 +92,7 @@ class CacheBench:
         return block
 
     async def store_evicted(self, count: int, size_bytes: int) -> list[bytes]:
-        """Upload blocks of the file INO in one pack, evict them, and return their contents."""
+        """Upload blocks of the file INO in one pack, evict them, and return the blocks' data."""
         rng = random.Random(count)
         contents = [rng.randbytes(size_bytes) for _ in range(count)]
         for index, content in enumerate(contents):
@@ -138,7 +138,7 @@ class CacheBench:
         return key
 
     def watch_removals(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Return a list to which each removal of a block file appends the id of its thread."""
+        """Return a list that receives the id of each thread that removes a block file."""
         removed_by: list[int] = []
         remove, remove_all = self.files.remove, self.files.remove_all
 

@@ -47,7 +47,7 @@ async def test_write_to_a_sealed_block_changes_a_copy(bench: CacheBench) -> None
 async def test_write_to_a_clean_block_renames_its_file(
     bench: CacheBench, opened_before: bool
 ) -> None:
-    """A write to a clean block renames its file instead of copying it; the store has a copy."""
+    """Renaming the file of a clean block saves a copy, because the store has the old content."""
     old = await bench.upload_content(b"abcdef")
     if not opened_before:
         bench.files.let_go([old])
@@ -81,7 +81,7 @@ async def test_write_to_a_shared_clean_block_keeps_its_file(bench: CacheBench) -
 
 
 async def test_block_whose_rename_was_rolled_back_is_fetched_again(bench: CacheBench) -> None:
-    """After a rollback the row of a block is valid again, but its file was renamed."""
+    """If a write to a clean block is rolled back, its renamed file cannot be used any more."""
     await bench.upload_content(b"abcdef")
     bench.db.begin()
     bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 6)
@@ -108,7 +108,7 @@ async def test_write_to_a_clean_block_with_a_short_file_fetches_the_block(
 
 
 async def test_sealed_block_without_references_is_kept_until_its_upload(bench: CacheBench) -> None:
-    """An image may refer to a sealed block that no file uses, so it is still uploaded."""
+    """A sealed block may be uploaded although no file uses it, because an image may refer to it."""
     block = bench.write(0, b"abc")
     bench.cache.seal([block])
     block_map.remove(bench.db, INO, BlockIndex(0))
@@ -140,7 +140,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
-    bench.cache.doom(bench.located(0).block)  # A clean block is deleted at once.
+    bench.cache.doom(bench.located(0).block)  # The cache deletes a released clean block at once.
     located = bench.located(0)
 
     async with trio.open_nursery() as nursery:
@@ -170,7 +170,7 @@ async def test_read_of_a_torn_dirty_block_is_an_error(bench: CacheBench) -> None
 
 
 async def test_write_after_the_end_of_a_torn_block_file_is_refused(bench: CacheBench) -> None:
-    """A write after the end of a torn block file would leave a gap that reads as zeros."""
+    """A write beyond the end of a torn block file would leave a gap that reads as zeros."""
     block = bench.write(0, b"abcdef")
     bench.files.cut_after(block, 2)
 
@@ -224,7 +224,7 @@ async def test_torn_clean_block_is_detected_by_its_hash_after_a_power_loss(
 async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
     bench: CacheBench,
 ) -> None:
-    """After a power cut a row may be on the disk although its block file is torn."""
+    """A power cut may save the row of an uploaded block but tear its block file."""
     block = bench.write(0, b"content")
     await bench.upload(0)
     bench.db.begin()
@@ -241,7 +241,7 @@ async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
 async def test_suspect_block_is_not_read_before_verification(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread hashes a suspect block, and all its readers wait for this result."""
+    """If several readers want a suspect block, one thread hashes the block for all of them."""
     bench.write(0, b"content")
     await bench.upload(0)
     bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)
@@ -271,7 +271,7 @@ async def test_suspect_block_is_not_read_before_verification(
 
 
 async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBench) -> None:
-    """Verification after a power loss drops torn blocks and skips removed blocks."""
+    """Verification after a power cut drops torn blocks and skips deleted blocks."""
     for index in range(4):
         bench.write(index, b"content %d" % index)
         await bench.upload(index)
@@ -293,7 +293,7 @@ async def test_all_suspect_blocks_are_verified_in_the_background(bench: CacheBen
 async def test_files_of_blocks_that_no_row_refers_to_are_removed_in_a_separate_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Block files of a removed tree are deleted in a thread: there may be thousands of them."""
+    """A removed tree may have thousands of block files, so a thread deletes them."""
     block = bench.write(0, b"abc")
     block_map.remove(bench.db, INO, BlockIndex(0))
     bench.cache.release(block)
@@ -325,7 +325,7 @@ async def test_fetch_from_a_damaged_pack_fails_and_caches_nothing(bench: CacheBe
 async def test_reader_of_an_unreachable_store_gets_an_error(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A read fails after read_timeout, and a later read succeeds once the store responds."""
+    """A read of an unreachable store fails after read_timeout; a later read succeeds."""
     bench.write(0, b"abc")
     await bench.upload(0)
     bench.db.begin()
@@ -354,7 +354,7 @@ async def test_waiting_writer_continues_after_an_upload(bench: CacheBench) -> No
 
 
 async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> None:
-    """Enlarging the cache makes room without an upload; shrinking the cache wakes the uploader."""
+    """If the cache is enlarged, writers continue; if it shrinks, the uploader is woken."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, bytes(90 * KIB))
     async with trio.open_nursery() as nursery:
@@ -371,7 +371,7 @@ async def test_larger_cache_lets_waiting_writers_continue(bench: CacheBench) -> 
 async def test_writer_gets_enospc_after_the_write_timeout(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A writer that waits for room fails with ENOSPC after write_timeout; dirty blocks stay."""
+    """A writer gets ENOSPC after write_timeout if no room appears; dirty blocks stay cached."""
     cache = bench.new_cache(bytes_max=100 * KIB)
     bench.write(0, b"x" * 90 * KIB)
 
@@ -418,7 +418,7 @@ async def test_cache_index_matches_the_rows_after_a_rollback(bench: CacheBench) 
 
 
 async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -> None:
-    """A block that compaction seals during its fetch must still enter the new pack."""
+    """A block that is fetched for compaction must keep its sealed state to enter the new pack."""
     block = bench.write(0, b"abc")
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(10)
@@ -439,7 +439,7 @@ async def test_block_fetched_during_compaction_stays_sealed(bench: CacheBench) -
 async def test_fetch_that_needs_the_disk_reserve_is_refused(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a fetch filled the disk, SQLite could not commit the open commit group."""
+    """A fetch must leave the disk reserve free, which SQLite needs for the open commit group."""
     bench.write(0, b"abc" * 100)
     await bench.upload(0)
     bench.cache.evictor.evict_bytes(1000)

@@ -1,4 +1,4 @@
-"""Objects of the history index: names, alignment, columns and fields."""
+"""Objects of the history index: their names, alignment, columns and fields."""
 
 import json
 import struct
@@ -69,7 +69,7 @@ def test_decoded_history_index_object_equals_the_encoded_object(keyring: Any) ->
     st.lists(st.tuples(_INOS, _MASKS, _MASKS), unique_by=lambda row: row[0]),
     st.lists(st.tuples(_INOS, _NAMES, st.integers(256, 2**63 - 2), _INOS, _MASKS)),
 )
-def test_any_valid_rows_are_unchanged_after_encoding_as_a_history_index_object(
+def test_valid_rows_are_unchanged_after_encoding_as_a_history_index_object(
     inodes: list[tuple[int, int, int]], names: list[tuple[int, bytes, int, int, int]]
 ) -> None:
     rows = {
@@ -93,7 +93,7 @@ def test_inode_in_a_history_index_object_is_found_by_its_number() -> None:
     assert INDEX.inodes.find(Ino(2**62 + 1)) is None
 
 
-def test_removed_names_of_a_directory_are_found_in_a_history_index_object() -> None:
+def test_removed_names_of_a_directory_are_listed_in_a_history_index_object() -> None:
     names = INDEX.names
     assert list(names) == list(NAMES)
     assert list(names.beginning_at(Ino(1))) == list(NAMES)
@@ -185,7 +185,7 @@ def test_history_index_object_with_overflowing_inode_numbers_is_refused() -> Non
     _refused(_payload(_header(), steps.tobytes() + _columns()[24:]))
 
 
-def test_error_about_a_newer_history_index_object_advises_an_upgrade() -> None:
+def test_error_about_a_newer_history_index_version_advises_an_upgrade() -> None:
     data = envelope.encode(b"history", KEY, _payload(_header(version=2), _columns()), PLAIN)
     with pytest.raises(NewerFormatError, match="history index version 2"):
         decode(KEY, data, PLAIN)

@@ -1,4 +1,4 @@
-"""Image manifests, and the image pieces that they list."""
+"""Manifests of images, and the image pieces that they list."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,9 @@ from tests.damage import flipped
 
 @both
 @pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, previous=None)])
-def test_decoded_image_manifest_equals_the_original(keyring: Keyring, manifest: Manifest) -> None:
+def test_decoded_image_manifest_equals_the_encoded_manifest(
+    keyring: Keyring, manifest: Manifest
+) -> None:
     assert decode(KEY, encode(manifest, KEY, keyring), keyring) == manifest
 
 
@@ -86,8 +88,8 @@ def test_decoded_image_manifest_equals_the_original(keyring: Keyring, manifest: 
     ids=str,
 )
 def test_inconsistent_image_manifest_is_neither_written_nor_read(wrong: dict[str, object]) -> None:
-    """A manifest that contradicts itself or its name is neither encoded nor decoded."""
-    # mypy cannot check arguments from a dict.
+    """A manifest whose fields contradict each other or its name is neither encoded nor decoded."""
+    # mypy cannot check keyword arguments that come from a dict.
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type]
     data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
 
@@ -141,7 +143,7 @@ def test_decoded_image_piece_equals_the_encoded_piece(keyring: Keyring) -> None:
 
 @both
 def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
-    """An authentic image piece is refused if the manifest has a different hash for it."""
+    """An image piece with a valid authenticator is refused if the manifest has a different hash."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
@@ -151,7 +153,7 @@ def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
 
 
 def test_image_keys_can_be_parsed_and_sort_by_txg() -> None:
-    """The names of image manifests and pieces contain the txg and the epoch."""
+    """The names of image manifests and image pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
@@ -183,10 +185,10 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 
 @settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_arbitrary_value_in_an_image_manifest_is_refused_or_decoded_unchanged(
+def test_arbitrary_value_in_an_image_manifest_is_refused_or_stays_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of manifests raises no exception other than FormatError."""
+    """The parser of image manifests raises only FormatError, for any input."""
     payload = dump({**SOUND, name: value})
     try:
         read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -197,7 +199,7 @@ def test_arbitrary_value_in_an_image_manifest_is_refused_or_decoded_unchanged(
 
 @settings(derandomize=True, max_examples=80)
 @given(st.integers(0, 1), st.integers(0, 2), json_values)
-def test_arbitrary_value_in_a_list_of_pieces_is_refused_or_decoded_unchanged(
+def test_arbitrary_value_in_a_list_of_image_pieces_is_refused_or_stays_unchanged(
     number: int, column: int, value: object
 ) -> None:
     pieces = [list(piece) for piece in SOUND["pieces"]]
@@ -234,7 +236,7 @@ def test_image_manifests_of_version_1_can_still_be_read() -> None:
 
 
 def test_image_manifest_of_version_1_with_a_changelog_field_is_refused() -> None:
-    """The field "changelog" was added in version 2 of the image manifest."""
+    """A manifest of version 1 has no field "changelog", which version 2 introduced."""
     payload = dump({**json.loads(MANIFEST_1), "changelog": NO_HASH})
 
     with pytest.raises(FormatError, match="unknown field"):
@@ -262,7 +264,7 @@ def test_image_manifest_with_too_many_values_is_refused() -> None:
 
 
 def test_image_keys_with_oversized_numbers_are_refused() -> None:
-    """SQLite cannot store a txg or epoch of 2^63, so an object with such a name is not an image."""
+    """SQLite cannot store 2^63, so a key with this txg or epoch does not name an image."""
     assert parse_manifest_key(KEY.replace("000000000005", "9223372036854775808")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775808-")) is None
     assert parse_manifest_key(KEY.replace("-2-", "-9223372036854775807-")) is not None

@@ -1,4 +1,4 @@
-"""Aligned runs of txgs, and the names of their objects."""
+"""Aligned runs of txgs and their object names."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Example changelogs and parts for tests, and keyrings that seal them."""
+"""Example changelogs and changelog parts for tests, and the keyrings that seal them."""
 
 from dataclasses import replace
 

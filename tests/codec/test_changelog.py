@@ -68,7 +68,7 @@ EMPTY = replace(FENCE, kind=Kind.GROUP)
 
 
 def encoded(header: object, section: bytes = encode_section(NO_CHANGES)) -> bytes:
-    """Return a sealed changelog without any check of its header and section."""
+    """Return a sealed changelog whose header and section were not checked."""
     text = header if isinstance(header, bytes) else dump(header)  # type: ignore[arg-type]
     payload = struct.pack(">I", len(text)) + text + section
     return envelope.encode(b"changes", KEY, payload, PLAIN)
@@ -145,7 +145,7 @@ IMAGE_HASH = content_hash(b"manifest")
     ids=str,
 )
 def test_inconsistent_changelog_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A changelog that contradicts itself or its name is neither encoded nor decoded."""
+    """A changelog whose fields contradict each other or its name is neither encoded nor decoded."""
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
@@ -165,7 +165,7 @@ def test_inconsistent_changelog_is_neither_written_nor_read(wrong: dict[str, Any
     ],
     ids=lambda wrong: next(iter(wrong)) if isinstance(wrong, dict) else "",
 )
-def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
+def test_changelog_of_a_fence_or_an_image_must_not_contain_changes(
     kind: Kind, wrong: dict[str, Any]
 ) -> None:
     link = replace(FENCE if kind is Kind.FENCE else IMAGE, **wrong)
@@ -187,7 +187,7 @@ def test_changelog_of_a_fence_or_an_image_cannot_contain_changes(
 def test_changelog_with_an_image_of_another_txg_or_later_epoch_is_refused(
     image: ManifestRef | None,
 ) -> None:
-    """A changelog announces only an image of its own txg, from the same or an earlier epoch."""
+    """A changelog may announce only an image of its own txg, from the same or an earlier epoch."""
     with pytest.raises(FormatError):
         encode(replace(IMAGE, image=image), PLAIN)
 
@@ -238,7 +238,7 @@ def test_error_about_a_newer_changelog_version_advises_an_upgrade() -> None:
 
 
 def test_changelog_that_begins_a_new_time_span_has_version_2() -> None:
-    """Earlier programs, which read only version 1, refuse a changelog that begins a time span."""
+    """A changelog that begins a time span has version 2, which older programs refuse to read."""
     assert [header_of(link)["version"] for link in (GROUP, FENCE, IMAGE, SPAN)] == [1, 1, 1, 2]
     for link, wrong in (
         (SPAN, {"begins_span": False}),
@@ -304,8 +304,8 @@ def test_changelog_header_with_too_many_values_is_refused() -> None:
     ],
     ids=str,
 )
-def test_impossible_block_locations_are_not_written(wrong: Location) -> None:
-    """A block location that would be decoded differently is refused before it is sealed."""
+def test_impossible_block_locations_are_not_encoded(wrong: Location) -> None:
+    """If decoding would change a block location, the location is refused before it is sealed."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -335,10 +335,10 @@ LOCATION = struct.Struct(">QIQQI32s")
     ],
     ids=str,
 )
-def test_impossible_block_locations_are_not_read(
+def test_impossible_block_locations_are_not_decoded(
     row: tuple[int, int, int, int, int, bytes],
 ) -> None:
-    """A block location must lie inside its pack, and its numbers must fit SQLite integers."""
+    """A block location must lie within its pack, and its numbers must fit into SQLite integers."""
     with pytest.raises(FormatError):
         decode_section("x", struct.pack(">I", 1) + LOCATION.pack(*row))
 
@@ -381,8 +381,8 @@ def test_oversized_changelog_section_is_refused() -> None:
         NO_CHANGES,
     ],
 )
-def test_section_that_differs_from_its_encoded_form_is_refused(other: Section) -> None:
-    """A changelog is stored only if it decodes to the changes that were encoded."""
+def test_changelog_section_that_would_be_decoded_differently_is_refused(other: Section) -> None:
+    """A changelog is stored only if decoding returns the changes that were encoded."""
     require_section("x", memoryview(encode_section(other)), other)
     for data, section in ((SECTION, other), (other, SECTION)):
         with pytest.raises(FormatError, match="decodes to different fields"):
@@ -395,7 +395,7 @@ def test_computed_length_of_a_changelog_section_equals_its_encoded_length() -> N
 
 
 def test_largest_possible_changelog_fits_into_one_envelope() -> None:
-    """The largest changelog has the longest names, the largest numbers and the most items."""
+    """The largest changelog has names, numbers and item counts at their limits."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -427,7 +427,7 @@ def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyr
     for damaged in damages(part):
         with pytest.raises(FormatError):
             decode_part(ref, damaged, keyring)
-        # A damaged part is refused even if its reference has the hash of the damaged bytes.
+        # The reference has the hash of the damaged bytes, but the part is still refused.
         with pytest.raises(FormatError):
             decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
@@ -452,7 +452,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 @both
 def test_changelog_part_with_a_wrong_hash_or_name_or_kind_is_refused(keyring: Keyring) -> None:
-    """A changelog contains the name and the hash of each part, and accepts no other object."""
+    """A changelog accepts a part only if the part's name and hash match the reference."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
 

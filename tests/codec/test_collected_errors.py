@@ -1,4 +1,4 @@
-"""Decoder errors that the garbage collector frees, tested in a separate process."""
+"""Errors of the decoder whose traceback forms a cycle; a separate process collects them."""
 
 import struct
 import subprocess
@@ -33,7 +33,7 @@ print("refused")
 
 
 def test_error_about_an_impossible_block_location_does_not_crash_the_interpreter() -> None:
-    """CPython issue 77894: collecting an iterator over a memoryview crashed the interpreter."""
+    """Collecting an iterator over a memoryview must not crash Python (CPython issue 77894)."""
     header = changelog.dump_header(replace(GROUP, section=NO_CHANGES))
     locations = struct.pack(">I", 1) + changelog.LOCATION.pack(0, 1, 0, 0, 0, bytes(32))
     payload = struct.pack(">I", len(header)) + header + locations

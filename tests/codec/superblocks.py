@@ -1,6 +1,6 @@
 """The exact bytes of superblocks in versions 1 and 2, for tests."""
 
-# Superblocks of versions 1 and 2 end with equal fields: the UUID and two key slots.
+# The superblocks of versions 1 and 2 share these last fields: the UUID and two key slots.
 _KEYS = b"""\
  "unsafe_single_writer": false,
  "uuid": "01234567-89ab-cdef-0123-456789abcdef",

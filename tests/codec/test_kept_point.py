@@ -1,4 +1,4 @@
-"""The object of a kept point: encoding, decoding and names."""
+"""Objects of kept points (named txgs that retention does not delete)."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ OTHER = Keyring.from_master(bytes(32))
 
 
 @pytest.mark.parametrize("keyring", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
-def test_decoded_kept_point_equals_the_encoded_point(keyring: Keyring) -> None:
+def test_decoded_kept_point_equals_the_encoded_kept_point(keyring: Keyring) -> None:
     point = replace(point_of(keyring), auto=True)
     data = kept_point.encode(point, keyring)
     assert kept_point.decode(point.key, data, keyring) == point
@@ -33,7 +33,7 @@ def test_kept_point_at_the_txg_of_its_image_is_valid() -> None:
 
 
 def test_name_of_a_kept_point_is_secret_in_an_encrypted_bucket() -> None:
-    """The key of a kept point contains a keyed hash of its name, so names cannot be guessed."""
+    """The key contains a keyed hash of the kept point's name, so the name stays secret."""
     point = point_of(ENCRYPTED)
     assert b"upgrade" not in kept_point.encode(point, ENCRYPTED)
     assert "upgrade" not in point.key
@@ -100,8 +100,8 @@ def _stored(fields: dict[str, object], kind: bytes = b"kept") -> bytes:
     ],
     ids=str,
 )
-def test_authentic_kept_point_with_wrong_fields_is_refused(change: dict[str, object]) -> None:
-    """In a plain filesystem, anyone who can write to the bucket can make an authentic object."""
+def test_authentic_kept_point_with_invalid_fields_is_refused(change: dict[str, object]) -> None:
+    """Any writer of a plain bucket can forge a kept point, so all fields are checked."""
     key = point_of(PLAIN).key
     assert kept_point.decode(key, _stored(_fields()), PLAIN) == point_of(PLAIN)
     with pytest.raises(FormatError) as refused:
@@ -125,7 +125,7 @@ def test_error_about_a_newer_kept_point_advises_an_upgrade() -> None:
         kept_point.decode(point_of(PLAIN).key, _stored(_fields() | {"version": 2}), PLAIN)
 
 
-def test_kept_point_older_than_its_image_cannot_be_written() -> None:
+def test_kept_point_older_than_its_image_is_not_encoded() -> None:
     image = ManifestRef(ObjectKey("image/000000000043-3-0000000000000000/manifest"), "cd" * 32)
     with pytest.raises(FormatError):
         kept_point.encode(replace(point_of(PLAIN), image=image), PLAIN)

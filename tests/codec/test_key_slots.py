@@ -44,7 +44,7 @@ def test_key_slot_can_be_opened_only_in_its_own_filesystem(lock: PassphraseLock)
 
 
 def test_key_slots_with_equal_passphrases_differ(lock: PassphraseLock) -> None:
-    """The salt of a key slot is random, so no key encrypts two messages."""
+    """The random salt of a key slot ensures that each key encrypts only one message."""
     again = lock_with_passphrase(UUID, MASTER, b"secret", CHEAPEST_COST)
 
     assert (again.salt, again.wrapped) != (lock.salt, lock.wrapped)
@@ -52,7 +52,7 @@ def test_key_slots_with_equal_passphrases_differ(lock: PassphraseLock) -> None:
 
 
 def test_empty_passphrases_are_refused() -> None:
-    """An empty passphrase file or variable must not disable the encryption."""
+    """An empty passphrase, such as from an empty file, must not disable the encryption."""
     with pytest.raises(UsageError, match="--plain"):
         lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
 
@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
 
 
 def test_recovery_key_can_be_typed_with_or_without_separators() -> None:
-    """A recovery key may contain hyphens, spaces or neither, and letters of either case."""
+    """A recovery key may be typed with hyphens, with spaces or without both, in any letter case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)
@@ -80,7 +80,7 @@ def test_recovery_key_can_be_typed_with_or_without_separators() -> None:
 
 
 def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
-    """The errors for a typing error and for a wrong recovery key differ."""
+    """The error about a recovery key distinguishes a typing mistake from a wrong key."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
     changed = "A" if recovery_key[3] != "A" else "B"
 
@@ -98,7 +98,7 @@ def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
 
 
 def test_wrong_recovery_key_does_not_open_a_key_slot() -> None:
-    """A key slot refuses a recovery key that was replaced or that is for another filesystem."""
+    """A key slot refuses a replaced recovery key and a recovery key of another filesystem."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 
@@ -129,13 +129,13 @@ def test_decoded_key_slot_fields_equal_the_encoded_fields(lock: PassphraseLock) 
 def test_key_slots_with_an_excessive_kdf_cost_are_refused(
     lock: PassphraseLock, wrong: dict[str, object]
 ) -> None:
-    """A forged superblock must not make the passphrase hash use unbounded memory or time."""
+    """A forged superblock must not make the key derivation use unbounded memory or time."""
     with pytest.raises(FormatError):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), **wrong}))
 
 
 def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> None:
-    """An unknown key derivation function means a newer program, not damage."""
+    """A key slot with an unknown key derivation function was written by a newer program."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         parse_lock("superblock", Fields("superblock", {**lock_fields(lock), "kdf": "balloon"}))
 
@@ -143,6 +143,6 @@ def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> 
 @settings(derandomize=True, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
 def test_arbitrary_text_is_refused_as_a_recovery_key(text: str) -> None:
-    """The parser of recovery keys raises no exception other than PassphraseError."""
+    """The parser of recovery keys raises only PassphraseError, for any input."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

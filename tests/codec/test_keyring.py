@@ -1,4 +1,4 @@
-"""Keys derived from a master key, and values computed with these keys."""
+"""Keyrings: keys that are derived from a master key, and their hashes, ciphers and checksums."""
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -19,14 +19,14 @@ def test_hash_of_a_block_differs_between_filesystems() -> None:
     assert len({keyring.block_hash(b"content") for keyring in keyrings}) == 4
 
 
-def test_hash_of_a_block_does_not_depend_on_the_kind_of_buffer() -> None:
+def test_hash_of_a_block_does_not_depend_on_the_type_of_buffer() -> None:
     first, second = Keyring.from_master(MASTER), Keyring.from_master(MASTER)
 
     assert first.block_hash(b"content") == second.block_hash(memoryview(b"content"))
 
 
 def test_derived_keys_never_change() -> None:
-    """Derived keys must not change: values in existing buckets were computed with these keys."""
+    """Derived keys must stay the same, because values in existing buckets depend on them."""
     keyring = Keyring.from_master(MASTER)
 
     assert (
@@ -54,7 +54,7 @@ def test_cipher_depends_on_its_salt_and_purpose_and_master_key() -> None:
 
 
 def test_checksum_depends_on_the_boundaries_between_its_arguments() -> None:
-    """The checksum of several arguments changes if a byte moves from one to the next."""
+    """The checksum of two arguments changes if a byte moves from the first to the second."""
     keyring = Keyring(None, bytes(32))
 
     assert keyring.checksum(b"p", b"ab", b"c") != keyring.checksum(b"p", b"a", b"bc")

@@ -1,4 +1,4 @@
-"""The lease object: round trips, refused values and versions."""
+"""The lease object: encoding, decoding, refused values and versions."""
 
 from dataclasses import replace
 
@@ -62,8 +62,8 @@ def test_decoded_lease_equals_the_encoded_lease(value: Lease) -> None:
     assert decode(KEY, encode(value)) == value
 
 
-def test_decoded_head_of_the_chain_equals_the_encoded_head() -> None:
-    """The local state contains the head, a reference to the newest image, as text."""
+def test_decoded_head_equals_the_encoded_head() -> None:
+    """The head (a reference to the newest image) is stored as text in the local state."""
     assert decode_head("local state", encode_head(HEAD)) == HEAD
 
 
@@ -124,7 +124,7 @@ def test_lease_that_cannot_be_decoded_is_not_written() -> None:
 
 
 def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
-    """An older program must not acquire a lease that it cannot interpret."""
+    """A lease of a newer version is refused, because the program cannot interpret it."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
 
@@ -134,7 +134,7 @@ def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
 def test_arbitrary_value_in_a_lease_is_refused_or_decoded_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of leases raises no exception other than FormatError."""
+    """The parser of leases raises only FormatError, for any input."""
     try:
         read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
@@ -167,12 +167,12 @@ blake3 ed654c413389b0dc0409361303e7a80f250e3fa04724f53551ab3b97315aa5f3
 
 
 def test_leases_of_version_1_can_still_be_read() -> None:
-    """A lease of version 1 contains neither a nonce nor the identifiers of a machine."""
+    """A lease of version 1 has no nonce and no machine identifiers."""
     assert decode(KEY, LEASE_1) == replace(LEASE, nonce=None, machine=UNKNOWN_MACHINE)
 
 
 def test_lease_without_a_nonce_is_not_written() -> None:
-    """Leases of version 1, which have no nonce, are decoded but never written."""
+    """A lease without a nonce can be decoded for compatibility, but is never encoded."""
     with pytest.raises(FormatError):
         encode(replace(LEASE, nonce=None))
 
@@ -191,7 +191,7 @@ def test_lease_without_a_nonce_is_not_written() -> None:
 def test_two_machines_differ_if_an_identifier_known_for_both_differs(
     one: MachineMarks, other: MachineMarks, *, is_other: bool
 ) -> None:
-    """A machine identifier that is unknown for one of two hosts is not compared."""
+    """A machine identifier is compared only if both hosts know it."""
     assert one.is_other(other) is is_other
     assert other.is_other(one) is is_other
 

@@ -1,4 +1,4 @@
-"""The superblock: its fields, unlocking, and detection of tampering."""
+"""The superblock: its fields, unlocking and detection of forgery."""
 
 from base64 import b64encode
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_encrypted_superblock_opens_with_its_passphrase_or_recovery_key() -> Non
 
 
 def test_plain_superblock_opens_without_a_passphrase() -> None:
-    """A plain filesystem has a random hash key and no recovery key."""
+    """A plain superblock contains a random hash key and no recovery key."""
     made, keyring, recovery_key = make(None)
     read = decode(KEY, encode(made))
 
@@ -80,7 +80,7 @@ def test_filesystems_with_equal_passphrases_have_different_master_keys() -> None
 
 
 def test_superblock_contains_only_the_wrapped_master_key() -> None:
-    """The master key is wrapped with the passphrase and with the recovery key."""
+    """The superblock contains the master key only in two wrapped forms."""
     made, keyring, _ = make()
     text = encode(made)
 
@@ -93,7 +93,7 @@ def test_superblock_contains_only_the_wrapped_master_key() -> None:
 
 
 def test_old_superblock_with_its_old_passphrase_unlocks_the_current_master_key() -> None:
-    """As SECURITY.md states, an old superblock opens with its old passphrase or recovery key."""
+    """A copy of an old superblock can be opened with its old passphrase (see SECURITY.md)."""
     made, keyring, recovery_key = make()
     renewed, _ = renew_recovery_key(rewrap(made, keyring, b"new", cost=CHEAPEST_COST), keyring)
     now = unlock(renewed, b"new")
@@ -103,7 +103,7 @@ def test_old_superblock_with_its_old_passphrase_unlocks_the_current_master_key()
 
 
 def test_owner_of_a_plain_superblock_can_forge_objects_of_the_filesystem() -> None:
-    """As SECURITY.md states, the superblock of a plain filesystem contains all keys."""
+    """The superblock of a plain filesystem contains all keys (see SECURITY.md)."""
     made, keyring, _ = make(None)
     forger = unlock_plain(decode(KEY, encode(made)))
     name = ObjectKey("changelog/000000000001")
@@ -192,7 +192,7 @@ def test_superblock_of_an_older_version_has_generation_0_until_a_change(
 
 
 def test_every_change_raises_the_generation_of_a_superblock() -> None:
-    """Of two copies of a superblock, the copy with the higher generation is newer."""
+    """The copy of a superblock with the higher generation is the newer copy."""
     made, keyring, _ = make()
 
     assert made.generation == 1
@@ -204,7 +204,7 @@ def test_every_change_raises_the_generation_of_a_superblock() -> None:
 
 
 def test_process_that_has_the_keys_detects_a_forged_superblock() -> None:
-    """A running mount accepts only a superblock that a holder of the keys wrote."""
+    """A running mount accepts a changed superblock only if its writer had the keys."""
     made, keyring, _ = make()
     plain, its_keys, _ = make(None)
 
@@ -249,7 +249,7 @@ def test_tombstone_is_not_decoded_as_a_superblock() -> None:
 def test_unlock_detects_forged_superblock_fields(forged: dict[str, object]) -> None:
     """An attacker who can write to the bucket cannot change the filesystem's settings."""
     made, _, _ = make()
-    # mypy cannot check arguments from a dict.
+    # mypy cannot check keyword arguments that come from a dict.
     changed = decode(KEY, encode(replace(made, **forged)))  # type: ignore[arg-type]
 
     with pytest.raises(FormatError, match="not authentic"):
@@ -337,7 +337,7 @@ def test_superblock_without_one_of_its_fields_is_refused(name: str) -> None:
 
 
 def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() -> None:
-    """A filesystem of a newer version is not reported as damaged."""
+    """A superblock of a newer version is not reported as damaged."""
     fields = fields_of(make()[0])
 
     with pytest.raises(NewerFormatError, match=r"superblock version 4 is unknown; upgrade"):
@@ -347,7 +347,7 @@ def test_error_about_a_newer_superblock_or_unknown_feature_advises_an_upgrade() 
 
 
 def test_decoder_of_superblocks_detects_any_flipped_bit() -> None:
-    """A damaged superblock is not mistaken for one with a different passphrase or version."""
+    """A damaged superblock is not reported as a different passphrase or version."""
     data = encode(make()[0])
 
     for at in range(8 * len(data)):
@@ -396,10 +396,10 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 
 @settings(derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted([*SOUND, "x"])), json_values)
-def test_arbitrary_value_in_a_superblock_is_refused_or_decoded_unchanged(
+def test_arbitrary_value_in_a_superblock_is_refused_or_stays_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of superblocks raises no exception other than FormatError."""
+    """The parser of superblocks raises only FormatError, for any input."""
     try:
         read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
@@ -412,14 +412,14 @@ def test_arbitrary_value_in_a_superblock_is_refused_or_decoded_unchanged(
 def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_unlock_the_filesystem(
     name: str, value: object
 ) -> None:
-    """A changed key slot raises PassphraseError or FormatError, and never a different exception."""
+    """A changed key slot raises only PassphraseError or FormatError."""
     lock = SOUND["wrapped_by_passphrase"]
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}
     try:
         read = decode(KEY, text_object.encode("superblock", 3, fields))
         if read.wrapped_by_passphrase and max(read.wrapped_by_passphrase.cost) > 100:
-            return  # Opening the valid key slot would take too long in a test.
+            return  # The valid key slot is skipped, because opening it takes too long in a test.
         unlock(read, b"secret")
     except (FormatError, PassphraseError):
         return
@@ -454,7 +454,7 @@ BLOCK_HASH_1 = "2fe273040873b53b94a5775ebf8daa64f835dff39a765c64a4e2d92cfd9192d3
 
 @pytest.mark.parametrize("version", SUPERBLOCKS)
 def test_superblocks_of_earlier_versions_can_still_be_read(version: str) -> None:
-    """Old superblocks open with their old passphrase and with a printed recovery key."""
+    """Superblocks of earlier versions open with their passphrase and their recovery key."""
     read = decode(KEY, SUPERBLOCKS[version])
 
     assert (read.uuid, read.label, read.block_bytes) == (UUID, "büro", 1 << 20)

@@ -82,7 +82,7 @@ def test_oversized_compressed_frame_allocates_no_memory() -> None:
 
 
 def test_zstd_window_larger_than_the_content_is_refused() -> None:
-    """A frame that declares 100 bytes of content cannot make zstd allocate 128 MiB."""
+    """The zstd window is limited by the content: 100 bytes must not cause 128 MiB of memory use."""
     # The frame stores its content size in four bytes and has a window descriptor.
     descriptor = bytes([0b10_000000])
     window = bytes([(27 - 10) << 3])
@@ -98,7 +98,7 @@ def test_zstd_window_larger_than_the_content_is_refused() -> None:
 def test_zstd_window_of_a_written_frame_is_not_larger_than_its_content(
     name: str, plain_bytes: int
 ) -> None:
-    """The check of zstd windows accepts all frames that this program writes."""
+    """Frames that this program writes pass the limit on zstd windows."""
     data = bytes(plain_bytes)
     packed = Compressor.for_name(name).compress(data)
 
@@ -106,7 +106,7 @@ def test_zstd_window_of_a_written_frame_is_not_larger_than_its_content(
 
 
 def test_zstd_frame_without_a_declared_size_is_refused() -> None:
-    """This program always declares the size of a zstd frame, so a missing size is damage."""
+    """A zstd frame without a size is damaged, because this program always declares the size."""
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
 
     with pytest.raises(DecompressionError):
@@ -136,13 +136,13 @@ def test_skippable_zstd_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("tail", [b"x", zstandard.ZstdCompressor().compress(b"more")])
 def test_bytes_after_a_zstd_frame_are_refused(tail: bytes) -> None:
-    """Bytes after a zstd frame are damage, even if they form a valid frame."""
+    """Bytes after a zstd frame are damage, even if these bytes form a valid frame."""
     with pytest.raises(DecompressionError):
         decompress(Compressor.for_name("zstd-1").compress(TEXT) + tail, len(TEXT))
 
 
 def test_error_about_an_unknown_compression_method_names_two_possible_causes() -> None:
-    """An unknown compression method means either damage or a newer program."""
+    """An unknown compression method is due either to damage or to a newer program."""
     with pytest.raises(DecompressionError, match="damaged, or a newer s3fs-meta wrote them"):
         decompress(b"\x07data", 4)
 
@@ -168,10 +168,10 @@ def test_threads_can_share_one_compressor() -> None:
 
 @settings(derandomize=True, max_examples=100)
 @given(st.binary(max_size=5000), st.integers(1, 50), st.sampled_from(COMPRESSION_NAMES[:8]))
-def test_any_bytes_are_unchanged_after_compression_and_decompression(
+def test_data_is_unchanged_after_compression_and_decompression(
     data: bytes, times: int, name: str
 ) -> None:
-    """Compression adds at most one byte, which names the method."""
+    """Compression adds at most one byte, which identifies the method."""
     packed = Compressor.for_name(name).compress(data * times)
 
     assert len(packed) <= len(data) * times + 1
@@ -192,7 +192,7 @@ def test_decompression_of_random_bytes_fails_or_returns_the_expected_length(
 
 
 def test_decompression_of_a_damaged_frame_fails_or_returns_the_expected_length() -> None:
-    """A compressed frame has no checksum; the block's hash detects changes that decompress."""
+    """A damaged frame may decompress, because it has no checksum; the block's hash detects this."""
     packed = Compressor.for_name("zstd-1").compress(TEXT)
     for at in range(len(packed) * 8):
         damaged = flipped(packed, at // 8, at % 8)

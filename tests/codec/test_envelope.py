@@ -1,4 +1,4 @@
-"""Envelopes, which seal most kinds of objects."""
+"""Envelopes: the sealed format of most kinds of objects."""
 
 import random
 import tracemalloc
@@ -23,7 +23,7 @@ PAYLOAD = b"page of a database " * 5
 
 @both
 @pytest.mark.parametrize("payload", [b"", b"x", PAYLOAD, random.Random(1).randbytes(300)], ids=len)
-def test_opened_envelope_has_the_payload_that_was_sealed(keyring: Keyring, payload: bytes) -> None:
+def test_opened_envelope_contains_the_sealed_payload(keyring: Keyring, payload: bytes) -> None:
     assert decode(b"piece", KEY, encode(b"piece", KEY, payload, keyring), keyring) == payload
 
 
@@ -50,7 +50,7 @@ def test_plain_envelopes_with_equal_payloads_are_equal() -> None:
 def test_envelope_can_be_opened_only_with_its_own_kind_and_name_and_filesystem(
     keyring: Keyring,
 ) -> None:
-    """An envelope moved to another key, or to another filesystem, cannot be opened."""
+    """An envelope that was moved to another key or filesystem cannot be opened."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
     other = Keyring.from_master(bytes(32)) if keyring.encrypted else Keyring(None, bytes([1]) * 32)
 
@@ -94,7 +94,7 @@ def test_every_truncation_and_extension_of_an_envelope_is_detected(keyring: Keyr
 
 @both
 def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyring) -> None:
-    """An unknown envelope version means a newer program, unless a version 1 checksum is valid."""
+    """An envelope with an unknown version was written by a newer program, unless it is damaged."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in (9, 10, 11):
@@ -107,7 +107,7 @@ def test_error_about_a_newer_envelope_version_advises_an_upgrade(keyring: Keyrin
 
 @both
 def test_error_about_a_damaged_envelope_version_advises_no_upgrade(keyring: Keyring) -> None:
-    """If only the version of an envelope does not match its checksum, the version is damaged."""
+    """If an envelope matches its checksum except for the version field, this field is damaged."""
     data = encode(b"piece", KEY, PAYLOAD, keyring)
 
     for at in range(8, 12):  # Bytes 8 to 11 of an envelope are the version and the flags.
@@ -139,7 +139,7 @@ def test_oversized_envelope_is_refused_before_it_is_parsed() -> None:
         decode(b"piece", KEY, data, PLAIN)
 
 
-def test_payload_too_large_to_be_read_back_is_not_sealed() -> None:
+def test_payload_too_large_to_be_opened_again_is_not_sealed() -> None:
     with pytest.raises(AssertionError):
         encode(b"piece", KEY, bytes(ENVELOPE_BYTES_MAX + 1), PLAIN)
 
@@ -160,7 +160,7 @@ def test_any_payload_is_unchanged_after_its_envelope_is_sealed_and_opened(
 def test_random_bytes_are_refused_as_an_envelope(
     data: bytes, prefix_bytes: int, encrypted: bool
 ) -> None:
-    """The parser of envelopes raises no exception other than FormatError."""
+    """The parser of envelopes raises only FormatError, for any input."""
     good = b"S3FSMETA" + bytes([0, 1, 0, int(encrypted)])
     with pytest.raises(FormatError):
         decode(b"piece", KEY, good[:prefix_bytes] + data, ENCRYPTED if encrypted else PLAIN)
@@ -171,7 +171,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 def test_authentic_envelope_with_arbitrary_fields_is_refused_unless_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """An envelope with a valid checksum is decoded to its declared length or refused."""
+    """An authentic envelope is either refused or decoded to its declared length."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

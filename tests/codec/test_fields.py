@@ -1,4 +1,4 @@
-"""Parsing of JSON from the bucket: types, ranges and unknown fields."""
+"""Parsing of JSON values from the bucket: types, ranges and unknown fields."""
 
 import re
 
@@ -9,7 +9,7 @@ from s3fs_meta.errors import FormatError
 
 
 def fields_of(text: str) -> Fields:
-    """Return the fields of a JSON object given as text."""
+    """Return the fields of a JSON object that is given as text."""
     return Fields.parse("object", text.encode())
 
 
@@ -31,14 +31,14 @@ def fields_of(text: str) -> Fields:
     ids=lambda text: text[:12],
 )
 def test_text_that_is_not_a_json_object_is_refused(text: str) -> None:
-    """For any text, the JSON parser raises no exception other than FormatError."""
+    """The JSON parser raises only FormatError, for any input."""
     with pytest.raises(FormatError):
         fields_of(text)
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
 def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
-    """Parsed JSON can use a hundred times the memory of its text."""
+    """Parsed JSON can need a hundred times the memory of its text, so values are counted first."""
     text = '{"a": [' + ",".join([item] * 40) + "]}"
     marks = text.count("[") + text.count("{") + text.count(",")
 
@@ -53,7 +53,7 @@ def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )
 def test_json_integers_are_checked_for_type_and_range(value: str) -> None:
-    """JSON values such as true and 1.0 are not accepted as integers."""
+    """JSON values such as true and 1.0 are refused if an integer is expected."""
     with pytest.raises(FormatError, match="'a'"):
         fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
 
@@ -93,7 +93,7 @@ def test_valid_json_fields_are_returned_unchanged() -> None:
     fields.finish()
 
 
-def test_error_names_the_missing_or_unknown_json_field() -> None:
+def test_error_names_the_missing_or_unknown_field_of_a_json_object() -> None:
     fields = fields_of('{"b": 1}')
 
     with pytest.raises(FormatError, match="'a' is missing"):
@@ -103,7 +103,7 @@ def test_error_names_the_missing_or_unknown_json_field() -> None:
 
 
 def test_json_value_with_the_wrong_structure_is_refused() -> None:
-    """A JSON object, array or text of a given pattern is not mistaken for another type."""
+    """A JSON object, array or text is refused if a different type or pattern is expected."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

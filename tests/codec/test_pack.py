@@ -1,4 +1,4 @@
-"""Packs: round trips, single records, names and damage."""
+"""Packs: encoding, decoding, records of single blocks, names and damage."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -63,12 +63,12 @@ def make_pack(keyring: Keyring, blocks: list[bytes], key: ObjectKey = KEY) -> Pa
 
 
 def stored(pack: Pack, entry: PackEntry) -> bytes:
-    """Return the bytes of one block's record, as a range read would."""
+    """Return the bytes of one block's record, as a range read of the pack would."""
     return bytes(pack.data[entry.offset : entry.offset + entry.stored_bytes])
 
 
 def open_entry(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bytes:
-    """Open the record of one block with the values in its index entry."""
+    """Open the record of one block as its index entry describes it."""
     return open_block(keyring, key, data, entry.offset, entry.plain_bytes, entry.hash)
 
 
@@ -96,7 +96,7 @@ def test_uncompressed_block_of_a_plain_pack_is_a_view_of_its_record() -> None:
 
 @both
 def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
-    """A pack contains all values that are needed to rebuild the rows of its blocks."""
+    """The index of a pack contains all values that are needed to rebuild the rows of its blocks."""
     pack = make_pack(keyring, contents(10))
 
     entries = read_index(keyring, KEY, pack.data, len(pack.data))
@@ -119,7 +119,7 @@ def test_opening_a_pack_verifies_and_returns_every_block(keyring: Keyring) -> No
 
 @both
 def test_index_of_a_pack_needs_at_most_two_range_reads(keyring: Keyring) -> None:
-    """If the first range read returns only a part of a pack's index, one more read is enough."""
+    """If the first range read contains only part of a pack's index, the second reads the rest."""
     pack = make_pack(keyring, [i.to_bytes(4, "big") for i in range(3000)])
     size = len(pack.data)
     first = pack.data[-PACK_TAIL_BYTES:]
@@ -143,7 +143,7 @@ def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
 
 
 def test_packs_with_equal_names_have_different_keys() -> None:
-    """A caller that reuses the name of a pack by mistake does not reuse a key stream."""
+    """If a caller uses a pack name twice by mistake, the two packs still have different keys."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
     assert stored(first, first.entries[0])[8:] != stored(second, second.entries[0])[8:]
@@ -251,7 +251,7 @@ def test_error_about_a_newer_pack_version_advises_an_upgrade() -> None:
 
 @both
 def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring) -> None:
-    """If only the version in a pack's trailer fails to authenticate, the version is damaged."""
+    """If a pack's trailer is authentic except for the version field, this field is damaged."""
     data = bytes(make_pack(keyring, contents(3)).data)
 
     # Bytes 8 to 11 of a pack's trailer are the version and the flags.
@@ -316,13 +316,13 @@ def test_pack_writer_is_full_at_the_maximum_number_of_blocks() -> None:
 
 
 def test_pack_writer_refuses_a_block_that_does_not_match_its_hash() -> None:
-    """A block that changed after it was hashed must not be written to a pack."""
+    """A block that changed after its hash was computed must not be written to a pack."""
     with pytest.raises(AssertionError, match="changed"):
         PackWriter(KEY, PLAIN, "none").add(BlockId(1), Ino(1), BlockIndex(0), bytes(32), b"data")
 
 
 def test_pack_writer_refuses_an_empty_pack() -> None:
-    """A pack without blocks would never be deleted."""
+    """No pack is written without blocks, because garbage collection would never delete it."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
 
@@ -334,10 +334,10 @@ def test_pack_writer_refuses_an_empty_pack() -> None:
     st.sampled_from(COMPRESSION_NAMES[:4]),
     st.tuples(*[st.integers(0, (1 << 63) - 1)] * 3),
 )
-def test_any_blocks_are_unchanged_after_they_are_packed_and_read(
+def test_blocks_are_unchanged_after_they_are_packed_and_read(
     blocks: list[tuple[bytes, int]], encrypted: bool, name: str, numbers: tuple[int, int, int]
 ) -> None:
-    """The contents and numbers of blocks can be read from their pack alone."""
+    """The contents and numbers of blocks can be read from the pack alone, without the database."""
     keyring = ENCRYPTED if encrypted else PLAIN
     writer = PackWriter(KEY, keyring, name)
     for data, times in blocks:
@@ -359,7 +359,7 @@ def test_any_blocks_are_unchanged_after_they_are_packed_and_read(
 def test_random_bytes_are_refused_as_a_pack(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
 ) -> None:
-    """The parsers of packs raise no exception other than FormatError."""
+    """The parsers of packs raise only FormatError, for any input."""
     keyring = ENCRYPTED if encrypted else PLAIN
     tail = data + b"S3FSPACK" if magic else data
     with pytest.raises(FormatError):
@@ -386,7 +386,7 @@ def test_random_bytes_are_refused_as_a_pack(
 def test_pack_index_with_arbitrary_numbers_is_refused_unless_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """Even with a valid checksum, a pack index describes no block outside its pack."""
+    """A pack index with a valid checksum must still not describe blocks outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

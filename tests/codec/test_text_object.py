@@ -1,4 +1,4 @@
-"""Text objects (superblock and lease): a line with kind and version, JSON, and a checksum."""
+"""Text objects (superblock and lease): a line with kind and version, then JSON and a checksum."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +36,7 @@ def test_every_truncation_and_extension_of_a_text_object_is_detected() -> None:
             text_object.decode("lease", 1, "lease", DATA + extra)
 
 
-def test_text_object_of_another_kind_or_newer_version_or_huge_size_is_refused() -> None:
+def test_text_object_of_another_kind_or_a_newer_version_or_excessive_size_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin with the first line of a superblock"):
         text_object.decode("superblock", 1, "superblock", DATA)
     with pytest.raises(NewerFormatError, match=r"lease version 2 is unknown; upgrade"):
@@ -52,7 +52,7 @@ def test_damaged_version_field_of_a_text_object_is_reported_as_damage() -> None:
         text_object.decode("lease", 1, "lease", damaged)
 
 
-def test_text_object_too_large_to_be_read_back_is_not_written() -> None:
+def test_text_object_too_large_to_be_decoded_is_not_encoded() -> None:
     with pytest.raises(AssertionError):
         text_object.encode("lease", 1, {"a": "x" * TEXT_OBJECT_BYTES_MAX})
 
@@ -60,7 +60,7 @@ def test_text_object_too_large_to_be_read_back_is_not_written() -> None:
 @settings(derandomize=True, max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 30))
 def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: int) -> None:
-    """The parser of text objects raises no exception other than FormatError."""
+    """The parser of text objects raises only FormatError, for any input."""
     with pytest.raises(FormatError):
         text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
 

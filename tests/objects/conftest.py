@@ -1,4 +1,4 @@
-"""Fixtures: a server with programmed responses, and a proxy to a real server."""
+"""Fixtures: a server with programmed responses, and a proxy for a real S3 server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.servers import S3Server, certificate, s3_server, server_folder  # noq
 
 @pytest.fixture(autouse=True)
 def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the credentials of the tests, and hide the credentials of the user."""
+    """Set the credentials of the tests, and hide the user's own credentials."""
     for name, value in S3Server("", "", None, None).environment().items():
         monkeypatch.setenv(name, value)
 
@@ -29,7 +29,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def lasting_double() -> Iterator[S3Double]:
-    """Return one server for all tests that need only programmed responses."""
+    """Return one server with programmed responses for all tests of the session."""
     with s3_double() as double:
         yield double
 

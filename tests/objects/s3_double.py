@@ -30,7 +30,7 @@ AT_ONCE: Final = RetryPolicy(delay_s_min=0, delay_s_max=0)
 
 
 class Seen(NamedTuple):
-    """A received request."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A programmed response; *declared_bytes* replaces its real Content-Length."""
+    """A programmed response; *declared_bytes* replaces the true Content-Length."""
 
     status: int
     body: bytes = b""
@@ -62,7 +62,7 @@ class Drop(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """Send no response until the server exits."""
+    """Send no response until the server stops."""
 
 
 class Drip(NamedTuple):
@@ -73,7 +73,7 @@ class Drip(NamedTuple):
 
 
 class ReadSlowly(NamedTuple):
-    """Read the body in steps of 1 MiB, with a pause before each, and respond with 200."""
+    """Read the body in steps of 1 MiB with a pause before each step, then respond with 200."""
 
     pause_s: float
 
@@ -134,7 +134,7 @@ class S3Double:
         self.default = Forward() if self.upstream else error(500, "InternalError")
 
     def answer(self, *choices: Choice) -> None:
-        """Program the responses of the next requests, in this order."""
+        """Program the responses to the next requests, in this order."""
         self._plan.extend(choices)
 
     def answer_always(self, choice: Choice) -> None:
@@ -153,7 +153,7 @@ class S3Double:
 def s3_double(
     upstream_url: str | None = None, certificate: Certificate | None = None
 ) -> Iterator[S3Double]:
-    """Run a server, which with *upstream_url* can forward requests to another server."""
+    """Run a server; with *upstream_url* it can forward requests to another server."""
     double = S3Double(upstream_url, "http" if certificate is None else "https")
 
     class BoundHandler(_Handler):
@@ -178,7 +178,7 @@ def s3_double(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The handler of one connection to the server."""
+    """The handler of one connection."""
 
     protocol_version = "HTTP/1.1"
     # Send header and body in one packet, because clients delay the acknowledgement of a header.
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def setup(self) -> None:
-        """Count the connection."""
+        """Count this connection."""
         super().setup()
         self.orders.connections += 1
 
@@ -250,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             try:
                 self.wfile.write(reply.body)
-            except ConnectionError:  # the client refuses a long body
+            except ConnectionError:  # The client refuses a response body that is too long.
                 self.close_connection = True
 
     def _forward(self, how: Forward, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Requests through an HTTP proxy, which environment variables select."""
+"""Requests through an HTTP proxy that environment variables select."""
 
 import pytest
 import trio
@@ -15,18 +15,18 @@ SERVER = "http://s3.invalid:9000"
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the proxies of the user."""
+    """Remove the user's own proxy settings."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
 
 
 def with_user(double: S3Double) -> str:
-    """Return the URL of a proxy, with a user and a password."""
+    """Return the URL of a proxy that contains a user name and a password."""
     return double.url.replace("://", "://user:p%40ss@")
 
 
-async def test_request_through_a_proxy_has_the_password_of_the_proxy(
+async def test_request_through_a_proxy_contains_the_password_of_the_proxy(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", with_user(double))
@@ -39,7 +39,7 @@ async def test_request_through_a_proxy_has_the_password_of_the_proxy(
     assert seen.headers["proxy-authorization"] == "Basic dXNlcjpwQHNz"
 
 
-async def test_no_proxy_excludes_the_server(
+async def test_no_proxy_variable_excludes_the_server_from_the_proxy(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -76,10 +76,10 @@ async def test_unreachable_proxy_is_named_without_its_password(
     assert caught.value.unconnected
 
 
-async def test_refusal_of_a_tunnel_is_reported(
+async def test_refusal_of_a_proxy_to_open_a_tunnel_is_reported(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server of the tests does not know the method CONNECT."""
+    """The test server does not know the method CONNECT, so it refuses a tunnel."""
     monkeypatch.setenv("HTTPS_PROXY", with_user(double))
     place = S3Place(SERVER.replace("http", "https"))
 

@@ -1,4 +1,4 @@
-"""Response bodies, which are received directly into the buffer of the caller."""
+"""Response bodies: they are received directly into the caller's buffer."""
 
 import io
 import socket
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holder(double: S3Double) -> "Iterator[S3ClientHolder]":
-    """Yield the client of a server that sends prepared responses."""
+    """Yield a client of the server with programmed responses."""
     made = S3ClientHolder(S3Place(endpoint_url=double.url))
     yield made
     made.close()
@@ -44,7 +44,7 @@ def holder(double: S3Double) -> "Iterator[S3ClientHolder]":
 def test_response_body_is_received_without_another_copy_in_memory(
     double: S3Double, holder: S3ClientHolder
 ) -> None:
-    """With the pinned botocore and urllib3, a body needs no memory besides the buffer."""
+    """A response body is received without a copy in urllib3 or botocore."""
     double.answer(Reply(200, bytes(range(256)) * (MIB // 256)))
     answer = holder.client().get_object(Bucket=BUCKET, Key=KEY)
     body, buffer = ResponseBody(answer["Body"]), memoryview(bytearray(MIB))
@@ -61,7 +61,7 @@ def test_response_body_is_received_without_another_copy_in_memory(
 def test_connection_is_used_again_after_a_complete_response_body(
     double: S3Double, holder: S3ClientHolder
 ) -> None:
-    """Two requests in a row use one connection."""
+    """Two consecutive requests use one connection."""
     for _ in range(2):
         double.answer(Reply(200, b"content"))
         answer = holder.client().get_object(Bucket=BUCKET, Key=KEY)
@@ -72,8 +72,8 @@ def test_connection_is_used_again_after_a_complete_response_body(
     assert double.connections == 1
 
 
-def test_response_body_without_an_http_client_response_is_read_by_botocore() -> None:
-    """A body that does not wrap an http.client response is read completely."""
+def test_response_body_from_another_source_is_read_by_botocore() -> None:
+    """A body from a source other than http.client is read completely, but not directly."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 
     counts = [body.receive(memoryview(buffer)), body.receive(memoryview(bytearray(1)))]
@@ -88,7 +88,7 @@ def test_response_body_without_an_http_client_response_is_read_by_botocore() -> 
 async def test_size_of_a_listing_or_an_error_message_is_limited(
     double: S3Double, store: S3Store, status: int, *, chunked: bool
 ) -> None:
-    """A server cannot fill the memory with a listing or an error message."""
+    """A listing or an error message from a server must not fill the memory."""
     size = 8 * STORE_TEXT_BYTES_MAX
     body = b"<ListBucketResult>" + size * b" "
     if chunked:
@@ -108,7 +108,7 @@ async def test_size_of_a_listing_or_an_error_message_is_limited(
 async def test_connection_is_used_again_after_a_listing_or_an_error(
     double: S3Double, store: S3Store
 ) -> None:
-    """Listings, errors and responses without a body leave the connection usable."""
+    """After a listing, an error or a response without a body, the connection can be used again."""
     double.answer(listing(["a"]), error(404, "NoSuchKey"), PUT_DONE, listing([]))
 
     assert [info.key async for info in store.list("")] == ["a"]
@@ -128,8 +128,8 @@ async def test_empty_object_is_received(double: S3Double, store: S3Store) -> Non
     assert double.connections == 1
 
 
-async def test_pieces_of_an_upload_are_reported(double: S3Double, store: S3Store) -> None:
-    """Writers that wait for room in the cache see the progress of a slow upload."""
+async def test_progress_of_an_upload_is_reported(double: S3Double, store: S3Store) -> None:
+    """Progress of a slow upload is reported to writers that wait for cache space."""
     double.answer(PUT_DONE)
     sent = list[int]()
     with reporting_sent(sent.append):
@@ -152,7 +152,7 @@ async def test_pieces_of_an_upload_are_reported(double: S3Double, store: S3Store
 async def test_response_that_arrives_byte_by_byte_times_out(
     double: S3Double, header: bytes, *, is_text: bool
 ) -> None:
-    """No pause is as long as the read timeout, so only the limit of the total time helps."""
+    """No pause between bytes exceeds the read timeout, but the total time has a limit."""
     place = S3Place(endpoint_url=double.url, read_timeout_s=0.5)
     store = S3Store(BUCKET, place=place)
     double.answer(Drip(b"HTTP/1.1 200 OK\r\n" + header, pause_s=0.01))
@@ -177,7 +177,7 @@ async def test_https_response_that_arrives_byte_by_byte_times_out(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_text", [False, True])
 async def test_large_response_body_may_arrive_slowly(double: S3Double, *, is_text: bool) -> None:
-    """The last 50 bytes take 5 s, which is longer than the time limit for a header."""
+    """A large body may need more time than the time limit for a header."""
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=2))
     body = listing([]).body.ljust(MIB)
     header = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -196,8 +196,8 @@ def _receive_slowly(server: socket.socket, reader: TimedReader) -> None:
         reader.readinto(bytearray(1))
 
 
-def test_time_for_a_body_begins_after_the_header() -> None:
-    """The time limit of a header expires; the body has its own limit."""
+def test_time_limit_of_a_body_starts_after_the_header() -> None:
+    """The time limit of a header does not include the body, which has its own limit."""
     client, server = socket.socketpair()
     client.settimeout(0.02)
     with client, server, TimedReader(socket.SocketIO(client, "r"), client) as reader:

@@ -1,4 +1,4 @@
-"""The S3 store: wrong and lost responses, listings, and multipart uploads."""
+"""The S3 store: invalid and lost responses, listings and multipart uploads."""
 
 import hashlib
 import io
@@ -56,7 +56,7 @@ from tests.tasks import running
 
 
 async def test_cancelled_request_returns_immediately(double: S3Double, store: S3Store) -> None:
-    """The thread of a cancelled request stops at its timeout; other requests need not wait."""
+    """A cancelled request does not delay other requests; its thread ends at the timeout."""
     double.answer(Hang(), PUT_DONE)
 
     with trio.CancelScope() as scope:
@@ -69,7 +69,7 @@ async def test_cancelled_request_returns_immediately(double: S3Double, store: S3
     assert scope.cancelled_caught
 
 
-async def test_number_of_threads_with_hanging_requests_is_bounded(
+async def test_number_of_threads_with_hanging_requests_is_limited(
     double: S3Double, store: S3Store
 ) -> None:
     double.answer_always(Hang())
@@ -78,7 +78,7 @@ async def test_number_of_threads_with_hanging_requests_is_bounded(
         for _ in range(3 * STORE_THREADS_MAX):
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         await until(lambda: len(double.seen) >= STORE_THREADS_MAX)
-        await trio.sleep(5 * POLL_S)  # A surplus request would have time to arrive.
+        await trio.sleep(5 * POLL_S)  # A surplus request would arrive during this time.
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX
@@ -89,7 +89,7 @@ async def test_number_of_threads_with_hanging_requests_is_bounded(
 
 @pytest.mark.s3
 async def test_truncated_response_is_retried(proxy: S3Double, real_store: S3Store) -> None:
-    """A body that ends early raises a transient error, and the retry returns all bytes."""
+    """If a body ends early, the error is transient and the retry returns all bytes."""
     await real_store.put(KEY, bytes(range(100)))
     for request in (real_store.get(KEY, PACK_BYTES_MAX), real_store.get_range(KEY, 20, 80)):
         proxy.answer(Forward(keep_bytes=30))
@@ -104,18 +104,18 @@ async def test_truncated_response_is_retried(proxy: S3Double, real_store: S3Stor
 @pytest.mark.parametrize(
     ("content_range", "body"),
     [
-        ("bytes 0-4/100", b"01234"),  # fewer bytes than the client requested
+        ("bytes 0-4/100", b"01234"),  # fewer bytes than the requested range
         ("bytes 0-9/100", b"01234"),  # fewer bytes than in the header Content-Range
         ("bytes 5-14/100", b"0123456789"),  # a byte range other than the requested range
         ("", b"0123456789"),  # the complete object, as from a server that ignores ranges
-        ("bytes 0-4/\xb2", b"01234"),  # a length that is a digit of Unicode, but no number
-        (f"bytes 0-4/{'9' * 5000}", b"01234"),  # a length that Python does not convert
+        ("bytes 0-4/\xb2", b"01234"),  # a length with a Unicode digit that is not a number
+        (f"bytes 0-4/{'9' * 5000}", b"01234"),  # a length with too many digits for Python's int
     ],
 )
 async def test_response_with_a_wrong_byte_range_is_a_transient_error(
     double: S3Double, store: S3Store, content_range: str, body: bytes
 ) -> None:
-    """A response with a different byte range is refused, even if its length is correct."""
+    """A response with the wrong byte range is refused even if it has the correct length."""
     headers = {"Content-Range": content_range} if content_range else {}
     double.answer(Reply(206, body, headers))
 
@@ -126,7 +126,7 @@ async def test_response_with_a_wrong_byte_range_is_a_transient_error(
 async def test_read_range_beyond_the_end_of_an_object_is_reported_as_damage(
     double: S3Double, store: S3Store
 ) -> None:
-    """A range beyond the end of an object is damage, because a retry would not help."""
+    """A byte range beyond the end of an object is damage, so the request is not retried."""
     double.answer(Reply(206, b"01234", {"Content-Range": "bytes 0-4/5"}))
 
     with pytest.raises(FormatError, match="ends at byte 10, but the object has only 5 bytes"):
@@ -136,7 +136,7 @@ async def test_read_range_beyond_the_end_of_an_object_is_reported_as_damage(
 async def test_object_without_an_etag_can_be_read_but_not_replaced(
     double: S3Double, store: S3Store
 ) -> None:
-    """A replace without an ETag is refused, because a server may ignore an empty condition."""
+    """An object without an ETag is not replaced: a server may ignore an empty condition."""
     double.answer(Reply(200, b"content"))
 
     content, etag = await store.get(KEY, PACK_BYTES_MAX)
@@ -155,17 +155,17 @@ async def test_incomplete_response_to_a_write_is_an_error(double: S3Double, stor
 
 
 async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: S3Store) -> None:
-    """An object larger than the caller accepts is not downloaded."""
+    """If an object exceeds the caller's size limit, its body is not downloaded."""
     double.answer(Reply(200, b"s3fs", {"ETag": '"1"'}, declared_bytes=3 * GIB))
 
     with traced() as peak, pytest.raises(ObjectTooLargeError, match=f"{3 * GIB}"):
         await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
 
-    assert peak() < 64 * MIB  # The memory limit includes the memory that importing boto3 uses.
+    assert peak() < 64 * MIB  # The memory limit includes the memory for importing boto3.
 
 
 def test_endless_response_body_uses_no_memory() -> None:
-    """A response body is read only up to the length in its header."""
+    """The client reads at most as many bytes of a body as its header declares."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -176,7 +176,7 @@ def test_endless_response_body_uses_no_memory() -> None:
 
 
 def test_response_that_arrives_too_slowly_is_abandoned() -> None:
-    """A response that takes too long is abandoned, so that it does not occupy a thread."""
+    """A response that takes too long is abandoned, so that it does not block a thread."""
     # The time limit of the body expires before the first byte arrives.
     store = S3Store(BUCKET, place=S3Place(read_timeout_s=-60))
 
@@ -188,7 +188,7 @@ def test_response_that_arrives_too_slowly_is_abandoned() -> None:
 async def test_body_that_is_damaged_during_an_upload_is_sent_again(
     proxy: S3Double, real_store: S3Store, s3_server: S3Server
 ) -> None:
-    """The server refuses a body that does not have the hash in its signature."""
+    """The server refuses a body whose hash differs from the hash in its signature."""
     if s3_server.make == "moto":
         pytest.skip("moto does not verify signatures")
     proxy.answer(Forward(flip_sent=True))
@@ -209,7 +209,7 @@ async def test_body_that_is_damaged_during_an_upload_is_sent_again(
 async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
     double: S3Double, store: S3Store, refusal: Reply
 ) -> None:
-    """A refused upload is retried once with Content-MD5, which later uploads send at once."""
+    """A refused upload is repeated with the header Content-MD5; later uploads send it at once."""
     double.answer(refusal, PUT_DONE, PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -222,7 +222,7 @@ async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
 async def test_request_refused_for_a_different_reason_is_not_retried_with_content_md5(
     double: S3Double, store: S3Store
 ) -> None:
-    """The S3 error InvalidRequest has many reasons, which only its message contains."""
+    """The error code InvalidRequest has many reasons; only its message names Content-MD5."""
     double.answer(error(400, "InvalidRequest", Message="the key is too long"))
 
     with pytest.raises(UnexpectedStoreError):
@@ -235,7 +235,7 @@ async def test_request_refused_for_a_different_reason_is_not_retried_with_conten
 async def test_corrupt_s3_response_of_the_correct_length_is_not_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """Without TLS a proxy can change content; only the codec detects such a change."""
+    """The S3 client does not verify content, so without TLS only the codec detects a change."""
     await real_store.put(KEY, b"content")
     assert proxy.seen[0].body == b"content"
     proxy.answer(Forward(flip=True), Forward(flip=True))
@@ -277,7 +277,7 @@ async def test_lost_response_to_a_create_is_recognised(
 async def test_lost_response_to_a_replace_is_recognised(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """The ETag that a retried replace returns is valid for the next replace."""
+    """If the response to a replace is lost, the retry returns the ETag of the new object."""
     store = RetryingStore(real_store, AT_ONCE)
     etag = await store.create(KEY, b"nonce 1")
     proxy.answer(Forward(lose=True))
@@ -292,7 +292,7 @@ async def test_lost_response_to_a_replace_is_recognised(
 async def test_write_by_another_host_before_a_retry_is_detected(
     proxy: S3Double, real_store: S3Store
 ) -> None:
-    """A retried write that finds another host's object has lost the race."""
+    """If a retried write finds the object of another host, the write fails."""
     await real_store.create(KEY, b"theirs")
     proxy.answer(Forward(lose=True))
 
@@ -303,7 +303,7 @@ async def test_write_by_another_host_before_a_retry_is_detected(
 async def test_s3_store_that_ignores_conditional_writes_is_recognised(
     double: S3Double, store: S3Store
 ) -> None:
-    """The probe fails if a second create succeeds, or if the store responds with NotImplemented."""
+    """The probe fails if a second create of a key succeeds or is answered with NotImplemented."""
     double.answer(PUT_DONE, PUT_DONE, DELETED)
     assert not await probe(store, "c0ffee")
 
@@ -317,7 +317,7 @@ async def test_s3_store_that_ignores_conditional_writes_is_recognised(
 async def test_long_outage_does_not_reduce_the_number_of_later_attempts(
     double: S3Double, store: S3Store
 ) -> None:
-    """Even after hundreds of failures, each request still makes all of its attempts."""
+    """After hundreds of failures, a request still makes its maximum number of attempts."""
     retrying = RetryingStore(store, AT_ONCE)
     double.answer_always(error(503, "SlowDown"))
     for _ in range(25):
@@ -336,7 +336,7 @@ async def test_long_outage_does_not_reduce_the_number_of_later_attempts(
 async def test_duplicate_key_in_a_listing_is_returned_once(
     double: S3Double, store: S3Store
 ) -> None:
-    """A key that one or two pages of a listing repeat is returned once."""
+    """A key that is repeated within a page or on the next page is returned once."""
     double.answer(listing(["a", "b", "b", "c"], token="t"), listing(["b", "c", "c", "d"]))
 
     assert await keys_of(store) == ["a", "b", "c", "d"]
@@ -344,7 +344,7 @@ async def test_duplicate_key_in_a_listing_is_returned_once(
 
 
 async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -> None:
-    """An unordered listing raises an error, because a reader would miss objects."""
+    """An unordered listing raises an error, because a reader could miss objects."""
     double.answer(listing(["b", "c"], token="t"), listing(["a", "d"]))
 
     with pytest.raises(UnexpectedStoreError, match="not sorted at 'a'"):
@@ -354,7 +354,7 @@ async def test_unordered_listing_is_an_error(double: S3Double, store: S3Store) -
 async def test_listing_ends_with_an_error_if_the_server_repeats_a_page(
     double: S3Double, store: S3Store
 ) -> None:
-    """A server that ignores the token of the next page causes no endless listing."""
+    """If a server ignores the token of the next page, the listing must still end."""
     double.answer(*[listing(["a", "b"], token="t")] * 5)
 
     with pytest.raises(UnexpectedStoreError, match="sent a page of the listing twice"):
@@ -378,8 +378,10 @@ async def test_listing_ends_with_an_error_if_the_server_repeats_empty_pages(
     assert len(double.seen) == 2
 
 
-async def test_listing_with_a_key_of_another_prefix_is_an_error(double: S3Double) -> None:
-    """If a server ignores the prefix, another filesystem's objects must not count as own."""
+async def test_key_outside_the_requested_prefix_ends_a_listing_with_an_error(
+    double: S3Double,
+) -> None:
+    """If a server ignores the prefix, keys of another filesystem must not be listed."""
     double.answer(listing(["lease", "prefix/lease"]))
 
     with pytest.raises(UnexpectedStoreError, match="'lease', which has another prefix"):
@@ -387,7 +389,7 @@ async def test_listing_with_a_key_of_another_prefix_is_an_error(double: S3Double
 
 
 @pytest.mark.parametrize("size", ["-1", "9" * 20])
-async def test_listing_with_an_impossible_size_is_an_error(
+async def test_listing_with_an_impossible_object_size_is_an_error(
     double: S3Double, store: S3Store, size: str
 ) -> None:
     items = f"<Contents><Key>a</Key><Size>{size}</Size></Contents><IsTruncated>false</IsTruncated>"
@@ -398,7 +400,7 @@ async def test_listing_with_an_impossible_size_is_an_error(
 
 
 @pytest.mark.parametrize("date", ["yesterday", f"Mon, 01 Jan 2024 00:00:00 +{'9' * 16}"])
-async def test_response_with_an_invalid_date_returns_no_time(
+async def test_response_with_an_invalid_date_returns_no_modification_time(
     double: S3Double, store: S3Store, date: str
 ) -> None:
     page = listing([])
@@ -408,7 +410,7 @@ async def test_response_with_an_invalid_date_returns_no_time(
 
 
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
-    """After a failed page, a new listing begins after the last key: the token may have expired."""
+    """After a failed page, the listing starts again after the last key: its token may expire."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]
@@ -419,7 +421,7 @@ async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Sto
 async def test_error_of_a_refused_listing_names_the_prefix(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error says that a listing was refused, and contains its prefix unless it is empty."""
+    """The error about a refused listing contains the prefix, unless the prefix is empty."""
     double.answer(error(403, "AccessDenied"), error(403, "AccessDenied"))
 
     for prefix, name in (("", "the list of objects"), ("pack/", r"the list of objects pack/\*")):
@@ -428,7 +430,7 @@ async def test_error_of_a_refused_listing_names_the_prefix(
 
 
 async def test_folder_object_made_by_a_web_console_is_ignored(double: S3Double) -> None:
-    """A listing omits the object that web consoles create as a folder."""
+    """Listings omit the empty object that a web console creates for a folder."""
     double.answer(listing(["prefix/", "prefix/lease"]))
 
     assert await keys_of(S3Store(BUCKET, "prefix", S3Place(double.url))) == ["lease"]
@@ -436,7 +438,7 @@ async def test_folder_object_made_by_a_web_console_is_ignored(double: S3Double) 
 
 @pytest.mark.s3
 async def test_stores_with_different_prefixes_are_separate(proxy: S3Double) -> None:
-    """Two prefixes have separate objects, even if one prefix begins with the other."""
+    """Stores with different prefixes share no objects, even if one prefix begins with another."""
     near, far = (S3Store(BUCKET, prefix, S3Place(proxy.url)) for prefix in ("two/ab", "two/a"))
     await near.put(KEY, b"near")
 
@@ -465,7 +467,7 @@ async def test_batches_of_deletes_have_a_checksum(double: S3Double, store: S3Sto
 
 @pytest.fixture
 def parting(proxy: S3Double, request: pytest.FixtureRequest) -> S3Store:
-    """Return a store that uploads in parts of 5 MiB, the minimum of S3."""
+    """Return a store that uploads in parts of 5 MiB, which is the minimum size in S3."""
     place = S3Place(proxy.url)
     return S3Store(BUCKET, request.node.name, place, multipart_bytes=5 << 20)
 
@@ -486,7 +488,7 @@ async def test_large_object_is_uploaded_in_parts(proxy: S3Double, parting: S3Sto
 
 @pytest.mark.s3
 async def test_failed_multipart_upload_is_aborted(proxy: S3Double, parting: S3Store) -> None:
-    """If a part fails, the upload is aborted, and no object exists."""
+    """If one part fails, the upload is aborted and creates no object."""
     proxy.answer(Forward(), Forward(), error(503, "SlowDown"))
 
     with pytest.raises(TransientStoreError):
@@ -510,7 +512,7 @@ async def test_cancelled_multipart_upload_is_aborted(proxy: S3Double, parting: S
 
 @pytest.mark.parametrize("body", [b"", b"<CompleteMultipartUploadResult/>"])
 async def test_multipart_upload_without_an_etag_is_repeated(double: S3Double, body: bytes) -> None:
-    """S3 sends the status 200 before it makes the object, so the status alone proves nothing."""
+    """S3 sends the status 200 before it creates the object, so a response must have an ETag."""
     begun = Reply(200, b"<R><UploadId>1</UploadId></R>")
     ended = Reply(200, b'<R><ETag>"1"</ETag></R>')
     double.answer(begun, PUT_DONE, PUT_DONE, Reply(200, body), Reply(204))

@@ -1,4 +1,4 @@
-"""The configuration of boto3 and its credentials."""
+"""The configuration of boto3: timeouts, credentials, regions and profiles."""
 
 import hashlib
 import os
@@ -45,7 +45,7 @@ from tests.servers import Certificate
 
 
 async def test_put_sends_no_expect_header(double: S3Double, store: S3Store) -> None:
-    """A put does not wait for "100 Continue"."""
+    """An upload does not wait for the response "100 Continue"."""
     double.answer(PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -59,7 +59,7 @@ async def test_put_sends_no_expect_header(double: S3Double, store: S3Store) -> N
 async def test_signature_of_a_put_contains_the_hash_of_its_body(
     double: S3Double, store: S3Store, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server verifies the SHA-256 of a body, with and without https; no other hash is sent."""
+    """The signature contains the SHA-256 of the body, for HTTP and HTTPS; no other hash is sent."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
     double.answer(PUT_DONE)
     await store.put(KEY, b"content")
@@ -73,7 +73,7 @@ async def test_signature_of_a_put_contains_the_hash_of_its_body(
 
 
 async def test_boto3_makes_only_one_attempt_for_each_call(double: S3Double, store: S3Store) -> None:
-    """boto3 retries no request, so that only RetryingStore retries."""
+    """Retries are made only by RetryingStore, so boto3 must not retry."""
     for request in (
         store.get(KEY, PACK_BYTES_MAX),
         store.put(KEY, b""),
@@ -95,7 +95,7 @@ async def test_upload_over_a_slow_network_does_not_time_out(
     kind: type[bytes | memoryview],
     scheme: str,
 ) -> None:
-    """Network timeouts apply to each sent piece, not to a complete pack, which is a memoryview."""
+    """Timeouts apply to each piece that is sent, not to the complete upload of a pack."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
     content = bytes(range(256)) * (32 << 12)
     with s3_double(certificate=certificate if scheme == "https" else None) as double:
@@ -112,7 +112,7 @@ async def test_upload_over_a_slow_network_does_not_time_out(
 async def test_each_piece_of_an_upload_has_the_read_timeout(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    """urllib3 sets the shorter connect timeout for new connections, and again for each request."""
+    """A piece of an upload may take longer than the connect timeout, which urllib3 sets."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
     content = bytes(PACK_BYTES_TARGET)
     with s3_double(certificate=certificate if scheme == "https" else None) as double:
@@ -126,10 +126,10 @@ async def test_each_piece_of_an_upload_has_the_read_timeout(
         assert [seen.body for seen in double.seen] == [content, content]
 
 
-async def test_kernel_keeps_few_bytes_of_an_upload() -> None:
-    """With MiBs of unsent bytes, a slow network would accept the next piece only after a timeout."""
+async def test_kernel_buffers_few_bytes_of_an_upload() -> None:
+    """The kernel must not buffer MiBs of an upload, because later pieces would time out."""
     sent = list[int]()
-    with socket.create_server(("127.0.0.1", 0)) as server:  # the server accepts no connection
+    with socket.create_server(("127.0.0.1", 0)) as server:  # The server accepts no connection.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * KIB)
         host, port = server.getsockname()
         place = S3Place(f"http://{host}:{port}", read_timeout_s=0.5)
@@ -140,7 +140,7 @@ async def test_kernel_keeps_few_bytes_of_an_upload() -> None:
 
 
 async def test_unresponsive_server_times_out(double: S3Double) -> None:
-    """A request without a response raises a transient error after the read timeout."""
+    """A request without a response ends with a transient error after the read timeout."""
     double.answer(Hang())
     store = S3Store(BUCKET, place=S3Place(double.url, read_timeout_s=0.05))
 
@@ -167,7 +167,7 @@ def credentials_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def expired_unless(access_key: str, code: str = "ExpiredToken") -> Callable[[Seen], Reply]:
-    """Return a function that responds with an error unless the request has this access key."""
+    """Return a function that responds with an error unless a request has this access key."""
 
     def choose(seen: Seen) -> Reply:
         good = f"Credential={access_key}/" in seen.headers["authorization"]
@@ -193,10 +193,10 @@ async def test_expired_credentials_are_replaced_by_renewed_credentials(
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"])
-async def test_replaced_access_key_is_read_after_the_store_refuses_the_earlier_key(
+async def test_access_key_is_read_again_after_the_store_refuses_the_old_key(
     double: S3Double, credentials_file: Callable[[str], None], code: str
 ) -> None:
-    """A mount survives the rotation of its access key, in which the earlier key is deleted."""
+    """A mount survives the rotation of its access key even if the old key is deleted first."""
     credentials_file("OLD")
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(expired_unless("OLD", code))
@@ -327,10 +327,10 @@ def refusal(status: int, code: str) -> Reply:
         (403, "InvalidClientTokenId", "check the credentials with which"),
     ],
 )
-async def test_refusal_of_sts_names_the_service_and_the_request(
+async def test_error_about_a_refusal_of_sts_names_the_service_and_the_request(
     double: S3Double, status: int, code: str, advice: str
 ) -> None:
-    """The advice concerns the role; the bucket and its policy are not to blame."""
+    """The error advises how to repair the role, and does not blame the bucket."""
     double.answer_always(refusal(status, code))
     place = S3Place("http://127.0.0.1:1")
 
@@ -358,7 +358,7 @@ async def test_overload_of_sts_is_transient(double: S3Double, status: int, code:
 async def test_web_page_instead_of_a_response_of_sts_is_transient(
     double: S3Double, status: int
 ) -> None:
-    """A load balancer or a login page may respond for a while."""
+    """A load balancer or a login page may send a web page for a while."""
     double.answer_always(Reply(status, b"<html><body>Bad gateway<br></body></html>"))
 
     expected = rf"web page \(HTTP {status}\) instead of a response of AWS STS"
@@ -372,7 +372,7 @@ ACCESS = '"Version": 1, "AccessKeyId": "KEY", "SecretAccessKey": "secret"'
 
 
 def expiring(age: timedelta) -> str:
-    """Return the output of a credential_process whose credentials expired at an age."""
+    """Return the output of a credential_process with credentials that expired *age* ago."""
     time = datetime.now(timezone.utc) - age
     return f'{{{ACCESS}, "SessionToken": "token", "Expiration": "{time.isoformat()}"}}'
 
@@ -439,7 +439,7 @@ async def test_missing_credential_process_is_reported_without_retries(
 async def test_credential_process_that_does_not_end_is_killed(
     double: S3Double, tmp_path: Path, profile: str | None
 ) -> None:
-    """A credential_process is killed, also if its credentials are used to assume a role."""
+    """A hanging credential_process is killed, even if its credentials serve to assume a role."""
     pid = tmp_path / "pid"
     (tmp_path / "config").write_text(
         f"[default]\ncredential_process = sh -c 'echo $$ >{pid}; exec sleep 1000'\n"
@@ -459,7 +459,7 @@ async def test_credential_process_that_does_not_end_is_killed(
 
 @pytest.fixture
 def issue_credentials(print_credentials: Callable[[str], None], tmp_path: Path) -> None:
-    """Configure a credential_process that prints another access key each time."""
+    """Configure a credential_process that prints a new access key at each call."""
     script = ACCESS.replace("KEY", "$$", 1).replace('"', '\\"')
     (tmp_path / "issue").write_text(f'echo "{{{script}}}"\n')
     (tmp_path / "config").write_text(f"[default]\ncredential_process = sh {tmp_path / 'issue'}\n")
@@ -467,10 +467,10 @@ def issue_credentials(print_credentials: Callable[[str], None], tmp_path: Path) 
 
 @pytest.mark.usefixtures("issue_credentials")
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
-async def test_renewed_credentials_that_are_refused_at_once_cause_no_retries(
+async def test_request_is_not_retried_if_renewed_credentials_are_refused_at_once(
     double: S3Double, code: str
 ) -> None:
-    """A wrong endpoint refuses all credentials; later requests can succeed with new ones."""
+    """If new credentials are refused, the endpoint may be wrong, so the request is not retried."""
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE)
     double.answer_always(error(403, code))
     for body in (b"1", b"2"):
@@ -531,7 +531,7 @@ async def test_store_uses_the_server_and_the_addressing_style_of_a_profile(
     path: str,
     endpoint_url: str,
 ) -> None:
-    """The double is also the proxy, because the host name with the bucket cannot be resolved."""
+    """The test server also acts as the proxy, because the bucket's host name does not resolve."""
     (tmp_path / "config").write_text(f"[profile x]\n{settings.format(url=double.url)}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "x")
@@ -562,7 +562,7 @@ async def test_invalid_settings_of_a_profile_are_reported(
 
 
 async def test_connections_can_be_closed_and_reopened(double: S3Double) -> None:
-    """A store may be closed twice, and a later request connects again."""
+    """A store can be closed twice, and the next request connects again."""
     double.answer_always(PUT_DONE)
     store = S3Store(BUCKET, place=S3Place(double.url))
     await store.put(KEY, b"")
@@ -574,7 +574,7 @@ async def test_connections_can_be_closed_and_reopened(double: S3Double) -> None:
 
 @pytest.mark.slow
 def test_forked_process_creates_its_own_s3_client() -> None:
-    """A daemon that forked after its first request does not share sockets with its parent."""
+    """A daemon that forks after a request must not share the connection with its parent."""
     script = (
         "import os, sys\n"
         "from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place\n"

@@ -1,4 +1,4 @@
-"""Errors of a bucket, each reported in one clear line."""
+"""Errors of a bucket: each is one line that names the problem and a remedy."""
 
 import os
 import socket
@@ -78,7 +78,7 @@ async def test_transient_s3_error_is_retried(
 async def test_permanent_s3_error_suggests_a_remedy(
     double: S3Double, store: S3Store, status: int, code: str, advice: str
 ) -> None:
-    """A permanent error is one line with its code and a remedy, and is not retried."""
+    """A permanent error is one line with its code and a remedy; the request is not retried."""
     double.answer_always(error(status, code))
 
     with pytest.raises(StoreAccessError, match=advice) as caught:
@@ -89,7 +89,7 @@ async def test_permanent_s3_error_suggests_a_remedy(
 
 
 async def test_s3_error_with_an_unknown_code_is_permanent(double: S3Double, store: S3Store) -> None:
-    """An error with an unknown code is not retried, and its text is quoted."""
+    """If an error has an unknown code, the request is not retried, and the error is quoted."""
     double.answer(error(418, "Teapot"))
 
     with pytest.raises(UnexpectedStoreError, match="Teapot: as ordered"):
@@ -101,7 +101,7 @@ async def test_s3_error_with_an_unknown_code_is_permanent(double: S3Double, stor
 async def test_request_is_retried_after_an_html_response_from_a_proxy(
     double: S3Double, store: S3Store
 ) -> None:
-    """A request is retried if a proxy has sent an HTML response instead of XML."""
+    """A request is retried if a proxy responds with HTML instead of XML."""
     page = b"<html><p>Please log in<br></html>"
     double.answer(Reply(200, page), Reply(503, page), Reply(522, page), listing(["a"]))
 
@@ -126,10 +126,10 @@ PAGE = Reply(200, b"<html><body>Please log in</body></html>", {"Content-Type": "
         Reply(206, b"cont", {"ETag": '"1"', "Content-Range": "bytes 0-3/7"}),
     ],
 )
-async def test_response_of_another_server_does_not_mean_that_an_object_is_missing_or_damaged(
+async def test_web_page_instead_of_an_object_is_not_reported_as_damage_or_a_missing_object(
     double: S3Double, store: S3Store, foreign: Reply
 ) -> None:
-    """A proxy or a login page responds for a while; then the read is complete."""
+    """While a proxy or a login page responds, reads are retried until the real response arrives."""
     double.answer(foreign, Reply(200, b"content", {"ETag": '"1"'}))
 
     fetched = await RetryingStore(store, AT_ONCE).get(KEY, PACK_BYTES_MAX)
@@ -138,10 +138,10 @@ async def test_response_of_another_server_does_not_mean_that_an_object_is_missin
 
 
 @pytest.mark.parametrize("status", [200, 404])
-async def test_change_is_repeated_after_a_web_page(
+async def test_change_is_repeated_if_the_response_is_a_web_page(
     double: S3Double, store: S3Store, status: int
 ) -> None:
-    """A web page as the response confirms neither a deletion nor an upload, so both are retried."""
+    """A web page does not confirm a deletion or an upload, so the request is retried."""
     repeated = RetryingStore(store, AT_ONCE)
     double.answer(PAGE._replace(status=status), DELETED)
     await repeated.delete([KEY])
@@ -151,7 +151,9 @@ async def test_change_is_repeated_after_a_web_page(
     assert len(double.seen) == 4
 
 
-async def test_redirection_to_another_server_is_reported(double: S3Double, store: S3Store) -> None:
+async def test_error_about_a_redirection_to_another_server_is_reported(
+    double: S3Double, store: S3Store
+) -> None:
     double.answer_always(Reply(301, headers={"Location": "https://s3.example/bucket"}))
 
     with pytest.raises(StoreAccessError, match=r"redirects to https://s3\.example; cor"):
@@ -162,7 +164,7 @@ async def test_redirection_to_another_server_is_reported(double: S3Double, store
     ("status", "text"),
     [(407, "the proxy requires a user and a password"), (405, "HTTP 405 without an error code")],
 )
-async def test_error_without_a_code_names_its_status(
+async def test_error_without_a_code_contains_its_http_status(
     double: S3Double, store: S3Store, status: int, text: str
 ) -> None:
     double.answer_always(Reply(status, b"<a>no</a>"))
@@ -173,7 +175,7 @@ async def test_error_without_a_code_names_its_status(
 
 @pytest.mark.parametrize("body", [PAGE.body, b"<!DOCTYPE html><html><p>No<br></html>", b""])
 @pytest.mark.parametrize("status", [401, 403, 405, 413])
-async def test_refusal_of_another_server_is_permanent_with_and_without_a_web_page(
+async def test_refusal_by_a_different_server_is_permanent_with_and_without_a_web_page(
     double: S3Double, store: S3Store, status: int, body: bytes
 ) -> None:
     double.answer_always(Reply(status, body, {"Content-Type": "text/html"}))
@@ -208,7 +210,7 @@ async def test_request_is_retried_if_a_proxy_reports_that_its_server_is_unreacha
 async def test_read_is_repeated_after_a_response_with_an_invalid_header(
     double: S3Double, store: S3Store, damaged: Reply
 ) -> None:
-    """A proxy that damages one header causes a retry, because other errors degrade the mount."""
+    """A header that a proxy damaged is a transient error; a permanent error degrades the mount."""
     double.answer(damaged, Reply(200, b"content", {"ETag": '"1"'}))
 
     fetched = await RetryingStore(store, AT_ONCE).get(KEY, PACK_BYTES_MAX)
@@ -236,10 +238,10 @@ async def test_listing_is_repeated_after_a_page_with_an_invalid_value(
 
 
 @pytest.mark.parametrize(("offset_s", "word"), [(-7200, "ahead of"), (7200, "behind")])
-async def test_clock_skew_is_measured_and_then_the_request_is_retried(
+async def test_clock_skew_is_measured_before_the_request_is_retried(
     double: S3Double, store: S3Store, offset_s: int, word: str
 ) -> None:
-    """The error about a clock skew contains the difference between the clocks."""
+    """The error about a clock skew contains the difference between the two clocks."""
     date = {"Date": formatdate(time() + offset_s, usegmt=True)}
     refusal = error(403, "RequestTimeTooSkewed", headers=date)
     double.answer(refusal)
@@ -290,8 +292,8 @@ async def test_wrong_credentials_are_refused_by_a_real_server(
 
 
 @pytest.mark.s3
-async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> None:
-    """A missing bucket does not raise ObjectMissingError, which would mean an empty store."""
+async def test_request_to_a_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> None:
+    """A missing bucket is not reported as a missing object, because the store would seem empty."""
     store = S3Store("no-such-bucket", place=S3Place(proxy.url))
 
     for request in (
@@ -307,7 +309,7 @@ async def test_missing_bucket_is_refused_by_a_real_server(proxy: S3Double) -> No
 async def test_error_about_a_wrong_region_names_the_correct_region(
     double: S3Double, store: S3Store
 ) -> None:
-    """The error for a wrong region is one line with the correct region and the option --region."""
+    """The error about a wrong region names the correct region and the option --region."""
     double.answer_always(error(400, "AuthorizationHeaderMalformed", Region="eu-north-1"))
 
     with pytest.raises(StoreAccessError, match="pass --region eu-north-1"):
@@ -321,13 +323,13 @@ REGION = {"x-amz-bucket-region": "us-east-1"}
 async def test_request_is_retried_although_an_error_without_a_code_names_the_region(
     double: S3Double, store: S3Store, status: int
 ) -> None:
-    """MinIO names its region in every response, and a proxy may remove the body of an error."""
+    """A region in a response does not mean that the region is wrong: MinIO always sends it."""
     double.answer(Reply(status, headers=REGION), listing(["a"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]
 
 
-async def test_condition_is_refused_although_an_error_without_a_code_names_the_region(
+async def test_unmet_condition_is_reported_although_an_error_without_a_code_names_the_region(
     double: S3Double, store: S3Store
 ) -> None:
     double.answer_always(Reply(412, headers=REGION))
@@ -337,7 +339,7 @@ async def test_condition_is_refused_although_an_error_without_a_code_names_the_r
 
 
 @pytest.mark.parametrize("status", [301, 400, 403])
-async def test_refusal_without_a_code_advises_the_region_that_it_names(
+async def test_error_about_a_refusal_without_a_code_advises_the_region_in_the_response(
     double: S3Double, store: S3Store, status: int
 ) -> None:
     double.answer_always(Reply(status, headers={"x-amz-bucket-region": "eu-north-1"}))
@@ -347,7 +349,7 @@ async def test_refusal_without_a_code_advises_the_region_that_it_names(
 
 
 async def test_refused_connection_is_retried(store: S3Store) -> None:
-    """A connection to a port without a server raises a transient error."""
+    """A refused connection is a transient error."""
     with s3_double() as gone:
         url = gone.url
 
@@ -376,7 +378,7 @@ def _is_resolution_trouble(exc: Exception) -> bool:
 
 
 async def test_untrusted_certificate_is_reported_with_a_remedy(certificate: Certificate) -> None:
-    """An untrusted certificate causes no retry; the error names the variable to set."""
+    """An untrusted certificate is reported without retries; the error names a variable to set."""
     with s3_double(certificate=certificate) as secure:
         store = S3Store(BUCKET, place=S3Place(secure.url))
 
@@ -389,7 +391,7 @@ async def test_untrusted_certificate_is_reported_with_a_remedy(certificate: Cert
 async def test_error_about_a_wrong_endpoint_scheme_advises_a_remedy(
     double: S3Double, store: S3Store, certificate: Certificate
 ) -> None:
-    """HTTPS to a plain server, or HTTP to a server with TLS, fails with advice."""
+    """If the scheme of the endpoint is wrong, the error suggests http:// or https://."""
     place = S3Place(double.url.replace("http://", "https://"))
     with pytest.raises(StoreAccessError, match="write http:// instead of https://"):
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
@@ -400,8 +402,10 @@ async def test_error_about_a_wrong_endpoint_scheme_advises_a_remedy(
             await S3Store(BUCKET, place=S3Place(url)).get(KEY, PACK_BYTES_MAX)
 
 
-async def test_error_about_an_unread_large_request_names_the_server(store: S3Store) -> None:
-    """The error says that the server does not respond, although the kernel accepts some bytes."""
+async def test_error_about_a_large_request_that_is_never_read_names_the_server(
+    store: S3Store,
+) -> None:
+    """The error says that the server does not respond, although the kernel took some bytes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         place = S3Place(url, read_timeout_s=0.1, connect_timeout_s=0.1)
@@ -410,10 +414,10 @@ async def test_error_about_an_unread_large_request_names_the_server(store: S3Sto
             await S3Store(BUCKET, place=place).put(KEY, bytes(PACK_BYTES_MAX))
 
 
-async def test_refusal_names_the_server_without_the_password_in_its_url(
+async def test_error_about_a_refusal_shows_the_server_url_without_its_password(
     double: S3Double, store: S3Store
 ) -> None:
-    """An error omits the user and password that an endpoint URL may have."""
+    """An error omits the user name and password in an endpoint URL."""
     double.answer_always(error(404, "NoSuchBucket"))
 
     with pytest.raises(StoreAccessError, match=rf"correct the URL \(endpoint {double.url}\)"):
@@ -431,7 +435,7 @@ async def test_refusal_names_the_server_without_the_password_in_its_url(
 async def test_delete_response_that_lists_failed_keys_is_an_error(
     double: S3Double, store: S3Store, code: str, kind: type[StoreError]
 ) -> None:
-    """A delete fails although S3 responds with 200, if the response lists objects that remain."""
+    """If the response to a delete lists remaining objects, the delete fails despite status 200."""
     inner = f"<Error><Key>{KEY}</Key><Code>{code}</Code></Error>"
     double.answer(Reply(200, f"<DeleteResult>{inner}</DeleteResult>".encode()))
 
@@ -439,7 +443,7 @@ async def test_delete_response_that_lists_failed_keys_is_an_error(
         await store.delete([KEY])
 
 
-async def test_url_and_errors_contain_no_secrets(
+async def test_urls_and_errors_contain_no_secrets(
     double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double.answer(error(403, "SignatureDoesNotMatch"), Drop())

@@ -1,4 +1,4 @@
-"""Counts of the requests that a store bills: classes, causes, days, attempts, pages and parts."""
+"""Counting of billed requests by class, cause and day, with retries, listing pages and parts."""
 
 import pytest
 import trio
@@ -49,18 +49,18 @@ KEYS = {
 
 
 class DayClock:
-    """A clock that always shows noon on a given day."""
+    """A clock that always shows noon of one day."""
 
     def __init__(self) -> None:
         self.day = DAY
 
     def now_ns(self) -> int:
-        """Return the time at noon of the day."""
+        """Return the time at noon of the clock's day."""
         return self.day * DAY_NS + DAY_NS // 2
 
 
 def counted(meter: Meter, day: int = DAY) -> dict[str, int]:
-    """Return the number of requests by cause and class."""
+    """Return the counts of requests by cause and class."""
     return {" ".join(name): billed.requests for name, billed in meter.seen().get(day, {}).items()}
 
 
@@ -99,7 +99,7 @@ async def test_billing_cause_set_by_a_function_applies_to_its_tasks_and_threads(
     assert found == [Cause.FOLLOWING, Cause.FOLLOWING, Cause.CHANGELOGS, Cause.MOUNT]
 
 
-async def test_calls_of_a_local_store_are_counted_like_requests_of_a_bucket() -> None:
+async def test_calls_of_a_local_store_are_counted_like_bucket_requests() -> None:
     meter = Meter(DayClock())
     store = MeteredStore(MemoryStore(), meter)
 
@@ -178,7 +178,7 @@ def bucket(double: S3Double, meter: Meter) -> RetryingStore:
 
 
 async def test_only_bucket_responses_with_a_price_are_counted(double: S3Double) -> None:
-    """Server errors and lost connections are not billed; retries and a 404 are billed."""
+    """Retries and responses with status 404 are billed, but not 5xx errors or lost responses."""
     meter = Meter(DayClock())
     store = bucket(double, meter)
     double.answer(error(503, "SlowDown"), Drop(), PUT_DONE, error(404, "NoSuchKey"))
@@ -192,7 +192,7 @@ async def test_only_bucket_responses_with_a_price_are_counted(double: S3Double) 
     assert meter.seen()[DAY]["data", "put"] == Billed(1, 3, 0)
 
 
-async def test_only_bytes_of_reply_bodies_are_counted(double: S3Double) -> None:
+async def test_only_bytes_of_response_bodies_are_counted(double: S3Double) -> None:
     meter = Meter(DayClock())
     store = bucket(double, meter)
     page = listing(["a", "b"])
@@ -221,7 +221,7 @@ async def test_listing_pages_and_deletions_of_a_bucket_are_counted(double: S3Dou
 
 
 async def test_each_request_of_a_multipart_upload_is_counted(double: S3Double) -> None:
-    """An upload of two parts is four requests: begin, two parts, end."""
+    """An upload of two parts needs four requests: one begins it, two send parts, one ends it."""
     meter = Meter(DayClock())
     xml = {"Content-Type": "application/xml"}
     begun = Reply(200, b"<R><UploadId>1</UploadId></R>", xml)
@@ -233,14 +233,14 @@ async def test_each_request_of_a_multipart_upload_is_counted(double: S3Double) -
     assert (billed.requests, billed.sent_bytes) == (4, 6 << 20)
 
 
-async def test_requests_that_probe_conditional_writes_have_the_billing_cause_mount() -> None:
+async def test_requests_of_the_conditional_write_probe_have_the_billing_cause_mount() -> None:
     meter = Meter(DayClock())
     await probe.probe(MeteredStore(MemoryStore(), meter), "0" * 32)
     assert {name.split()[0] for name in counted(meter)} == {"mount"}
 
 
 def test_request_totals_of_a_process_never_decrease() -> None:
-    """Request totals include all days, and do not change when counts are saved or restored."""
+    """Request totals cover all days, and saving or restoring the counts does not change them."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

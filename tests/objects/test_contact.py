@@ -1,4 +1,4 @@
-"""Detecting outages of a store; tests/objects/test_retry.py tests outages at startup."""
+"""Detection of a store's outages; tests/objects/test_retry.py tests outages at startup."""
 
 import pytest
 import trio
@@ -17,18 +17,18 @@ KEY = ObjectKey("lease")
 
 @pytest.fixture
 def contact() -> Contact:
-    """Return the contact state of a store that has never responded."""
+    """Return the contact state of a store that has not responded yet."""
     return Contact(MemoryStore(), RetryPolicy(), lambda _text: None)
 
 
 async def refused(after_s: float = 0.0) -> None:
-    """Fail like a request whose connection is refused."""
+    """Fail as a request does if the connection is refused."""
     await trio.sleep(after_s)
     raise TransientStoreError(KEY, "connection refused")
 
 
 async def attempt(contact: Contact, after_s: float = 0.0) -> None:
-    """Make an attempt that fails."""
+    """Make an attempt whose request fails."""
     with pytest.raises(TransientStoreError):
         await contact.watched(lambda: refused(after_s))
 
@@ -46,7 +46,7 @@ async def test_outage_begins_with_the_first_failed_request(
 async def test_any_response_from_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An error reply, such as for a missing object, also ends an outage."""
+    """An error response also ends an outage, for example the response for a missing object."""
     await attempt(contact)
 
     with pytest.raises(ObjectMissingError):
@@ -55,10 +55,10 @@ async def test_any_response_from_the_store_ends_an_outage(
     assert contact.outage() == NO_OUTAGE
 
 
-async def test_time_without_a_response_is_measured_during_waiting_requests(
+async def test_time_without_a_response_is_measured_while_requests_wait(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """A response to any waiting request resets the time without a response."""
+    """If one of several waiting requests gets a response, the silent time starts again at zero."""
     async with running(contact.watched, trio.sleep_forever):
         await trio.sleep(30.0)
         assert contact.outage().silent_s == 30.0

@@ -1,4 +1,4 @@
-"""A store that counts its requests."""
+"""Metrics of a store: counts of requests and of their bytes."""
 
 import pytest
 
@@ -48,7 +48,7 @@ async def test_failed_request_is_counted_without_bytes() -> None:
 
 
 async def test_unmet_condition_of_a_write_is_not_counted_as_an_error() -> None:
-    """A refused condition is a normal response, because each mount tests two conditions."""
+    """An unmet condition is a normal response: each mount provokes two of them as a test."""
     store = CountingStore(MemoryStore())
     first = await store.create(KEY, b"first")
     await store.replace(KEY, b"second", first)
@@ -63,7 +63,7 @@ async def test_unmet_condition_of_a_write_is_not_counted_as_an_error() -> None:
 
 
 async def test_missing_key_is_not_counted_as_an_error() -> None:
-    """A missing key is a normal response to get, because callers poll."""
+    """A missing key is a normal response to a read, because callers poll for keys."""
     store = CountingStore(MemoryStore())
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The probe, which recognises stores that ignore the conditions of conditional writes."""
+"""The probe: it detects stores that ignore the conditions of conditional writes."""
 
 import pytest
 import trio
@@ -16,12 +16,12 @@ from tests.tasks import running
 
 @pytest.fixture
 def faulty() -> FaultyStore:
-    """Return a store without faults."""
+    """Return a store that honours conditions."""
     return FaultyStore(MemoryStore())
 
 
 async def is_empty(store: FaultyStore) -> bool:
-    """Return whether the store has no objects."""
+    """Return whether the store contains no objects."""
     return [info async for info in store.list("")] == []
 
 
@@ -40,7 +40,7 @@ async def test_probe_rejects_a_store_that_ignores_all_conditions(faulty: FaultyS
 
 
 async def test_probe_rejects_a_store_that_ignores_versions() -> None:
-    """The probe fails for servers that support If-None-Match but not If-Match."""
+    """The probe fails if a store honours If-None-Match but not If-Match."""
 
     class HalfHonest(MemoryStore):
         @override
@@ -58,7 +58,7 @@ async def test_probe_rejects_a_store_without_conditional_writes(faulty: FaultySt
 
 
 async def test_probe_raises_errors_of_the_store(faulty: FaultyStore) -> None:
-    """An error of the store is raised, and not mistaken for ignored conditions."""
+    """The probe raises an error of the store instead of reporting ignored conditions."""
     faulty.fail("create", UnexpectedStoreError("probe/c0ffee", "Teapot"))
     with pytest.raises(UnexpectedStoreError):
         await probe(faulty, "c0ffee")
@@ -72,7 +72,7 @@ async def test_probe_raises_errors_of_the_store(faulty: FaultyStore) -> None:
 async def test_lost_reply_does_not_change_the_result_of_the_probe(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, method: str
 ) -> None:
-    """A retried write whose reply was lost does not count as a second success."""
+    """If a response is lost, the probe does not count the retry as a second success."""
     faulty.lose_reply(method)
 
     assert await probe(RetryingStore(faulty), "c0ffee")

@@ -1,4 +1,4 @@
-"""A store that retries transient errors."""
+"""The store wrapper that retries requests after transient errors."""
 
 import random
 import re
@@ -64,13 +64,13 @@ def memory() -> MemoryStore:
 
 @pytest.fixture
 def faulty(memory: MemoryStore) -> FaultyStore:
-    """Return a store with one object and programmable faults."""
+    """Return a store with one object, on which tests can program faults."""
     return FaultyStore(memory)
 
 
 @pytest.fixture
 def retrying(faulty: FaultyStore) -> RetryingStore:
-    """Return a retrying store whose random pauses are the same in each run."""
+    """Return a retrying store whose pauses are the same in each run."""
     return RetryingStore(faulty, jitter=random.Random(1))
 
 
@@ -96,7 +96,7 @@ async def test_error_after_all_retries_describes_the_attempts(
     retrying: RetryingStore,
     method: str,
 ) -> None:
-    """The final error contains the number of attempts, the time spent and the last store error."""
+    """The final error contains the number of attempts, their total time and the last error."""
     faulty.fail(method, times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError) as caught:
@@ -128,7 +128,7 @@ async def test_permanent_error_is_not_retried(
 async def test_total_time_of_retries_is_bounded(
     autojump_clock: trio.testing.MockClock, memory: MemoryStore
 ) -> None:
-    """If each attempt takes long, fewer attempts are made."""
+    """If each attempt is slow, fewer attempts are made."""
 
     class Slow(MemoryStore):
         @override
@@ -144,7 +144,7 @@ async def test_total_time_of_retries_is_bounded(
 
 
 def test_pauses_between_retries_double_up_to_a_limit() -> None:
-    """Pauses are random, so that clients do not retry at the same time."""
+    """Pauses are random, so that several clients do not retry at the same time."""
     policy = RetryPolicy()
 
     assert policy.delay_s(1, 1.0) == STORE_DELAY_S_MIN
@@ -167,10 +167,10 @@ async def test_pause_between_retries_can_be_cancelled(
 # --- retries of conditional writes ---------------------------------------------------------------
 
 
-async def test_retried_create_succeeds_if_only_the_first_reply_was_lost(
+async def test_retried_create_succeeds_if_only_the_first_response_was_lost(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """A retried create that finds its own content has succeeded."""
+    """If a retried create finds its own content in the object, the first attempt has succeeded."""
     faulty.lose_reply("create")
 
     etag = await retrying.create(ObjectKey("new"), b"nonce")
@@ -178,7 +178,7 @@ async def test_retried_create_succeeds_if_only_the_first_reply_was_lost(
     assert await retrying.get(ObjectKey("new"), PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_retried_replace_succeeds_if_only_the_first_replies_were_lost(
+async def test_retried_replace_succeeds_if_only_the_first_responses_were_lost(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """If the reply of a replace was lost, the retry reads the object and finds its new content.
@@ -194,25 +194,25 @@ async def test_retried_replace_succeeds_if_only_the_first_replies_were_lost(
     assert await retrying.get(KEY, PACK_BYTES_MAX) == (b"nonce", etag)
 
 
-async def test_create_after_a_lost_reply_fails_if_another_writer_was_first(
+async def test_create_after_a_lost_response_fails_if_another_writer_was_first(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """If a retried create finds other content, another host has created the object."""
+    """If a retried create finds different content, another host has created the object."""
     faulty.fail("create")
 
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"nonce")
 
 
-async def test_refused_write_without_a_lost_reply_means_another_writer_was_first(
+async def test_refused_write_without_a_lost_response_means_another_writer_was_first(
     retrying: RetryingStore,
 ) -> None:
-    """If no reply was lost, a refused write is final, even if the content is the same."""
+    """A write that is refused without a lost response has failed, even if the content is equal."""
     with pytest.raises(PreconditionError):
         await retrying.create(KEY, b"content")
 
 
-async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
+async def test_replace_of_an_object_that_is_deleted_after_a_lost_response_is_refused(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
     """If a retried replace finds no object, another host has deleted it."""
@@ -230,7 +230,7 @@ async def test_replace_of_an_object_deleted_after_a_lost_reply_is_refused(
 async def test_interrupted_listing_resumes_after_the_last_key(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """Each key is listed once, and each received key resets the number of attempts."""
+    """A resumed listing returns each key once; each received key resets the number of attempts."""
     keys = [f"many/{number:02}" for number in range(3 * STORE_ATTEMPTS_MAX)]
     for key in keys:
         await retrying.put(ObjectKey(key), b"")
@@ -242,7 +242,7 @@ async def test_interrupted_listing_resumes_after_the_last_key(
 async def test_error_of_a_listing_names_its_prefix(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore, retrying: RetryingStore
 ) -> None:
-    """The error about a failed listing is readable even if the prefix is empty."""
+    """The error about a failed listing is readable even for an empty prefix."""
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
 
     with pytest.raises(StoreUnavailableError, match="for the list of objects after"):
@@ -256,7 +256,7 @@ STORE_ATTEMPT_S = STORE_CONNECT_TIMEOUT_S + STORE_READ_TIMEOUT_S
 
 
 class _Distant(MemoryStore):
-    """A store whose next requests fail or take long."""
+    """A store whose next requests fail or are slow."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ async def test_unreachable_store_is_reported_immediately(
 async def test_first_failure_of_a_listing_is_reported_immediately(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore
 ) -> None:
-    """A failed listing is reported at once: it may be the first request of a command."""
+    """The first failure of a listing is reported at once; a command may begin with a listing."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
@@ -329,7 +329,7 @@ async def test_first_failure_of_a_listing_is_reported_immediately(
 async def test_store_that_does_not_respond_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A store that does not respond for a second is reported, and the request continues."""
+    """A notice appears after one second without a response; the request continues."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(takes_s=60.0)
@@ -351,7 +351,7 @@ async def test_store_that_does_not_respond_is_reported_after_a_second(
 async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
-    """Each attempt may take its full timeout, but all together stay within the total time."""
+    """Each attempt may use its full timeout; the total time also has a limit."""
     notices: list[str] = []
     began_s = trio.current_time()
     retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
@@ -371,7 +371,7 @@ async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
 async def test_failure_is_reported_even_if_the_store_was_reported_as_silent(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The first failure after a notice of silence is reported with its reason, and only once."""
+    """A failure after a notice of silence is reported once, with its reason."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     store = _Distant(fails=100, takes_s=2 * STORE_SILENCE_S_MAX)
@@ -409,7 +409,7 @@ async def test_store_that_has_responded_once_is_not_reported_as_unreachable(
 async def test_unresolvable_host_name_is_requested_only_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """An unresolvable host name is retried only if the store was reached before."""
+    """An unresolvable host name is retried only if the store has responded before."""
     notices: list[str] = []
     store = _Distant(fails=2, unresolved=True)
     retrying = RetryingStore(store, notify=notices.append)
@@ -426,7 +426,7 @@ async def test_unresolvable_host_name_is_requested_only_once(
     assert store.asked == 5
 
 
-async def test_error_of_a_watched_attempt_is_not_an_exception_group(
+async def test_error_of_an_attempt_is_not_wrapped_in_an_exception_group(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     retrying = RetryingStore(_Distant(takes_s=60.0))
@@ -440,7 +440,7 @@ async def test_error_of_a_watched_attempt_is_not_an_exception_group(
 async def test_refused_connection_fails_the_first_request_within_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A refused first connection fails soon, because a wrong endpoint is likely."""
+    """If the first connection is refused, the request fails soon: the endpoint may be wrong."""
     notices: list[str] = []
     began_s = trio.current_time()
     store = _Distant(fails=100, unconnected=True)
@@ -449,7 +449,7 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    # The last pause, which would exceed the total time, is random and at most 1.6 s.
+    # The last pause is random, at most 1.6 s, and omitted if it exceeds the total time.
     waited_s = trio.current_time() - began_s
     assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
     assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]

@@ -1,4 +1,4 @@
-"""Limits of transfer rates: the waiting times and the order of transfers."""
+"""Limits on the rate of transfers: waiting times and the order of transfers."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _throttle(text: str) -> Throttle:
 
 
 async def _took_s(throttle: Throttle, *sizes: int) -> float:
-    """Return the time that a sequence of transfers of these sizes takes."""
+    """Return the time that consecutive transfers of these sizes take."""
     began_s = trio.current_time()
     for size_bytes in sizes:
         await throttle.take(size_bytes)
@@ -44,14 +44,14 @@ async def _took_s(throttle: Throttle, *sizes: int) -> float:
 
 
 async def test_transfers_run_at_the_limited_rate(autojump_clock: trio.testing.MockClock) -> None:
-    """After a pause only the unused bytes of one second can be sent at once."""
+    """After a pause, a burst may contain at most the bytes of one second."""
     assert await _took_s(_throttle("1M"), *[MIB] * 11) == pytest.approx(10, abs=0.01)
 
 
 async def test_large_transfer_waits_before_it_begins(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A transfer of several seconds waits until the rate allows all of its bytes."""
+    """A transfer of several seconds begins only when the rate allows all of its bytes."""
     assert await _took_s(_throttle("1M"), 17 * MIB) == pytest.approx(16, abs=0.01)
 
 
@@ -64,7 +64,7 @@ async def test_transfers_are_not_delayed_without_a_limit(
 async def test_long_pause_does_not_permit_a_larger_burst(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Bandwidth that was not used for an hour cannot be used afterwards."""
+    """Unused bandwidth of a long pause cannot be used later."""
     throttle = _throttle("1M")
     await throttle.take(MIB)
     await trio.sleep(3600)
@@ -73,7 +73,7 @@ async def test_long_pause_does_not_permit_a_larger_burst(
 
 
 async def test_concurrent_transfers_share_a_limit(autojump_clock: trio.testing.MockClock) -> None:
-    """Waiting transfers continue in the order of their calls."""
+    """Transfers that share a limit proceed in the order of their calls."""
     throttle = _throttle("1M")
     order: list[int] = []
 
@@ -95,7 +95,7 @@ async def test_concurrent_transfers_share_a_limit(autojump_clock: trio.testing.M
 async def test_foreground_transfer_precedes_waiting_background_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A read by a program precedes waiting read-ahead, and may use the bytes of the read-ahead."""
+    """A program's read overtakes waiting read-ahead, and uses the bytes reserved for read-ahead."""
     throttle = _throttle("1M")
     waits_s: dict[str, float] = {}
 
@@ -116,7 +116,7 @@ async def test_foreground_transfer_precedes_waiting_background_transfers(
 async def test_cancelled_transfer_uses_no_bytes_of_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The next transfer starts as if a cancelled transfer had never waited."""
+    """After a transfer is cancelled, the next transfer need not wait for its bytes."""
     throttle = _throttle("1M")
     with trio.move_on_after(2) as scope:
         await throttle.take(100 * MIB)
@@ -129,7 +129,7 @@ async def test_cancelled_transfer_uses_no_bytes_of_the_rate_limit(
 async def test_removal_of_the_rate_limit_ends_the_wait_of_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """While a program waits for uploads, the upload limit does not apply."""
+    """The upload limit is removed while a program waits for an upload."""
     throttle = _throttle("1K")
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -146,7 +146,7 @@ async def test_removal_of_the_rate_limit_ends_the_wait_of_transfers(
 async def test_rate_limit_stays_lifted_until_the_last_program_stops_waiting(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The upload limit applies again when the last of several programs stops waiting."""
+    """If several programs wait, the upload limit applies again after the last wait ends."""
     throttle = _throttle("1K")
     with throttle.lifted():
         with throttle.lifted():
@@ -176,20 +176,20 @@ async def test_new_rate_limit_applies_to_waiting_transfers(
 
 
 class LocalTime:
-    """A local time that the test sets."""
+    """The local time, which tests can set."""
 
     def __init__(self) -> None:
         self.hour = 12
 
     def __call__(self) -> time.struct_time:
-        """Return the local time, on a Monday, that the test set."""
+        """Return the local time that the test set, on a Monday."""
         return time.struct_time((2026, 11, 23, self.hour, 0, 0, 0, 327, 0))
 
 
 async def test_timetable_of_rate_limits_applies_to_waiting_transfers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A waiting transfer uses the rate of a timetable entry soon after the entry begins."""
+    """A transfer that waits under a timetable uses each new rate soon after it begins."""
     local_time = LocalTime()
     throttle = Throttle(rate_limit("upload_limit", "08:00,1K 19:00,off"), local_time)
     async with trio.open_nursery() as nursery:
@@ -204,7 +204,7 @@ async def test_timetable_of_rate_limits_applies_to_waiting_transfers(
 async def test_wall_clock_jump_does_not_permit_a_burst(
     hour: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The wall clock only selects the rate; the monotonic clock measures the time."""
+    """The wall clock selects the rate; only the monotonic clock measures time."""
     local_time = LocalTime()
     throttle = Throttle(rate_limit("upload_limit", "08:00,1K 18:00,2K"), local_time)
     await throttle.take(KIB)
@@ -216,7 +216,7 @@ async def test_wall_clock_jump_does_not_permit_a_burst(
 async def test_bytes_of_retried_uploads_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Bytes of a failed upload count against the rate limit, unless the object is small."""
+    """Failed attempts count against the rate limit, except for small objects."""
     throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -246,7 +246,7 @@ async def test_bytes_of_a_retried_download_count_towards_the_rate_limit(
 
 
 class Charges:
-    """The bytes that a store charged for failed attempts."""
+    """Records the bytes that a store charges for failed attempts."""
 
     def __init__(self) -> None:
         self.sent_and_received = list[tuple[int, int]]()
@@ -269,7 +269,7 @@ async def test_failed_download_counts_only_received_bytes(double: S3Double) -> N
 
 
 async def test_failed_upload_counts_only_sent_bytes(double: S3Double) -> None:
-    """An outage does not delay the uploads after it, although each upload is tried eight times."""
+    """Attempts that sent no bytes in an outage must not delay uploads after the outage."""
     charges = Charges()
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
     double.answer(error(503, "SlowDown"), PUT_DONE)
@@ -287,7 +287,7 @@ async def test_failed_upload_counts_only_sent_bytes(double: S3Double) -> None:
 
 
 async def test_refused_upload_counts_although_the_read_after_it_fails(double: S3Double) -> None:
-    """A create that is refused after a lost response reads the object; the read sends few bytes."""
+    """A refused create counts the sent bytes, even if the read of the existing object fails."""
     charges = Charges()
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
     refused, stored = error(412, "PreconditionFailed"), Reply(200, bytes(MIB), {"ETag": '"1"'})
@@ -312,10 +312,10 @@ async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     assert await _took_s(throttle, 10 * KIB) == pytest.approx(10, abs=1.1)
 
 
-async def test_take_returns_the_bytes_that_can_be_given_back(
+async def test_call_of_take_returns_the_bytes_that_can_be_given_back(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Without a limit nothing is taken, also if the limit is lifted during the wait."""
+    """If there is no limit, or if it is lifted during the wait, a transfer takes no bytes."""
     throttle = _throttle("1K")
     assert await throttle.take(10 * KIB) == 10 * KIB
     taken = []
@@ -335,7 +335,7 @@ async def test_take_returns_the_bytes_that_can_be_given_back(
 
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Restore the process's time zone at the end of the test."""
+    """Restore the time zone of the process at the end of the test."""
     yield monkeypatch
     monkeypatch.undo()
     time.tzset()

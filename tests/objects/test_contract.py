@@ -1,4 +1,4 @@
-"""Object keys that every store accepts."""
+"""Object keys that every kind of store accepts or refuses."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from s3fs_meta.objects.contract import check_key, listing_of
     "key", ["a", "pack/3f/7-9a", "..a/b..", "a b+c%20&<>", "a/" * 249 + "ab", "c" * 255]
 )
 def test_valid_object_key_is_accepted(key: str) -> None:
-    """A valid key is printable ASCII of limited length, with components of limited length."""
+    """A valid key is printable ASCII, and the key and its components have a limited length."""
     check_key(key)
 
 

@@ -1,4 +1,4 @@
-"""The store in a local directory: durability, cleanup, and disk errors."""
+"""The store in a local directory: durability, cleanup and disk errors."""
 
 import errno
 import fcntl
@@ -53,7 +53,7 @@ def empty_directories(root: Path) -> list[str]:
 
 
 def make_deep(top: Path, levels: int) -> None:
-    """Create a directory with *levels* levels of directories, and a file in the lowest one."""
+    """Create nested directories, *levels* deep, with a file in the lowest directory."""
     top.mkdir()
     fd = os.open(top, os.O_PATH)
     for _ in range(levels):
@@ -69,7 +69,7 @@ def make_deep(top: Path, levels: int) -> None:
 
 
 async def test_object_keys_are_paths_in_the_bucket_directory(root: Path, store: LocalStore) -> None:
-    """The path of an object is its key; unfinished files are in the directory tmp."""
+    """The path of an object is its key; unfinished files are in a directory named tmp."""
     await store.put(KEY, b"content")
     await store.create(LEASE, b"content")
 
@@ -117,7 +117,7 @@ async def test_symlinks_in_the_bucket_directory_are_not_followed(
 
 
 async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> None:
-    """The store does not open a FIFO, because that would block."""
+    """The store does not open a FIFO at the path of a key, because opening it would block."""
     os.mkfifo(root / "fifo")
 
     assert await keys_of(store) == []
@@ -130,7 +130,7 @@ async def test_special_file_is_not_an_object(root: Path, store: LocalStore) -> N
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[tuple[str, bool]]:
-    """Return the list of syncs, each with a path and whether the object already had its name."""
+    """Return a list that receives each sync: its path, and whether the object has its name yet."""
     calls: list[tuple[str, bool]] = []
     fsync = os.fsync
 
@@ -174,7 +174,7 @@ async def test_new_content_is_synced_before_it_replaces_an_object(
 async def test_refused_write_makes_the_existing_object_durable(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
-    """A refused create syncs the existing object, whose writer may have died before its sync."""
+    """If a create is refused, the existing object is synced: its writer may have crashed before."""
     etag = await store.create(KEY, b"old")
     for refused in (store.create(KEY, b"new"), store.replace(KEY, b"new", "another")):
         synced.clear()
@@ -186,7 +186,7 @@ async def test_refused_write_makes_the_existing_object_durable(
 
 
 async def test_huge_object_is_not_read_into_memory(root: Path, store: LocalStore) -> None:
-    """A file of 3 GiB can be refused or replaced with little memory."""
+    """An object of 3 GiB is refused or replaced without reading it into memory."""
     await store.put(KEY, b"content")
     os.truncate(root / KEY, 3 * GIB)
 
@@ -204,7 +204,7 @@ async def test_huge_object_is_not_read_into_memory(root: Path, store: LocalStore
 async def test_failed_sync_leaves_no_file(
     root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write whose sync fails leaves no file, and can be retried."""
+    """A write whose sync fails leaves no file behind, and a retry succeeds."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", raising(OSError(errno.EIO, os.strerror(errno.EIO))))
         with pytest.raises(TransientStoreError, match="EIO"):
@@ -230,7 +230,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
         patch.setattr(os, "fsync", never)
         try:
             async with trio.open_nursery() as nursery:
-                # send one request more than there are threads
+                # Send one request more than the store has threads.
                 for number in range(STORE_THREADS_MAX + 1):
                     nursery.start_soon(store.put, ObjectKey(f"pack/{number}"), b"content")
                 for _ in range(STORE_THREADS_MAX):
@@ -238,7 +238,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        with trio.fail_after(10):  # threads of cancelled requests continue
+        with trio.fail_after(10):  # Threads of cancelled requests continue until their sync ends.
             while len(await keys_of(store, "pack/")) < STORE_THREADS_MAX:
                 pass
 
@@ -250,7 +250,7 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
 
 
 def pack_keys(count: int) -> list[ObjectKey]:
-    """Return keys that have the form of pack keys."""
+    """Return keys that look like the keys of packs."""
     return [ObjectKey(f"pack/{number % 256:02x}/7-{number}") for number in range(count)]
 
 
@@ -258,7 +258,7 @@ def pack_keys(count: int) -> list[ObjectKey]:
 async def test_deletion_of_the_last_object_removes_its_directory(
     root: Path, store: LocalStore, count: int
 ) -> None:
-    """A directory is removed with its last object, so that no directory is empty."""
+    """Deleting the last object of a directory deletes the directory, so none stays empty."""
     keys = pack_keys(count)
     for key in keys:
         await store.put(key, b"")
@@ -274,7 +274,7 @@ async def test_deletion_of_the_last_object_removes_its_directory(
 async def test_parallel_deletes_and_writes_in_one_directory_lose_no_object(
     root: Path, store: LocalStore, rounds: int
 ) -> None:
-    """Tasks that empty and refill one directory lose no object, and leave no empty directory."""
+    """If tasks empty and refill one directory in parallel, no object is lost."""
 
     async def create_and_delete(key: ObjectKey) -> None:
         for _ in range(rounds):
@@ -344,7 +344,7 @@ async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> No
 
 
 async def test_files_of_a_user_in_a_directory_named_tmp_are_kept(root: Path) -> None:
-    """User files in a directory named "tmp" are listed as objects and never removed."""
+    """Files of a user in a directory named tmp are listed as objects and never removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)
@@ -375,7 +375,7 @@ async def test_store_opened_for_reading_does_not_change_its_directory(root: Path
 
 @pytest.fixture
 def nfs_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse the exclusive lock of a file that is open only for reading, as NFS does (flock(2))."""
+    """Refuse an exclusive lock on a file that is open only for reading, as NFS does."""
     flock = fcntl.flock
 
     def refusing(fd: int, operation: int) -> None:
@@ -446,7 +446,7 @@ trio.run(count)
 async def test_conditional_writes_are_atomic_across_processes(
     root: Path, store: LocalStore
 ) -> None:
-    """Three processes lose no increment of a counter, and each key is created once."""
+    """When three processes increment a counter by conditional writes, no increment is lost."""
     await store.create(LEASE, b"0")
 
     def race() -> list[int]:
@@ -494,7 +494,7 @@ def test_operating_system_errors_are_translated_to_store_errors(
 
 @pytest.mark.mount
 async def test_full_disk_raises_a_transient_error(small_disk: Path) -> None:
-    """A write to a full disk leaves no file, and objects can still be replaced."""
+    """A write to a full disk leaves no file, and an existing object can still be replaced."""
     store = LocalStore(small_disk)
     await store.put(LEASE, b"content")
 
@@ -508,7 +508,7 @@ async def test_full_disk_raises_a_transient_error(small_disk: Path) -> None:
 
 @pytest.mark.mount
 async def test_error_about_a_write_to_a_read_only_disk_names_the_cause(small_disk: Path) -> None:
-    """On a read-only disk, reads succeed, and writes fail with an error that suggests a remedy."""
+    """On a read-only disk, reads succeed; the error of a write suggests a remedy."""
     writer = LocalStore(small_disk)
     await writer.put(KEY, b"content")
     await writer.close()
@@ -529,7 +529,7 @@ NAMES = ("a", "a-", "a.b", "a0", "b", "changelog", "00", "01")
 
 
 def random_key(rnd: random.Random) -> str:
-    """Return a key of one to four names.
+    """Return a random key of one to four names.
 
     Some names continue another name with a character that sorts before or after the slash.
     """
@@ -538,7 +538,7 @@ def random_key(rnd: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_listing_after_a_key_finds_all_later_keys(store: LocalStore, seed: int) -> None:
-    """A listing skips directories and names before *after* without examining them."""
+    """A listing skips directories and names before the key *after* without reading them."""
     rnd = random.Random(seed)
     keys: set[str] = set()
     for key in (random_key(rnd) for _ in range(60)):
@@ -557,7 +557,7 @@ async def test_listing_after_a_key_finds_all_later_keys(store: LocalStore, seed:
 async def test_listing_reads_no_file_before_its_start_key(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing that starts near the end of 100,000 changelogs must not examine earlier files."""
+    """A listing must not examine the files of all earlier keys, such as 100,000 changelogs."""
     for number in range(20):
         await store.put(ObjectKey(f"changelog/{number:012d}"), b"x")
     examined: list[str] = []

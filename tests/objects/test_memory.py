@@ -1,12 +1,12 @@
-"""Properties that only the store in memory has."""
+"""Properties of the store in memory that other stores do not have."""
 
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
 
 
-async def test_objects_in_memory_survive_closing_the_store() -> None:
-    """A closed store in memory can be used again by the next mount of a test."""
+async def test_objects_in_a_memory_store_survive_closing_the_store() -> None:
+    """Tests mount the objects of a closed store in memory again."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")
     await store.close()

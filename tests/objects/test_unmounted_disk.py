@@ -25,7 +25,7 @@ def store(root: Path) -> LocalStore:
 
 
 async def attempts(store: LocalStore) -> None:
-    """Require that every request fails with a transient error."""
+    """Check that every request fails with a transient error."""
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
         lambda: store.get_range(KEY, 0, 1),
@@ -42,7 +42,7 @@ async def attempts(store: LocalStore) -> None:
 
 
 async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -> None:
-    """Requests to a missing bucket directory fail and create nothing."""
+    """Requests fail and create nothing while the bucket directory is missing."""
     root = tmp_path / "disk" / "bucket"
     store = LocalStore(root, may_be_absent=True)
     for request in (lambda: store.get(KEY, 1), lambda: store.create(KEY, b"x"), store.now_ns):
@@ -60,7 +60,7 @@ async def test_requests_fail_until_the_bucket_directory_exists(tmp_path: Path) -
 async def test_bucket_directory_that_disappears_raises_a_transient_error(
     root: Path, store: LocalStore, mount_point_stays: bool
 ) -> None:
-    """While the disk is unmounted requests fail and write nothing."""
+    """While the disk is unmounted, requests fail and write nothing."""
     await store.put(KEY, b"content")
     await trio.to_thread.run_sync(move_away, root, mount_point_stays)
 
@@ -78,7 +78,7 @@ def move_away(root: Path, mount_point_stays: bool) -> None:
 
 
 def move_back(root: Path, mount_point_stays: bool) -> None:
-    """Move the bucket back; no file may have been created at its path."""
+    """Move the bucket back; require that no file was created at its path in the meantime."""
     assert root.exists() == mount_point_stays
     if mount_point_stays:
         root.rmdir()
@@ -94,7 +94,7 @@ async def test_listing_fails_if_the_disk_is_unmounted_during_the_listing(
     prefix: str,
     mount_point_stays: bool,
 ) -> None:
-    """Objects on a disk that is unmounted during a listing do not count as deleted."""
+    """If the disk is unmounted during a listing, missing objects do not count as deleted."""
     await store.put(KEY, b"content")
     lstat = os.lstat
 
@@ -133,7 +133,7 @@ async def test_deletion_fails_if_the_disk_is_unmounted_before_the_deletion(
 
 @pytest.fixture
 def closed_directory(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory that the process may not search, even if it runs as root."""
+    """Return a directory that even a process of root cannot search."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed").chmod(0)
     uid = os.geteuid()
@@ -150,7 +150,7 @@ def closed_directory(tmp_path: Path) -> Iterator[Path]:
 def test_bucket_without_permissions_is_reported_as_an_error_of_the_store(
     closed_directory: Path, name: str
 ) -> None:
-    """The error has the same advice and exit status as a refused request."""
+    """The error has the advice and the exit status of a refused request."""
     with pytest.raises(StoreAccessError, match="check the owner and the permissions"):
         open_store(f"local://{closed_directory / name}")
 

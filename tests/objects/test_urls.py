@@ -1,4 +1,4 @@
-"""URLs of buckets and directories."""
+"""URLs of buckets and of local bucket directories."""
 
 import os
 from pathlib import Path
@@ -42,8 +42,8 @@ def test_bucket_url_is_parsed(url: str, address: StoreAddress) -> None:
     assert parse(url) == address
 
 
-def test_error_about_a_path_instead_of_a_url_explains_both_meanings() -> None:
-    """The error distinguishes a mountpoint from the directory of a bucket."""
+def test_error_about_a_path_instead_of_a_url_explains_both_possible_meanings() -> None:
+    """The error explains that a path may mean a mountpoint or a bucket directory."""
     with pytest.raises(UsageError) as raised:
         parse("/srv/home")
     assert "s3fs-meta status shows the URL of a mounted filesystem" in raised.value.message
@@ -104,14 +104,14 @@ def test_parents_of_a_symlink_are_the_parents_of_its_target(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("endpoint_url", ["minio:9000", "ftp://minio", "https://", "http://a b"])
 def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
-    """An invalid endpoint is refused without a network request."""
+    """An invalid endpoint is refused before any network request."""
     with pytest.raises(UsageError, match="endpoint"):
         open_store("s3://bucket", S3Options(endpoint_url))
 
 
 @pytest.mark.parametrize("word", ["endpoint_url", "region", "profile"])
 def test_option_of_a_bucket_has_no_effect_on_a_local_store(tmp_path: Path, word: str) -> None:
-    """Only a new filesystem refuses the option; it has an effect if any URL is an S3 URL."""
+    """Only mkfs refuses an S3 option without effect; it has an effect if any URL is an S3 URL."""
     url, options = f"local://{tmp_path}", S3Options(**{word: "no URL"})
     open_store(url, options)
     expected = f"the option {word} has no effect on '{url}'"
@@ -125,7 +125,7 @@ def test_option_of_a_bucket_has_no_effect_on_a_local_store(tmp_path: Path, word:
 
 
 async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: Path) -> None:
-    """Only mkfs may create a missing directory, because a path may be mistyped."""
+    """Only mkfs may create a missing directory, because the user may have mistyped a path."""
     url = f"local://{tmp_path}/new/bucket"
     with pytest.raises(NotAFilesystemError, match="that directory does not exist"):
         open_store(url)

@@ -1,4 +1,4 @@
-"""The methods and properties that every wrapper of a store forwards."""
+"""Methods and properties that every wrapper of a store forwards to the store."""
 
 from typing_extensions import override
 
@@ -18,7 +18,7 @@ class Closable(MemoryStore):
 
     @override
     async def close(self) -> None:
-        """Record that the store is closed."""
+        """Record that this store was closed."""
         self.is_closed = True
 
 

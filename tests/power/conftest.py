@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem to copy, and hosts and disks after a power cut."""
+"""Fixtures: a prepared filesystem, and hosts and disks whose power a test can cut."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ __all__ = ["empty", "template"]
 
 
 class Boots:
-    """A source of home directories, each with a new boot id as after a reboot."""
+    """A source of home directories; each new directory has a new boot id, as after a reboot."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
 
     def next_home(self) -> Path:
-        """Return a new, empty directory, and set a new boot id for mounts in it."""
+        """Return a new, empty home directory, and set a new boot id for mounts in it."""
         self._count += 1
         boot_id = self._home / "boot_id"
         boot_id.write_text(f"boot {self._count}\n")
@@ -36,7 +36,7 @@ class Boots:
 
 @pytest.fixture
 def boots(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots]:
-    """Return an object that creates home directories on new boots."""
+    """Return a source of home directories, each with a new boot id."""
     monkeypatch.setattr(machine, "BOOT_ID", machine.BOOT_ID)
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         yield Boots(Path(home))

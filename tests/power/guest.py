@@ -25,14 +25,14 @@ def say(text: str) -> None:
 
 
 def load_fuse() -> None:
-    """Load the FUSE module unless FUSE is built into the kernel; the machine has no kmod."""
+    """Load the kernel's FUSE module if FUSE is not built in; the virtual machine has no kmod."""
     for path in Path("/usr/lib/uml/modules", os.uname().release).rglob("fuse.ko"):
         with path.open("rb") as file:
             ctypes.CDLL(None).syscall(_FINIT_MODULE, file.fileno(), b"", 0)
 
 
 def main(url: str, options: str, seed: int) -> None:
-    """Mount the filesystem, and make changes until the machine is killed."""
+    """Mount the filesystem, and make changes until the virtual machine is killed."""
     load_fuse()
     DISK.mkdir()
     MOUNTPOINT.mkdir()

@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.polling import wait_until
 
-_SHUTDOWN: Final = 0x8004587D  # The number of the ioctl EXT4_IOC_SHUTDOWN.
+_SHUTDOWN: Final = 0x8004587D  # The number of the ioctl request EXT4_IOC_SHUTDOWN.
 _LOGFLUSH: Final = 1
 _NOLOGFLUSH: Final = 2
 IMAGE_BYTES: Final = 200 << 20  # The disk image is a sparse file.
@@ -34,11 +34,11 @@ class LoopDisk:
         subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
 
     def mount(self) -> None:
-        """Mount the disk; after a cut, ext4 replays its journal."""
+        """Mount the disk; after a power cut, ext4 replays its journal."""
         subprocess.run(["mount", "-o", "loop", self.image, self.mountpoint], check=True)
 
     def cut(self, *, journal_written: bool) -> None:
-        """Discard all data not yet on the disk; write the journal first if *journal_written*."""
+        """Discard all data not yet on the disk; with *journal_written*, write the journal first."""
         fd = os.open(self.mountpoint, os.O_RDONLY)
         try:
             how = _LOGFLUSH if journal_written else _NOLOGFLUSH
@@ -62,7 +62,7 @@ class LoopDisk:
             self._is_cut = False
 
     def _detach(self) -> None:
-        """Unmount the disk, waiting for processes of a killed daemon that have not exited yet."""
+        """Unmount the disk, and wait for the processes of a killed daemon that still use it."""
 
         def is_unmounted() -> bool:
             return subprocess.run(["umount", self.mountpoint], check=False).returncode == 0
@@ -72,7 +72,7 @@ class LoopDisk:
 
 @functools.cache
 def why_no_loop_disk() -> str:
-    """Return why loop devices are unavailable, or an empty string."""
+    """Return the reason why loop devices are unavailable, or an empty string."""
     if os.geteuid() != 0:
         return "loop devices need root"
     if shutil.which("mkfs.ext4") is None:

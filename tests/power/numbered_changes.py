@@ -15,20 +15,20 @@ from typing import Final, NamedTuple
 
 from tests.power.ordered_load import Act, Change, Choices, Tree
 
-# A change up to this size is one write request, so it leaves no hole.
+# One write request contains a change up to this size, so the change leaves no hole.
 BYTES_MAX: Final = 100_000
-# The possible proportions of synced changes; a test's seed selects one.
+# The possible fractions of synced changes; a test's seed selects one fraction.
 SYNCED_SHARES: Final = (0.2, 0.03, 0.01, 0.0)
-PIECE_BYTES: Final = 4096  # The kernel reads at least 4 KiB at once.
+PIECE_BYTES: Final = 4096  # The kernel reads pieces of at least 4 KiB.
 _SIZED: Final = frozenset({Act.PUT, Act.APPEND, Act.OVERWRITE})
 
 FileId = int
-Sizes = dict[str, int | None]  # The file size by path; None for a directory.
+Sizes = dict[str, int | None]  # Maps each path to its file size, or to None for a directory.
 
 
 @dataclass(frozen=True)
 class State:
-    """A tree, with an identity for each file that a rename does not change."""
+    """A tree whose files have identities that a rename does not change."""
 
     tree: Tree = field(default_factory=dict)
     files: dict[str, FileId] = field(default_factory=dict)
@@ -40,11 +40,11 @@ class State:
         return {name: None if data is None else len(data) for name, data in self.tree.items()}
 
     def content(self, file: FileId) -> bytes | None:
-        """Return the content of a file, or None if the file is removed."""
+        """Return the content of a file, or None if the file does not exist."""
         return next((self.tree[name] for name, one in self.files.items() if one == file), None)
 
     def after(self, change: Change) -> "State":
-        """Return the state after a change."""
+        """Return the state of the tree after a change."""
         tree, files, next_file = dict(self.tree), dict(self.files), self.next_file
         change.apply(tree)
         if change.act is Act.RENAME:
@@ -56,21 +56,21 @@ class State:
 
 
 class Progress(NamedTuple):
-    """How many changes were durable, and how many had started, at the power cut."""
+    """The number of durable changes and the number of started changes at a power cut."""
 
     promised: int  # The number of durable changes.
     begun: int
 
 
 class Verdict(NamedTuple):
-    """The result of comparing a tree with the allowed states."""
+    """The result of comparing a tree with the states that a power cut may leave."""
 
-    number: int  # The number of changes whose names and sizes are visible in the tree.
-    lost: set[str]  # The files that are partly unreadable.
+    number: int  # The number of changes that the names and sizes in the tree show.
+    lost: set[str]  # Files of which some bytes are unreadable.
 
 
 class NumberedChanges:
-    """The changes of one seed, and the states between these changes."""
+    """The changes that a seed determines, and the states between these changes."""
 
     def __init__(self, seed: int) -> None:
         self._choices = Choices(0, seed, BYTES_MAX, synced_share=SYNCED_SHARES[seed % 4])
@@ -78,7 +78,7 @@ class NumberedChanges:
         self.changes: list[Change] = []
 
     def change(self, number: int) -> Change:
-        """Return the change with the given number."""
+        """Return the change with a given number."""
         while len(self.changes) <= number:
             self.changes.append(self._choices.next_change(self.states[-1].tree))
             self.states.append(self.states[-1].after(self.changes[-1]))
@@ -87,7 +87,7 @@ class NumberedChanges:
     def perform(
         self, root: Path, began: Callable[[int], None], ended: Callable[[int], None]
     ) -> None:
-        """Make changes one after the other until the filesystem refuses one."""
+        """Make changes one after another until the filesystem refuses a change."""
         number = 0
         while True:
             change = self.change(number)
@@ -97,7 +97,7 @@ class NumberedChanges:
             number += 1
 
     def progress(self, begun: int, ended: int) -> Progress:
-        """Return the progress, given the numbers of started and finished changes."""
+        """Return the progress for a number of started and a number of finished changes."""
         synced = [number for number in range(ended) if self.change(number).synced]
         return Progress(max(synced, default=-1) + 1, begun)
 
@@ -159,14 +159,14 @@ class NumberedChanges:
 
 
 def _may_be_incomplete(change: Change, state: State, found: Sizes) -> bool:
-    """Return whether the tree contains a change that is only partly done."""
+    """Return True if the tree contains only a part of a change."""
     sizes = state.sizes
     names = {
         name for name in sizes.keys() | found.keys() if sizes.get(name, -1) != found.get(name, -1)
     }
     if change.act not in _SIZED or names != {change.name}:
         return False
-    # The file was created or emptied, but not written.
+    # The file was created or truncated, but not written.
     return change.act is Act.PUT and found.get(change.name) == 0
 
 

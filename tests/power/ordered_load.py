@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
-Tree = dict[str, bytes | None]  # The file content by path; None for a directory.
+Tree = dict[str, bytes | None]  # Maps each path to its file content, or to None for a directory.
 
 FOLDERS: Final = ("", "d/")  # Folders that all writers share.
 _NAMES: Final = 7  # The number of names that each writer has in each folder.
@@ -42,7 +42,7 @@ class Act(enum.Enum):
     SYNC_FOLDER = "sync folder"
 
 
-# The weight of each kind of change when one is chosen at random.
+# The weight of each kind of change in a random choice.
 _WEIGHTS: Final = {
     Act.PUT: 6.0,
     Act.APPEND: 4.0,
@@ -58,13 +58,13 @@ _WEIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a tree."""
+    """A change of a tree."""
 
     act: Act
     name: str
     new_name: str = ""
     data: bytes = b""
-    at: int = 0  # The offset of a write, or a file's new size.
+    at: int = 0  # The offset of a write, or the new size of a truncated file.
     synced: bool = False
 
     @property
@@ -93,9 +93,9 @@ class Change:
         return len(old) if self.act is Act.APPEND else self.at
 
     def may_be_incomplete(self, before: Tree, found: Tree) -> bool:
-        """Return whether a tree may contain this change only partly done."""
+        """Return True if a tree may contain only a part of this change."""
         if self.act not in {Act.PUT, Act.APPEND, Act.OVERWRITE}:
-            return False  # only a write can be done in part
+            return False  # Only a write can be incomplete.
         old, content = before.get(self.name) or b"", found.get(self.name)
         if content is None:
             return False
@@ -142,7 +142,7 @@ class Change:
 
 
 def _is_mixture(content: bytes, old: bytes, new: bytes) -> bool:
-    """Return whether every byte is the old byte, the new byte or zero."""
+    """Return True if every byte is the old byte, the new byte or zero."""
     if new.startswith(content) or content == old:
         return True
     size = len(content)
@@ -166,12 +166,12 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        # Repeat some contents, so that some blocks are duplicates.
+        # Use some contents twice, so that some blocks are duplicates.
         self._common = [self._content() for _ in range(3)]
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
     def next_change(self, tree: Tree) -> Change:
-        """Return a random change that is possible in a tree."""
+        """Return a random change that can be applied to a tree."""
         files = sorted(name for name, content in tree.items() if content is not None)
         directories = sorted(tree.keys() - set(files))
         free = [place for place in self._places if place not in tree]
@@ -217,13 +217,13 @@ class Choices:
 
 
 def prefix_of(writer: int) -> str:
-    """Return the prefix of all of a writer's names."""
+    """Return the prefix of all names that a writer uses."""
     return f"w{writer}-"
 
 
 @dataclass(slots=True)
 class Step:
-    """A change with its start and end time; the end is None if the change did not return."""
+    """A change with its start time and its end time, which is None if the change did not return."""
 
     change: Change
     began_ns: int
@@ -252,7 +252,7 @@ class Writer(threading.Thread):
                 self._ending.set()
 
     def _is_gone(self) -> bool:
-        """Return whether the mount is dead, so that write-back fails with EIO."""
+        """Return True if the mount is dead, so that write-back fails with EIO."""
         try:
             os.statvfs(
                 self._root
@@ -272,7 +272,7 @@ class Writer(threading.Thread):
 
 
 class Load:
-    """Writers in one tree, which continue from the state found after the last kill."""
+    """Writers that share a tree, and continue from the tree found after the last kill."""
 
     def __init__(self, root: Path, writers: int, seed: int, bytes_max: int) -> None:
         self.root = root
@@ -282,7 +282,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[threading.Event]:
-        """Run the writers while the context is active; stop all writers if one of them fails."""
+        """Run the writers while the context is active; if a writer fails, stop all writers."""
         ending = threading.Event()
         writers = [
             Writer(self.root, base, choices, ending)
@@ -303,7 +303,7 @@ class Load:
                 raise writer.trouble
 
     def judge(self, found: Tree, killed_ns: int) -> "Verdict":
-        """Compare a tree with all steps, and continue from it.
+        """Compare the tree with all steps, and continue from the tree.
 
         Raises AssertionError if a promised step is missing, or if the existing steps are not a
         prefix of all steps.
@@ -330,7 +330,7 @@ def _writer_of(path: str) -> int:
 
 
 def tree_of(root: Path) -> Tree:
-    """Return the content of all files and directories below a directory."""
+    """Return the content of all files and directories below *root*."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in root.rglob("*")
@@ -341,10 +341,10 @@ def tree_of(root: Path) -> Tree:
 
 
 class Window(NamedTuple):
-    """The number of a writer's steps that survived; a range if several numbers match the tree."""
+    """How many of a writer's steps survived; a range if the tree matches several numbers."""
 
-    some: int  # The smallest possible number of steps with any surviving effect.
-    all: int  # The largest possible number of steps of which every effect survived.
+    some: int  # The smallest number of steps that explains all effects in the tree.
+    all: int  # Later rows fit into allocated disk blocks.
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
@@ -423,12 +423,12 @@ def _describe(step: Step) -> str:
 
 @dataclass
 class Verdict:
-    """The steps of all writers that survived a kill."""
+    """The steps that survived a kill, for all writers."""
 
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
-    ended_ns: int  # The time of the daemon's kill.
-    slack_ns: int = 1_000_000_000  # a commit group lasts 50 ms, or longer on a busy machine
+    ended_ns: int  # The time at which the daemon was killed.
+    slack_ns: int = 1_000_000_000  # A commit group lasts 50 ms, or longer on a busy machine.
 
     @override
     def __str__(self) -> str:
@@ -437,7 +437,7 @@ class Verdict:
 
     @property
     def age_of_lost_ns(self) -> int:
-        """Return the age of the oldest lost acknowledged step, or 0 if none is lost."""
+        """Return the age of the oldest acknowledged step that is lost, or 0 if no step is lost."""
         ends = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)
@@ -447,7 +447,7 @@ class Verdict:
         return max((self.ended_ns - end for end in ends), default=0)
 
     def check_promises(self) -> None:
-        """Require that no step is lost that was synced or is older than one group commit."""
+        """Require that no synced step is lost, and no step older than a commit group."""
         done_ns = max([self.ended_ns - self.slack_ns, *self._synced_ns()])
         for writer, (steps, window) in enumerate(zip(self.steps, self.windows, strict=True)):
             for number, step in enumerate(steps[window.all :], window.all):
@@ -457,14 +457,14 @@ class Verdict:
                 assert not promised, f"step {number} of writer {writer} is lost: {_describe(step)}"
 
     def _synced_ns(self) -> Iterator[int]:
-        """Yield the start of each completed sync; steps that ended before it must survive."""
+        """Yield the start of each completed sync; steps that ended earlier must survive."""
         for steps in self.steps:
             for step in steps:
                 if step.change.synced and step.ended_ns is not None:
                     yield step.began_ns
 
     def check_order(self) -> None:
-        """Require that no surviving step began after the end of a missing step."""
+        """Require that a step survives only if all steps that ended before its start survive."""
         missing = [
             step.ended_ns
             for steps, window in zip(self.steps, self.windows, strict=True)

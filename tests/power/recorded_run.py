@@ -1,4 +1,4 @@
-"""A recorded session, and checks of the states that a power cut may leave."""
+"""A recorded session of a filesystem, and checks of the states that a power cut may leave."""
 
 import tempfile
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ _CONTENT: Final = frozenset({Act.WRITE, Act.APPEND, Act.TRUNCATE, Act.COPY_RANGE
 
 
 class Stored(NamedTuple):
-    """The event that an object was stored, or deleted if *data* is None."""
+    """The event that an object was stored, or that it was deleted if *data* is None."""
 
     key: ObjectKey
     data: bytes | None
@@ -73,7 +73,7 @@ class Promised(NamedTuple):
 
 
 class _RecordedStore(MemoryStore):
-    """A store that records all changes of its objects."""
+    """A store that records every change of its objects."""
 
     def __init__(self, recorder: DiskRecorder, template: MemoryStore) -> None:
         super().__init__()
@@ -106,17 +106,17 @@ class _RecordedStore(MemoryStore):
 
 @dataclass
 class Run:
-    """A recorded run: its operations, and all requests to the disk."""
+    """A recorded run: its operations and its requests to the disk."""
 
     template: MemoryStore
     pragmas: Pragmas
     events: list[Event] = field(default_factory=list)
     states: list[ModelFilesystem] = field(default_factory=lambda: [ModelFilesystem()])
     operations: list[Operation] = field(default_factory=list)
-    undone: list[range] = field(default_factory=list)  # The states that a kill has rolled back.
+    undone: list[range] = field(default_factory=list)  # States that a kill has rolled back.
 
     def record_rollback(self, found: dict[bytes, Seen], next_ino: int) -> None:
-        """After a kill, record the earlier state that the mount restored as the newest state."""
+        """After a kill, append the earlier state that the mount restored as the newest state."""
         newest = len(self.operations)
         for number in range(newest, -1, -1):
             state = self.states[number].crashed()
@@ -125,7 +125,7 @@ class Run:
                 self.operations.append(Operation(Act.RELEASE, Ino(0)))
                 self.states.append(state)
                 return
-        raise AssertionError("the tree after the kill matches no earlier state")
+        raise AssertionError("the tree after the kill of the daemon matches no earlier state")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
         """Return the states whose bytes may exist if the rows are from state *number*."""
@@ -145,13 +145,13 @@ class Run:
         return objects
 
     def promised(self, cut: int) -> int:
-        """Return how many operations are durable at a power cut."""
+        """Return the number of operations that are durable at a power cut."""
         return max(
             (what.number for what in self._notes(cut) if isinstance(what, Promised)), default=0
         )
 
     def begun(self, cut: int) -> int:
-        """Return how many operations may have left traces at a power cut."""
+        """Return the number of operations that may have left traces on the disk at a power cut."""
         return max(
             (what.number + 1 for what in self._notes(cut) if isinstance(what, Began)), default=0
         )
@@ -162,12 +162,12 @@ class Run:
 
 # --- recording a run -----------------------------------------------------------------------------
 
-# Free space in the WAL after each fsync: only a few frames, so that later frames exceed it.
+# Free space in the WAL after each fsync: only a few frames, so that some writes exceed it.
 ROOM_BYTES: Final = 20_000
-# The size of the intent log: only a few entries, so that it restarts within a run.
+# Size of the intent log: only a few entries, so that the log restarts within a run.
 INTENT_LOG_BYTES: Final = 32 * KIB
 
-# Steps of a recorded program besides the operations of users.
+# Steps of a recorded program that are not operations of users.
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
@@ -183,10 +183,10 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class FailedSync(NamedTuple):
-    """A sync that fails once, after which the daemon is killed."""
+    """A sync that fails, and a kill of the daemon after this failure."""
 
-    path: str  # The sync of a file fails if the file's path contains the text.
-    at_end: bool = False  # True if the sync during an unmount fails.
+    path: str  # The sync of each file fails whose path contains this text.
+    at_end: bool = False  # True if the failing sync belongs to an unmount.
 
 
 class CancelledFlush(NamedTuple):
@@ -196,7 +196,7 @@ class CancelledFlush(NamedTuple):
 
 
 class PastCopy(NamedTuple):
-    """A copy of a root directory entry, as it was at an earlier flush, under an unused name."""
+    """A copy of a root directory entry in the state of an earlier flush, under an unused name."""
 
     flush: int  # A number that selects one flush.
     entry: int  # A number that selects one directory entry.
@@ -208,7 +208,7 @@ Step = Wish | CancelledFlush | FailedSync | PastCopy | str
 async def record(
     program: Sequence[Step], home: Path, template: MemoryStore, pragmas: Pragmas
 ) -> Run:
-    """Run a program and return its recording, after checking that it is complete."""
+    """Run a program, check that the recording is complete, and return the recording."""
     recorder = DiskRecorder(home)
     run = Run(template, pragmas, recorder.events)
     store = _RecordedStore(recorder, template)
@@ -228,7 +228,7 @@ async def record(
 
 
 class _Recorded:
-    """The open session that is being recorded."""
+    """The open session whose requests are recorded."""
 
     def __init__(self, run: Run, recorder: DiskRecorder, store: MemoryStore, home: Path) -> None:
         self._run, self._recorder, self._store, self._home = run, recorder, store, home
@@ -245,7 +245,7 @@ class _Recorded:
         )
 
     async def take(self, step: Step) -> None:
-        """Execute one step of a program."""
+        """Execute one step of the recorded program."""
         if isinstance(step, Wish):
             operation = choose(self._run.states[-1], step)
             if operation is not None:
@@ -283,7 +283,7 @@ class _Recorded:
             await self._make_log_room()
 
     async def _make_log_room(self) -> None:
-        """Allocate space for both logs, as a background task does between two fsyncs."""
+        """Allocate space for the WAL and the intent log, as a background task does."""
         if (wal := self.session.db.wal) is not None:
             wal.append_room(ROOM_BYTES)
             wal.sync()
@@ -318,7 +318,7 @@ class _Recorded:
         self._flushed[self.session.link.txg] = self._run.states[-1]
 
     async def _copy_past(self, step: PastCopy) -> None:
-        """Copy an entry in slices, each of which is one commit group."""
+        """Copy a directory entry in slices, each of which is one commit group."""
         choices = [
             (txg, name)
             for txg, past in list(self._flushed.items())[step.flush % max(len(self._flushed), 1) :]
@@ -384,12 +384,12 @@ class _Recorded:
         self._run.states[-1] = self._run.states[-1].crashed()
 
     async def _kill(self) -> None:
-        """Kill the daemon after a commit, and mount again."""
+        """Kill the daemon after a commit, and mount the filesystem."""
         await self._commit()
         await self._kill_uncommitted()
 
     async def _kill_uncommitted(self) -> None:
-        """Kill the daemon while a commit group is open, and continue from the restored state."""
+        """Kill the daemon while a commit group is open, and mount the state before this group."""
         self._recorder.note(Began(len(self._run.operations)))
         self.session.volume.db.close()
         self.session.volume.state_dir.unlock()
@@ -400,7 +400,7 @@ class _Recorded:
 async def open_session(
     store: MemoryStore, state: Path, pragmas: Pragmas
 ) -> tuple[Session, Filesystem]:
-    """Mount without background tasks, with a takeover if another epoch holds the lease."""
+    """Mount the filesystem without background tasks; take over the lease if it is held."""
     opened = await open_filesystem(
         store,
         StateDir(state),
@@ -426,7 +426,7 @@ async def open_session(
 
 
 async def _remove_orphans(fs: Filesystem) -> None:
-    """Remove files and trees that no dentry refers to until none is left, as a mount does."""
+    """Remove all files and trees that no dentry refers to, as a mount does."""
     fs.adopt_orphans()
     while len(fs.orphans.trees):
         fs.tree_removal.remove_slice()
@@ -438,7 +438,7 @@ async def _remove_orphans(fs: Filesystem) -> None:
 
 
 async def judge_choice(run: Run, cut: int, dice: Dice, home: Path) -> None:
-    """Check one random state that a power cut may leave."""
+    """Check a randomly chosen state that a power cut may leave."""
     await judge(run, cut, PowerCut(run.events[:cut]).choose(dice), home)
 
 
@@ -460,7 +460,7 @@ async def judge(run: Run, cut: int, state: State, home: Path) -> None:
 
 
 async def _find(run: Run, cut: int, fs: Filesystem) -> int:
-    """Return how many operations the rows contain; only sizes are compared, not contents."""
+    """Return the number of operations whose names and sizes the rows contain."""
     found = await tree_of(fs, content=False)
     promised, begun = run.promised(cut), min(run.begun(cut), len(run.operations))
     for number in range(begun, promised - 1, -1):
@@ -470,7 +470,7 @@ async def _find(run: Run, cut: int, fs: Filesystem) -> int:
     nearest = _without_contents(run.states[promised].crashed())
     lines = differences(nearest, found)
     raise AssertionError(
-        "\n".join([f"the tree matches no prefix of {promised} to {begun} operations:", *lines])
+        "\n".join([f"the tree matches no state after {promised} to {begun} operations:", *lines])
     )
 
 
@@ -479,13 +479,13 @@ def _without_contents(model: ModelFilesystem) -> dict[bytes, Seen]:
 
 
 def _changed(run: Run, cut: int) -> set[Ino]:
-    """Return the files whose content may have changed since the last durable operation."""
+    """Return the files whose content may have changed after the last durable operation."""
     since = run.operations[run.promised(cut) : run.begun(cut)]
     return {operation.ino for operation in since if operation.act in _CONTENT}
 
 
 async def _judge_contents(run: Run, cut: int, number: int, fs: Filesystem) -> None:
-    """Require that every byte is from the last durable state or a later one.
+    """Require that every byte is from the last durable state or from a later state.
 
     Only files changed after the last durable state can have lost data.
     """
@@ -552,7 +552,7 @@ LOST: Final = "I43"  # invariant I43: the cache file of a dirty block is complet
 
 
 async def _write_after_the_cut(session: Session, fs: Filesystem, *, may_be_lost: bool) -> None:
-    """Write to the filesystem after a cut, and upload the changes unless content is lost."""
+    """Write to the filesystem after a power cut, and upload the changes unless content is lost."""
     apply_to = Operation(Act.MAKE_FILE, Ino(1), b"after the cut", number=0o100644)
     assert await perform(fs, apply_to) is None
     made = fs.lookup(Ino(1), b"after the cut")

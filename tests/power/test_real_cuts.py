@@ -57,7 +57,7 @@ class Machine:
         disk.unmount()
 
     def boot(self) -> None:
-        """Mount the disk and the filesystem as on a new boot."""
+        """Mount the disk and the filesystem with a new boot id."""
         self._boots += 1
         boot_id = self._place.mountpoint.with_name("boot_id")
         boot_id.write_text(f"boot {self._boots}\n")
@@ -66,13 +66,13 @@ class Machine:
         url, mountpoint = self._place.url, self._place.mountpoint
         module = "tests.power.next_boot"
         done = self._program.run("mount", "-o", self._options, url, mountpoint, module=module)
-        # Block files of lost operations may be quarantined, but never the database.
+        # Block files of lost operations may be in quarantine, but the database must not be.
         quarantined = list(self._disk.mountpoint.glob("state/*/kept-*/meta.db"))
         assert (done.returncode, quarantined) == (0, []), done.stderr + self._log_text()
         self._pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
 
     def work_until_the_cut(self, changes: NumberedChanges, seed: int) -> Progress:
-        """Make changes until the power cut; return the progress."""
+        """Make changes until the power cut, and return the progress."""
         root, dice = self._place.mountpoint, random.Random(seed)
         for path in [*root.glob("w0-*"), *root.glob("d/w0-*")]:
             path.rmdir() if path.is_dir() else path.unlink()
@@ -130,7 +130,7 @@ class Machine:
         self._disk.unmount()
 
     def close(self) -> None:
-        """Kill the daemon if it runs, and unmount everything."""
+        """Kill the daemon if it is running, and unmount all filesystems."""
         if self._pid_fd >= 0:
             self._kill()
             self._unmount_all()
@@ -155,7 +155,7 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
             machine.boot()
             verdict = machine.judge(changes, progress)
             _log.info(
-                "seed %d: %s found %d, lost %d",
+                "power cut with seed %d: %s, %d changes found, %d files damaged",
                 seed,
                 progress,
                 verdict.number,
@@ -176,5 +176,5 @@ def test_synced_data_survives_a_power_cut_of_a_real_disk(
 def test_synced_data_survives_many_power_cuts_of_a_real_disk(
     empty: Place, disk: LoopDisk, options: str
 ) -> None:
-    """The test makes several cuts with each journal mode that keeps synced data."""
+    """Synced data survives several power cuts with each journal mode that allows this promise."""
     cut_often(empty, disk, f"{options},image_interval=1", range(100, 107))

@@ -63,7 +63,7 @@ MODES: Final = (
 CANCELLED: Final = "cancelled flush"
 EVENTS: Final = (COMMIT, SYNC, BUSY, UPLOAD, FLUSH, CANCELLED, EVICT, READ, REMOUNT, KILL)
 _OFTEN: Final = {Act.WRITE, Act.APPEND, Act.COPY_RANGE, Act.MAKE_FILE, Act.FSYNC}
-# Without CLONE: the model of the tree does not know the inode numbers of a copy.
+# CLONE is omitted, because the model does not know the inode numbers of a copy.
 ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if act in _OFTEN else 1)]
 
 
@@ -82,7 +82,7 @@ def make_program(seed: int, steps: int) -> list[Step]:
 
 
 def differing_cuts(run: Run) -> list[int]:
-    """Return the events at which cuts differ: each completed sync, and the end.
+    """Return the events at which power cuts leave different states: completed syncs and the end.
 
     A cut between two such events leaves only states that a cut at the later event can also leave.
     """
@@ -92,7 +92,7 @@ def differing_cuts(run: Run) -> list[int]:
 
 
 async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) -> None:
-    """Check random states of a run."""
+    """Check random states that power cuts may leave during a run."""
     cuts = differing_cuts(run)
     dice = random.Random(seed)
     for number in range(states):
@@ -100,7 +100,8 @@ async def judge_random_states(run: Run, seed: int, states: int, boots: Boots) ->
         try:
             await judge_choice(run, cut, Dice(1000 * seed + number), boots.next_home())
         except Exception as exc:
-            raise AssertionError(f"state {number} of seed {seed}, cut at event {cut}") from exc
+            text = f"seed {seed}: wrong state {number} after a power cut at event {cut}"
+            raise AssertionError(text) from exc
 
 
 @pytest.mark.timeout(600)
@@ -121,7 +122,7 @@ async def test_durability_promises_hold_after_recorded_power_cuts(
     steps: int,
     states: int,
 ) -> None:
-    """Random states of random programs are checked for each durable journal mode."""
+    """The promises hold for random programs and random cuts in each durable journal mode."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_program(seed, steps), boots.next_home(), template, pragmas)
 
@@ -136,7 +137,7 @@ def make_unsynced(seed: int, steps: int) -> list[Step]:
     for _ in range(steps):
         a, b, c = (dice.randrange(16) for _ in range(3))
         change = Wish(dice.choice(acts), a, b, c, dice.randrange(1, 16))
-        remount = (FLUSH, REMOUNT)  # what was not flushed is lost with the quarantined database
+        remount = (FLUSH, REMOUNT)  # Unflushed changes are lost with a quarantined database.
         program += dice.choice(((change,), (change,), (COMMIT,), (UPLOAD,), (FLUSH,), remount))
     return [*program, FLUSH, REMOUNT, Wish(Act.MAKE_FILE, 0, 1), COMMIT]
 
@@ -168,7 +169,7 @@ async def test_damaged_database_is_not_trusted_after_power_cuts(
 
 
 def make_overwrites(seed: int, steps: int) -> list[Step]:
-    """Return a program of small overwrites with row changes between them."""
+    """Return a program of small overwrites with changes of rows between the overwrites."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 3, 1)]
     for _ in range(steps):
@@ -183,7 +184,7 @@ def make_overwrites(seed: int, steps: int) -> list[Step]:
 async def test_overwrites_in_place_are_durable_after_fsync(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """An overwrite in place changes no row, but fsync must make it durable."""
+    """An overwrite in place changes no row, but an fsync must still make it durable."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     program = [*make_overwrites(seed, 16), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, pragmas)
@@ -214,7 +215,7 @@ def make_copies(seed: int, steps: int) -> list[Step]:
 async def test_durability_promises_hold_for_copied_ranges_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
-    """A copy shares an uploaded block, or writes a new one, perhaps after fetching its content."""
+    """A copied range shares an uploaded block or is written to a new block."""
     program = [*make_copies(seed, 30), Wish(Act.FSYNC)]
     run = await record(program, boots.next_home(), template, Pragmas())
 
@@ -223,7 +224,7 @@ async def test_durability_promises_hold_for_copied_ranges_after_power_cuts(
 
 
 def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
-    """Return a program with failing syncs, each followed by a mount on the same boot.
+    """Return a program with failing syncs; after each failure, the filesystem is mounted again.
 
     Args:
         at_end: the probability that the sync of an unmount fails.
@@ -247,7 +248,7 @@ def make_failures(seed: int, steps: int, at_end: float) -> list[Step]:
 async def test_durability_promises_hold_after_failed_syncs_and_power_cuts(
     template: MemoryStore, boots: Boots, seed: int, at_end: float
 ) -> None:
-    """Bytes that a failed sync lost are on the disk after the next fsync of a later mount."""
+    """If a sync fails, its bytes are on the disk after an fsync of a later mount."""
     run = await record(make_failures(seed, 16, at_end), boots.next_home(), template, Pragmas())
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
@@ -255,7 +256,7 @@ async def test_durability_promises_hold_after_failed_syncs_and_power_cuts(
 
 
 def make_logged(seed: int, steps: int) -> list[Step]:
-    """Return a program of many fsyncs and of changes that are small enough for the intent log."""
+    """Return a program of many fsyncs and of changes that fit into the intent log."""
     dice = random.Random(seed)
     program: list[Step] = [
         Wish(Act.MAKE_FILE),
@@ -288,7 +289,7 @@ def make_logged(seed: int, steps: int) -> list[Step]:
 async def test_durability_promises_hold_for_logged_content_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
-    """The intent log is used, filled and restarted; kills and remounts end its use."""
+    """The promises hold while the intent log fills and restarts, and after kills and remounts."""
     run = await record(make_logged(seed, 30), boots.next_home(), template, Pragmas())
 
     await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
@@ -306,11 +307,11 @@ async def test_durability_promises_hold_for_much_logged_content_after_power_cuts
     await judge_random_states(run, seed, 20, boots)
 
 
-EVERY_MAX: Final = 9  # Up to 9 unsynced changes, the test tries every combination.
+EVERY_MAX: Final = 9  # Up to this number of unsynced changes, the test tries every combination.
 
 
 def combinations(loose: int) -> Iterator[int]:
-    """Yield subsets of the unsynced changes, as bits.
+    """Yield subsets of the unsynced changes, as bits of an integer.
 
     If there are few changes, every combination is tried. If there are many, the subsets are each
     prefix, each suffix, each single change, all changes but one, and each pair.
@@ -332,7 +333,7 @@ def combinations(loose: int) -> Iterator[int]:
 
 
 def states_of(run: Run) -> Iterator[tuple[int, State]]:
-    """Yield each cut with each state that the cut may leave; each state is yielded only once."""
+    """Yield each power cut with each state that it may leave; each state is yielded once."""
     seen: set[tuple[int, int, int]] = set()
     for cut in differing_cuts(run):
         power_cut = PowerCut(run.events[:cut])
@@ -350,7 +351,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 async def test_durability_promises_hold_in_all_states_after_power_cuts_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """Two files are written and synced; every subset of unsynced changes is checked at each cut."""
+    """A short run writes and syncs two files; every subset of unsynced changes is checked."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)
@@ -366,7 +367,7 @@ async def test_durability_promises_hold_in_all_states_after_power_cuts_of_a_shor
 
 
 def make_past_copies(seed: int, steps: int) -> list[Step]:
-    """Return a program that removes trees, and copies them from the past in several groups."""
+    """Return a program that removes trees, and copies trees of past states in several groups."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_DIRECTORY, 0, number) for number in range(2)]
     for number in range(6):
@@ -388,10 +389,10 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", sampled(range(500, 502), 2))
 @pytest.mark.parametrize(("journal_mode", "synchronous"), [MODES[0], MODES[2], MODES[4]])
-async def test_copies_of_past_trees_are_complete_or_missing_after_power_cuts(
+async def test_copies_of_past_trees_are_complete_or_absent_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """No dentry refers to the root of an unfinished copy, so the copy is removed with its rows."""
+    """A copy is complete or absent: a copy whose root has no dentry is removed with its rows."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_past_copies(seed, 14), boots.next_home(), template, pragmas)
     assert any(operation.act is Act.CLONE for operation in run.operations)

@@ -76,7 +76,7 @@ def why_no_user_mode_linux() -> str:
 
 @pytest.fixture
 def user_mode_linux() -> str:
-    """Return the program of user-mode Linux, or skip the test."""
+    """Return the path of the program user-mode Linux, or skip the test."""
     why = why_no_user_mode_linux()
     if why:
         assert "uml" not in REQUIRED, why
@@ -86,10 +86,10 @@ def user_mode_linux() -> str:
 
 @contextlib.contextmanager
 def running(program: str, home: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a machine with the script ``init`` in *home*, and kill it when the context ends."""
+    """Run a virtual machine with the script ``init`` in *home*; kill it when the context ends."""
     command = [program, "mem=512M", f"init={home / 'init'}", *words]
     command += ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"]
-    # The init script mounts /dev, because a devtmpfs would hide the script in /dev/shm.
+    # The init script mounts /dev itself, because a devtmpfs would hide a script in /dev/shm.
     command += ["devtmpfs.mount=0"]
     command += ["con=null", "con0=null,fd:1", f"uml_dir={home}", "umid=machine"]
     with subprocess.Popen(
@@ -114,7 +114,7 @@ def running(program: str, home: Path, *words: str) -> Iterator["subprocess.Popen
 def work_until_the_end(
     process: "subprocess.Popen[str]", changes: NumberedChanges, stop_at: int
 ) -> Progress:
-    """Read the progress of a machine from its console, and kill the machine during a change."""
+    """Read the progress from the console of a virtual machine, and kill it during a change."""
     said = []
     counts = {"began": 0, "ended": 0}
     assert process.stdout is not None
@@ -148,7 +148,7 @@ def test_synced_data_survives_the_power_loss_of_a_virtual_machine(
     program.ok("mount", empty.url, empty.mountpoint)
     try:
         verdict = changes.judge(empty.mountpoint, progress)
-        _log.info("seed %d: %s %s", seed, progress, verdict)
+        _log.info("power loss with seed %d: %s, %s", seed, progress, verdict)
         for name in verdict.lost:
             (empty.mountpoint / name).unlink()
     finally:

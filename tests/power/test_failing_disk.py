@@ -41,8 +41,8 @@ IMAGE_BYTES: Final = 300 << 20
 BLOCK: Final = os.urandom(64 << 10)
 LARGE: Final = BLOCK * (
     INTENT_CONTENT_BYTES_MAX // len(BLOCK) + 1
-)  # content that does not fit into the intent log
-OPTIONS: Final = "commit=600,sync_interval=600"  # long intervals prevent uploads during a test
+)  # Content that does not fit into the intent log.
+OPTIONS: Final = "commit=600,sync_interval=600"  # Long intervals prevent uploads during a test.
 
 
 class ThinDisk:
@@ -57,7 +57,7 @@ class ThinDisk:
         self._image = self.thin / "image"
         with self._image.open("wb") as file:
             file.truncate(IMAGE_BYTES)
-        # With metadata checksums, ext4 would refuse intact files after lost writes.
+        # With metadata checksums, ext4 would refuse intact files after a failed write.
         features = "^has_journal,^metadata_csum"
         make = ["mkfs.ext4", "-q", "-F", "-O", features, "-E", "lazy_itable_init=0"]
         subprocess.run([*make, self._image], check=True)
@@ -67,7 +67,7 @@ class ThinDisk:
         subprocess.run(["mount", "-o", "loop", self._image, self.mountpoint], check=True)
 
     def repair(self) -> None:
-        """Remove files whose inodes the disk has lost, as fsck does at boot."""
+        """Remove files whose inodes the disk has lost, as e2fsck does at boot."""
         subprocess.run(["e2fsck", "-fy", self._image], check=False, capture_output=True)
 
     def unmount(self) -> None:
@@ -76,7 +76,7 @@ class ThinDisk:
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
-        """Make writes of new blocks fail while the context is active."""
+        """Make writes to new disk blocks fail while the context is active."""
         filler = self.thin / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
@@ -87,7 +87,7 @@ class ThinDisk:
             filler.unlink()
 
     def close(self) -> None:
-        """Unmount everything, even if a daemon still runs."""
+        """Unmount all filesystems, even if a daemon is still running."""
         if self.mountpoint.is_mount():
             subprocess.run(["umount", "-l", self.mountpoint], check=True)
         subprocess.run(["umount", "-l", self.thin], check=True)
@@ -95,7 +95,7 @@ class ThinDisk:
 
 @pytest.fixture
 def thin_disk(tmp_path: Path) -> Iterator[ThinDisk]:
-    """Return a disk whose writes can be made to fail."""
+    """Return a disk on which a test can make writes fail."""
     why = why_no_loop_disk()
     if why and "loop" not in REQUIRED:
         pytest.skip(why)
@@ -124,7 +124,7 @@ class Host:
         self._disk.mount()
 
     def make(self) -> None:
-        """Make the filesystem."""
+        """Create the filesystem on the host's store."""
         self._program.ok("mkfs", "--plain", "--block-size", "64K", self._place.url)
 
     def mount(self) -> None:
@@ -138,7 +138,7 @@ class Host:
         self._program.run("umount", self._place.mountpoint)
 
     def wait_for_room(self) -> None:
-        """Wait until the mount has space in both logs after an fsync."""
+        """Wait until the WAL and the intent log have free space after an fsync."""
         wanted = {"meta.db-wal": WAL_ROOM_BYTES, "blocks/intent-log": INTENT_LOG_BYTES}
         state = self._disk.mountpoint / "state"
         wait_until(
@@ -150,7 +150,7 @@ class Host:
         )
 
     def lose_power(self) -> None:
-        """Kill the daemon, and drop the files of the disk from the page cache."""
+        """Kill the daemon, and unmount the disk so that its cached pages are dropped."""
         pid_fd = os.pidfd_open(self._program.status(self._place.mountpoint)["pid"])
         signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
         assert select.select([pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
@@ -182,7 +182,7 @@ def _mounted_with_a_synced_file(host: Host, mountpoint: Path) -> tuple[Path, Pat
 def test_lost_pages_are_reported_even_if_another_program_received_the_error_first(
     thin_disk: ThinDisk,
 ) -> None:
-    """The kernel may report lost pages to any program that calls syncfs(2) on the disk."""
+    """The kernel reports a write error to the program that syncs first, but the pages stay lost."""
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
     blocks = [BlockId(number) for number in range(1, SYNCFS_FILES_MIN + 1)]
@@ -192,7 +192,7 @@ def test_lost_pages_are_reported_even_if_another_program_received_the_error_firs
     with thin_disk.full():
         for block in blocks:
             files.write_within(block, 0, BLOCK, 3)
-        for _ in range(2):  # The second syncfs(2) reports success.
+        for _ in range(2):  # The second syncfs(2) of the disk reports success.
             subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
 
     with pytest.raises(OSError, match=r"Input/output error|No space left"):
@@ -204,7 +204,7 @@ def test_lost_pages_are_reported_even_if_another_program_received_the_error_firs
 def test_fsync_after_a_remount_is_durable_despite_an_earlier_failed_fsync(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The kernel treats a lost block as written, so the next mount must write it again."""
+    """The kernel treats lost pages as written, so the next mount must write them again."""
     host = Host(empty, thin_disk, tmp_path)
     earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
@@ -229,7 +229,7 @@ def test_fsync_after_a_remount_is_durable_despite_an_earlier_failed_fsync(
 def test_logged_content_survives_although_its_block_file_cannot_be_written(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The intent log has space on the disk, and the next mount writes the block file again."""
+    """The intent log has allocated space, and the next mount writes the block file from the log."""
     host = Host(empty, thin_disk, tmp_path)
     earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
@@ -248,7 +248,7 @@ def test_logged_content_survives_although_its_block_file_cannot_be_written(
 def test_dropped_pages_after_a_failed_sync_do_not_read_as_zeros(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """The kernel treats lost pages as written, so it drops them when it needs memory."""
+    """After a failed write, the kernel treats pages as clean, so it drops them to free memory."""
     host = Host(empty, thin_disk, tmp_path)
     earlier, path = _mounted_with_a_synced_file(host, empty.mountpoint)
     with thin_disk.full():
@@ -295,7 +295,7 @@ def test_pages_lost_during_a_mount_do_not_read_as_zeros_in_the_mount(thin_disk: 
 def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     thin_disk: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel forgets the error of an evicted inode, and only the disk's error remains."""
+    """After the inode is evicted, the kernel reports the error for the disk, not for the file."""
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 1)
     thin_disk.mount()
     files = BlockFiles(thin_disk.mountpoint / "blocks", thin_disk.mountpoint / "tmp")
@@ -304,7 +304,7 @@ def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
     files.sync([first])
     with thin_disk.full():
         files.write_within(first, 0, BLOCK, 3)
-        files.create(second, 0, b"")  # create() closes the first file
+        files.create(second, 0, b"")  # The call of create() closes the first file.
         subprocess.run(["sync", "-f", thin_disk.mountpoint], check=False, capture_output=True)
         _forget_inodes(thin_disk.mountpoint)
 
@@ -315,7 +315,7 @@ def test_lost_pages_of_a_file_whose_inode_was_evicted_are_reported(
 
 
 def _drop_pages(root: Path) -> None:
-    """Make the kernel drop the pages of files, as if it needed the memory."""
+    """Make the kernel drop cached pages of block files, as it does when memory is short."""
     for path in root.glob("**/xxx/*"):
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -323,7 +323,7 @@ def _drop_pages(root: Path) -> None:
 
 
 def _forget_inodes(root: Path) -> None:
-    """Make the kernel drop the pages and inodes of block files that no process has open."""
+    """Make the kernel drop the pages and the inodes of block files that no process has open."""
     _drop_pages(root)
     try:
         Path("/proc/sys/vm/drop_caches").write_text("2\n")  # drop cached inodes and names
@@ -334,7 +334,7 @@ def _forget_inodes(root: Path) -> None:
 def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     empty: Place, thin_disk: ThinDisk, tmp_path: Path
 ) -> None:
-    """Pages that the kernel could not write are lost, as after a power cut."""
+    """After the disk was detached, unwritten pages are lost as after a power cut."""
     if not Path("/sys/block/loop0/diskseq").exists():
         pytest.skip("disk sequence numbers need Linux 5.15")
     host = Host(empty, thin_disk, tmp_path)
@@ -344,7 +344,7 @@ def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
-    host.wait_for_room()  # later rows fit into the allocated disk blocks
+    host.wait_for_room()  # Later rows fit into allocated disk blocks.
     subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # make the new inodes durable
     with thin_disk.full():
         path.write_bytes(BLOCK)

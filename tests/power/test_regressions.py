@@ -1,4 +1,4 @@
-"""Power cuts that once broke a durability promise."""
+"""Power cuts that violated a durability promise in earlier versions."""
 
 import pytest
 from typing_extensions import override
@@ -43,14 +43,14 @@ WAL = Pragmas()
 async def test_new_state_directory_survives_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The names of new directories must be synced, or the state of a new mount is lost."""
+    """The directory entries of a new state directory must be synced, or its files are lost."""
     run = await record([*FILE, FSYNC], boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
 
 
 class _WithoutLastSector(Dice):
-    """A disk that has lost the last bytes of pages, which SQLite's checksum may not cover."""
+    """A disk that loses the last sector of each page, which SQLite's checksum may not cover."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -68,7 +68,7 @@ class _WithoutLastSector(Dice):
 
 
 class _SizesWithoutPages(Dice):
-    """A disk that has only the sizes of block files, and the content of all other files."""
+    """A disk that keeps only the sizes of block files, but the content of all other files."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -91,7 +91,7 @@ class _SizesWithoutPages(Dice):
 
 
 async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots) -> None:
-    """Check the state after a program, on a disk that writes sizes before pages."""
+    """Run a program on a disk that writes file sizes before pages, and check the state."""
     run = await record(program, boots.next_home(), template, WAL)
 
     await judge_choice(run, len(run.events), _SizesWithoutPages(), boots.next_home())
@@ -100,14 +100,14 @@ async def _judge_sizes(program: list[Step], template: MemoryStore, boots: Boots)
 async def test_block_file_with_lost_pages_but_correct_size_causes_a_read_error(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Rows and file sizes may reach the disk a second before file content."""
+    """The disk may store rows and file sizes before file content, so a block file may be torn."""
     await _judge_sizes([*FILE, COMMIT], template, boots)
 
 
 async def test_unsynced_end_of_a_page_causes_a_read_error_instead_of_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A power cut may keep the synced first bytes of a page and lose the other bytes."""
+    """If a power cut keeps only the synced part of a page, the rest must not read as zeros."""
     await _judge_sizes([*FILE[:1], APPEND, FSYNC, APPEND, COMMIT], template, boots)
 
 
@@ -135,17 +135,17 @@ LENGTHEN = Wish(Act.TRUNCATE, 0, 5)  # The new file size is one byte less than a
 async def test_write_after_a_gap_preserves_the_synced_zeros_of_the_gap(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """Bytes written after a gap may be lost, but never the synced zeros of the gap."""
+    """Unsynced bytes after a gap may be lost, but not the synced zeros of the gap."""
     program: list[Step] = [FILE[0], APPEND, FSYNC, *steps, COMMIT]
 
     await _judge_sizes(program, template, boots)
 
 
-AT_0 = Wish(Act.WRITE, 0, 0, 1, 3)  # 100 bytes at the start of a block
-AT_50 = Wish(Act.WRITE, 0, 2, 1, 3)  # 100 bytes at offset 50
-AT_4096 = Wish(Act.WRITE, 0, 4, 3, 4)  # 5000 bytes at offset 4096
-OVERWRITE = Wish(Act.WRITE, 0, 0, 3, 4)  # all bytes of APPEND
-AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # the last byte of a block
+AT_0 = Wish(Act.WRITE, 0, 0, 1, 3)  # 100 bytes at the start of a block.
+AT_50 = Wish(Act.WRITE, 0, 2, 1, 3)  # 100 bytes at offset 50.
+AT_4096 = Wish(Act.WRITE, 0, 4, 3, 4)  # 5000 bytes at offset 4096.
+OVERWRITE = Wish(Act.WRITE, 0, 0, 3, 4)  # All bytes that APPEND has written.
+AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # The last byte of a block.
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,17 @@ AT_END = Wish(Act.WRITE, 0, 5, 0, 5)  # the last byte of a block
 async def test_several_unsynced_writes_preserve_the_synced_zeros_between_them(
     template: MemoryStore, boots: Boots, steps: list[Step]
 ) -> None:
-    """Zeros that no write has changed are readable, even if the writes around them are lost."""
+    """Synced zeros between two unsynced writes stay readable, even if the writes are lost."""
     await _judge_sizes([FILE[0], *steps, COMMIT], template, boots)
 
 
 async def test_lost_content_after_a_truncation_inside_a_hole_does_not_become_zeros(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A read of unsynced appended content returns this content or an error, and no zeros."""
+    """A read of unsynced content after a power cut returns the content or an error, never zeros."""
     program: list[Step] = [
         *FILE,
-        FSYNC,  # the next fsync uses the intent log
+        FSYNC,  # The next fsync uses the intent log.
         Wish(Act.MAKE_FILE, 0, 1),
         Wish(Act.TRUNCATE, 1, 5),
         Wish(Act.WRITE, 1, 0, 2, 3),  # 4096 bytes
@@ -188,7 +188,7 @@ async def test_lost_content_after_a_truncation_inside_a_hole_does_not_become_zer
 async def test_write_into_a_hole_preserves_the_rest_of_the_hole(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Of a synced hole, only the overwritten part may become unreadable."""
+    """If a write into a synced hole is lost, only the overwritten part may be unreadable."""
     program: list[Step] = [FILE[0], Wish(Act.TRUNCATE, 0, 5), FSYNC, APPEND, COMMIT]
     run = await record(program, boots.next_home(), template, WAL)
     state = PowerCut(run.events).choose(_SizesWithoutPages())
@@ -209,7 +209,7 @@ async def test_append_to_a_dirty_block_preserves_synced_content_after_a_power_cu
 async def test_reused_block_number_does_not_expose_bytes_of_an_undone_write(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """The block file of an undone commit group is reused; its truncation may not be on the disk."""
+    """A power cut may undo the truncation of a block file that a new block uses again."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)
@@ -218,7 +218,7 @@ async def test_reused_block_number_does_not_expose_bytes_of_an_undone_write(
 async def test_power_cut_during_the_switch_to_wal_mode_damages_nothing(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """SQLite writes a rollback journal for a restored database, and must sync this journal."""
+    """A restored database must be intact if the power fails while SQLite switches to WAL mode."""
     run = await record([], boots.next_home(), template, WAL)
     journal = next(
         event.file
@@ -238,7 +238,7 @@ async def test_power_cut_during_the_switch_to_wal_mode_damages_nothing(
 async def test_changelog_of_a_cancelled_flush_is_synced_before_it_is_uploaded(
     template: MemoryStore, boots: Boots, task_steps: int
 ) -> None:
-    """After a cut, a host must not mistake its own changelog for one of another host."""
+    """After a power cut, a host must recognise the changelog that it has uploaded as its own."""
     program: list[Step] = [*FILE, FSYNC, CancelledFlush(task_steps), FLUSH]
     run = await record(program, boots.next_home(), template, WAL)
     stored = [
@@ -256,7 +256,7 @@ async def test_changelog_of_a_cancelled_flush_is_synced_before_it_is_uploaded(
 async def test_host_recovers_its_first_lease_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A power cut may happen at any point after a host acquired its first lease."""
+    """After a power cut at any point, a host can use the filesystem with its first lease."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number
@@ -283,7 +283,7 @@ async def test_host_recovers_its_first_lease_after_a_power_cut(
 async def test_fsync_after_a_remount_is_durable_although_an_earlier_fsync_failed(
     template: MemoryStore, boots: Boots, path: str, last: Step
 ) -> None:
-    """The kernel keeps lost pages in memory, and reports success for every later sync."""
+    """The kernel reports a failed sync only once, so a later mount must write the pages again."""
     program: list[Step] = [*FILE, FSYNC, APPEND, COMMIT, FailedSync(path), last, FSYNC]
     run = await record(program, boots.next_home(), template, WAL)
 
@@ -294,7 +294,7 @@ async def test_fsync_after_a_remount_is_durable_although_an_earlier_fsync_failed
 async def test_truncation_preserves_content_that_is_only_in_the_intent_log(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """Truncation copies a block and deletes the original, from which recovery restores the copy."""
+    """If truncation copies and deletes a block, recovery restores the copy from the intent log."""
     make_other = [Wish(Act.MAKE_FILE, 0, 1), Wish(Act.APPEND, 1, 0, 3, 3), Wish(Act.FSYNC, 1)]
     truncate: list[Step] = [Wish(Act.TRUNCATE, 1, 3), Wish(Act.TRUNCATE, 1, 2), COMMIT]
     await _judge_sizes([*FILE, FSYNC, SYNC, *make_other, *truncate], template, boots)

@@ -1,4 +1,4 @@
-"""Database swap: replacing one database file with another, and undoing the swap."""
+"""The database swap: one database file replaces another, and the swap can be undone."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.db_swap import Exchange
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return a directory with a database, its log, a second database and an empty directory."""
+    """Return a directory with a database, its WAL, a second database and an empty directory."""
     for name, content in (("meta.db", "old"), ("meta.db-wal", "log"), ("anew.db", "new")):
         (tmp_path / name).write_text(content)
     (tmp_path / "tmp").mkdir()
@@ -22,13 +22,13 @@ def contents(home: Path) -> dict[str, str]:
 
 
 def test_wal_of_a_replaced_database_is_moved_together_with_the_database(home: Path) -> None:
-    """SQLite would apply a leftover log of the old database to the new database."""
+    """The old database's WAL is moved away, because SQLite would apply it to the new database."""
     Exchange(home / "meta.db", home / "anew.db", home / "tmp").do()
     assert contents(home) == {"meta.db": "new", "gone.db": "old", "gone.db-wal": "log"}
 
 
 def test_undo_of_a_database_swap_restores_the_original_database(home: Path) -> None:
-    """A database swap can be undone even if the second database already has a log."""
+    """The undo of a database swap works even if the new database has a WAL."""
     before = contents(home)
     files = Exchange(home / "meta.db", home / "anew.db", home / "tmp")
     files.do()
@@ -40,7 +40,7 @@ def test_undo_of_a_database_swap_restores_the_original_database(home: Path) -> N
 
 @pytest.mark.parametrize("missing", ["anew.db", "tmp"])
 def test_failed_database_swap_is_undone(home: Path, missing: str) -> None:
-    """A database swap is undone if any of its renames fails."""
+    """If one rename of a database swap fails, the earlier renames are undone."""
     gone = home / missing
     if gone.is_dir():
         gone.rmdir()

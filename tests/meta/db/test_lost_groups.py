@@ -1,4 +1,4 @@
-"""Lost groups: changes that SQLite, a full disk or a caller undoes before they are committed."""
+"""Lost commit groups: changes that are undone before they are committed."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from tests.meta.conftest import MakeDatabase, create_file
 
 
 def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
-    """If the disk fails when a group is lost, the mount becomes read-only and continues."""
+    """If the disk fails when a commit group is lost, the mount continues as read-only."""
     called: list[LossStep] = []
     db.listeners.when_lost(LossStep.RELOAD, raising(DatabaseError("the disk has failed")))
     for step in LossStep:
@@ -28,7 +28,7 @@ def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: D
         db.begin()
 
 
-def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
+def test_listeners_for_lost_groups_are_called_in_the_order_of_loss_steps(
     make_database: MakeDatabase,
 ) -> None:
     db = make_database()
@@ -43,7 +43,7 @@ def test_listeners_for_lost_groups_are_called_in_the_order_of_their_steps(
 
 
 def test_undoing_a_group_keeps_the_number_of_the_open_txg(make_database: MakeDatabase) -> None:
-    """A pack that dies after the undo must not seem to have died in an earlier txg."""
+    """A pack that dies after an undo must not be recorded as dead in an earlier txg."""
     db = make_database()
     db.counters.begin_txg(9)
     create_file(db, b"undone")
@@ -81,14 +81,16 @@ def fill_disk(db: Database) -> None:
 
 
 def create_until_full(db: Database) -> None:
-    """Create files with long names until SQLite reports a full disk."""
+    """Create files with long names until SQLite reports that the disk is full."""
     for number in range(10_000):
         create_file(db, b"%0200d" % number)
 
 
 @pytest.mark.parametrize("mode", [mode for mode in JOURNAL_MODES if mode != "off"])
-def test_full_disk_undoes_only_the_open_group(make_database: MakeDatabase, mode: str) -> None:
-    """A full disk rolls back the open group once; earlier groups remain."""
+def test_full_disk_undoes_only_the_open_commit_group(
+    make_database: MakeDatabase, mode: str
+) -> None:
+    """A full disk rolls back the open commit group once; earlier groups are not affected."""
     db = make_database(journal_mode=mode, cache_size=10)
     create_file(db, b"kept")
     db.commit()
@@ -110,7 +112,7 @@ def test_full_disk_undoes_only_the_open_group(make_database: MakeDatabase, mode:
 def test_full_disk_without_a_journal_refuses_all_further_changes(
     make_database: MakeDatabase,
 ) -> None:
-    """With journal_mode=off, a partial operation may remain, so later changes are refused."""
+    """With journal_mode=off, an operation may remain in part, so later changes are refused."""
     db = make_database(journal_mode="off")
     create_file(db, b"kept")
     db.commit()
@@ -125,8 +127,8 @@ def test_full_disk_without_a_journal_refuses_all_further_changes(
         db.begin()
 
 
-def test_failed_statement_does_not_undo_the_group(make_database: MakeDatabase) -> None:
-    """Only the failed statement is undone; the caller decides whether to roll back its group."""
+def test_failed_statement_does_not_undo_the_commit_group(make_database: MakeDatabase) -> None:
+    """SQLite undoes only the failed statement; the caller may roll back the commit group."""
     db = make_database()
     create_file(db, b"a")
     with pytest.raises(DatabaseError):
@@ -139,7 +141,7 @@ def test_failed_statement_does_not_undo_the_group(make_database: MakeDatabase) -
 def test_failed_statement_without_a_journal_refuses_all_further_changes(
     make_database: MakeDatabase,
 ) -> None:
-    """A part of the statement may remain; a failed query leaves nothing behind."""
+    """With journal_mode=off, a failed statement may remain in part; a failed query does not."""
     db = make_database(journal_mode="off")
     create_file(db, b"a")
     with pytest.raises(DatabaseError, match="no such table"):
@@ -152,10 +154,10 @@ def test_failed_statement_without_a_journal_refuses_all_further_changes(
         db.begin()
 
 
-def test_failed_commit_undoes_the_group_even_if_its_transaction_stays_open(
+def test_failed_commit_undoes_the_commit_group_even_if_its_transaction_stays_open(
     make_database: MakeDatabase,
 ) -> None:
-    """A violated deferred constraint lets COMMIT fail without a rollback by SQLite."""
+    """COMMIT fails without a rollback by SQLite if a deferred constraint is violated."""
     db = make_database()
     db.connection.execute(
         "PRAGMA foreign_keys=ON; CREATE TABLE temp.parents (id INTEGER PRIMARY KEY);"
@@ -173,7 +175,9 @@ def test_failed_commit_undoes_the_group_even_if_its_transaction_stays_open(
     db.commit()
 
 
-def test_cached_query_results_of_a_lost_group_are_forgotten(make_database: MakeDatabase) -> None:
+def test_cached_query_results_are_discarded_with_a_lost_commit_group(
+    make_database: MakeDatabase,
+) -> None:
     db = make_database()
     ino = create_file(db, b"f")
     db.commit()
@@ -186,10 +190,10 @@ def test_cached_query_results_of_a_lost_group_are_forgotten(make_database: MakeD
     assert block_map.locate(db, ino, BlockIndex(0)) is None
 
 
-def test_database_without_readable_counters_refuses_changes_after_a_lost_group(
+def test_database_without_readable_counters_refuses_changes_after_a_rollback(
     make_database: MakeDatabase,
 ) -> None:
-    """Counters in memory still include the lost group, so new groups would use wrong numbers."""
+    """If counters cannot be read back after a rollback, new rows would get wrong numbers."""
     db = make_database()
     called: list[LossStep] = []
     db.listeners.when_lost(LossStep.REFUSE, partial(called.append, LossStep.REFUSE))

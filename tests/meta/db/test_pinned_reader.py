@@ -1,4 +1,4 @@
-"""A follower reads its database while another connection commits to it."""
+"""A follower's database, to which another connection commits at the same time."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def other(follower: Database) -> Iterator[Database]:
 
 
 def test_follower_sees_no_commit_before_it_advances(follower: Database, other: Database) -> None:
-    """go_on() makes the rows and counters committed by other connections visible."""
+    """A follower sees commits of other connections only after it calls go_on()."""
     create_file(other, b"f")
     other.commit()
     assert dentries.find(follower, ROOT_INO, b"f") is None
@@ -51,7 +51,7 @@ def test_commit_groups_of_a_follower_do_not_wait_for_a_writer(
     follower: Database, other: Database
 ) -> None:
     """A follower changes only its own temporary rows, so it needs no write lock."""
-    other.begin()  # The other connection now holds the write lock.
+    other.begin()  # The other connection holds the write lock from here on.
     note_copy(follower, 8)
     other.commit()
     create_file(other, b"f")
@@ -85,7 +85,7 @@ def test_follower_that_becomes_the_writer_keeps_the_rows_of_its_cached_blocks(
 
 
 def test_follower_does_not_cache_query_results(follower: Database, other: Database) -> None:
-    """Another connection changes rows, so a cached result could be outdated."""
+    """A follower's cached query result could be outdated: another connection changes rows."""
     follower.recent()["known"] = 1
     create_file(other, b"f")
     other.commit()
@@ -95,7 +95,7 @@ def test_follower_does_not_cache_query_results(follower: Database, other: Databa
 
 
 def test_changes_made_by_a_follower_are_not_recorded(follower: Database) -> None:
-    """A recorder would write to the follower's database, which another connection changes."""
+    """A follower must not write change records into a database that another connection changes."""
 
     class Recorder:
         def group_opened(self) -> None:
@@ -110,7 +110,7 @@ def test_changes_made_by_a_follower_are_not_recorded(follower: Database) -> None
 
 
 def test_follower_detects_two_names_with_equal_hashes(follower: Database, other: Database) -> None:
-    """The flag for names with equal hashes is updated together with the names."""
+    """When a follower advances, it reads the flag that two names share a hash."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()

@@ -1,4 +1,4 @@
-"""Snapshots: copies of the database made while groups commit."""
+"""Snapshots: consistent copies of the database while commit groups continue."""
 
 import threading
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.meta.conftest import MakeDatabase, create_file
 
 
 def names_in(path: Path) -> set[bytes]:
-    """Check a copy of a database, and return the names in it."""
+    """Check that a copy of a database is intact, and return the names in it."""
     copy = Database.open(path, Pragmas(journal_mode="off"))
     assert copy.one("PRAGMA integrity_check") == ("ok",)
     names = {row[0] for row in copy.all("SELECT name FROM dentries")}
@@ -57,10 +57,10 @@ def test_copy_of_a_snapshot_excludes_the_open_commit_group(
     assert dentries.find(db, ROOT_INO, b"open") is not None
 
 
-def test_commit_groups_end_while_a_snapshot_is_copied(
+def test_commit_groups_continue_while_a_snapshot_is_copied(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A thread copies the snapshot; the writer neither waits nor affects the copy."""
+    """A snapshot is copied in a thread, and commit groups continue in the meantime."""
     db = make_database()
     for number in range(2000):
         create_file(db, b"%0100d" % number)
@@ -93,7 +93,7 @@ def test_snapshot_is_not_copied_over_an_existing_file(
 
 
 def test_copy_of_a_closed_snapshot_is_refused(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Copying a closed snapshot is a bug of the caller and raises AssertionError."""
+    """Copying a closed snapshot is a programming error and raises AssertionError."""
     snapshot = make_database().open_snapshot()
     snapshot.close()
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""SQL statements on tables other than inodes, and the count of changed rows."""
+"""SQL statements on tables other than inodes, and the number of rows that they change."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from s3fs_meta.model import ROOT_INO
 
 
 def test_statement_on_another_table_leaves_changed_inode_rows_in_memory(db: Database) -> None:
-    """Adding a dentry does not write the changed inode row of its directory."""
+    """Adding a dentry does not write the changed inode row of its directory to the table."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     before = db.connection.total_changes()
     db.run("INSERT INTO dentries VALUES (1, 256, x'61', 1)")
@@ -28,7 +28,7 @@ def test_statements_can_change_rows_only_in_a_commit_group(db: Database) -> None
 
 
 def test_change_of_a_row_empties_the_cache_of_query_results(db: Database) -> None:
-    """The cache is also emptied when it is full."""
+    """The cache of query results is also emptied when it is full."""
     db.recent()["known"] = 1
     assert db.recent() == {"known": 1}
     db.run("INSERT INTO dentries VALUES (1, 256, x'61', 1)")
@@ -41,13 +41,13 @@ def test_change_of_a_row_empties_the_cache_of_query_results(db: Database) -> Non
 
 
 def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
-    """A trigger or a view could use a table that an SQL statement does not mention."""
+    """The schema has no triggers or views, because they could use tables behind the scenes."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 
 
 def test_only_rows_changed_by_the_caller_are_counted(db: Database) -> None:
-    """Rows that a commit or a query itself writes do not count as changed by the caller."""
+    """Rows that a commit or a query writes itself do not count as changed by the caller."""
     db.begin()
     before = db.rows_changed()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0).ino

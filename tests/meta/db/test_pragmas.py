@@ -1,4 +1,4 @@
-"""SQLite pragmas that the program accepts, and their guarantees."""
+"""SQLite pragmas that the program accepts, and the guarantees of these pragmas."""
 
 import pytest
 
@@ -27,10 +27,12 @@ def test_default_pragmas_are_valid() -> None:
         ("temp_store", "disk"),
     ],
 )
-def test_error_about_an_invalid_pragma_names_option_and_value(option: str, value: object) -> None:
-    """SQLite would silently ignore an invalid value of a pragma."""
+def test_error_about_an_invalid_pragma_names_the_option_and_the_value(
+    option: str, value: object
+) -> None:
+    """The program refuses an invalid pragma value, which SQLite would silently ignore."""
     with pytest.raises(UsageError) as caught:
-        # mypy cannot check arguments from a dict.
+        # mypy cannot check keyword arguments that come from a dict.
         Pragmas(**{option: value}).validate()  # type: ignore[arg-type]
     assert f"{option}={value}" in str(caught.value)
 
@@ -40,8 +42,8 @@ def test_wal_autocheckpoint_without_wal_mode_is_refused() -> None:
         Pragmas(journal_mode="delete", wal_autocheckpoint=100).validate()
 
 
-def test_default_page_cache_size_is_within_its_bounds() -> None:
-    """The default size of the page cache depends on the host's memory, within two bounds."""
+def test_default_page_cache_size_is_within_its_limits() -> None:
+    """The default size of the page cache depends on the host's memory, within limits."""
     size = -default_cache_size() * KIB
     assert PAGE_CACHE_BYTES_MIN <= size <= PAGE_CACHE_BYTES_MAX
     assert Pragmas(cache_size=77).effective_cache_size == 77
@@ -56,7 +58,7 @@ def test_commit_syncs_the_journal_end_only_if_the_pragmas_require_it(mode: str, 
 
 
 def test_pragmas_determine_whether_the_database_survives_a_power_loss() -> None:
-    """Without a journal on disk, or without syncs, a power loss may damage the database."""
+    """A power loss may damage the database if there is no journal on disk, or no sync."""
     assert Pragmas().survives_power_loss
     assert not Pragmas(synchronous="off").survives_power_loss
     assert not Pragmas(journal_mode="memory").survives_power_loss

@@ -1,4 +1,4 @@
-"""The write-ahead log (WAL) of the database: its length, its maximum length and its syncs."""
+"""SQLite's write-ahead log (WAL): its length, its limits and its syncs."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from tests.meta.conftest import MakeDatabase
 
 
 def commit_some(db: Database, numbers: range) -> None:
-    """Commit one commit group that adds a long name for each number."""
+    """Commit a group that adds a long name for each number."""
     for number in numbers:
         db.begin()
         dentries.add(db, ROOT_INO, b"%0250d" % number, Ino(2))
@@ -39,7 +39,7 @@ def wal_file(db: Database) -> Path:
 def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint copies the complete WAL, so the next commit restarts the WAL."""
+    """After a checkpoint has copied the complete WAL, the next commit restarts the WAL."""
     db = make_database()
     commit_some(db, range(100))
     length = db.wal_bytes
@@ -53,7 +53,7 @@ def test_wal_grows_with_commits_and_restarts_after_a_checkpoint(
 
 
 def test_open_commit_group_does_not_prevent_a_checkpoint(make_database: MakeDatabase) -> None:
-    """A checkpoint copies all committed frames while a commit group is open."""
+    """A checkpoint copies all committed frames even while a commit group is open."""
     db = make_database()
     commit_some(db, range(100))
     db.begin()
@@ -65,8 +65,8 @@ def test_open_commit_group_does_not_prevent_a_checkpoint(make_database: MakeData
     assert dentries.find(db, ROOT_INO, b"open") == 2
 
 
-def test_size_of_the_wal_is_bounded_under_constant_load(make_database: MakeDatabase) -> None:
-    """The write-ahead log restarts even if a commit group is open during every checkpoint."""
+def test_size_of_the_wal_is_limited_under_constant_load(make_database: MakeDatabase) -> None:
+    """Under constant load the WAL restarts although a commit group is open at each checkpoint."""
     db = make_database(page_size=65536, cache_size=-65536)
     longest = 0
     for round_number in range(60):
@@ -97,7 +97,7 @@ def test_open_snapshot_limits_a_checkpoint(make_database: MakeDatabase, tmp_path
 
 
 def test_wal_autocheckpoint_limits_the_wal(make_database: MakeDatabase) -> None:
-    """With wal_autocheckpoint=10, a commit that finds ten pages in the WAL runs a checkpoint."""
+    """With wal_autocheckpoint=10, a commit runs a checkpoint if the WAL has ten pages."""
     db = make_database(wal_autocheckpoint=10)
     for number in range(20):
         commit_some(db, range(10 * number, 10 * number + 10))
@@ -105,7 +105,7 @@ def test_wal_autocheckpoint_limits_the_wal(make_database: MakeDatabase) -> None:
 
 
 def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """Without WAL mode, or before the first commit, no write-ahead log exists."""
+    """A sync without a WAL is no error: without WAL mode, or before the first commit."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -114,7 +114,7 @@ def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: 
 
 
 def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeDatabase) -> None:
-    """The sync opens and closes the WAL, not the database file, so SQLite keeps its locks.
+    """A sync of the WAL must not make the process lose SQLite's locks on the database.
 
     A process that closes a descriptor of a file loses all its POSIX locks on this file.
     """
@@ -128,7 +128,7 @@ def test_sync_of_the_wal_keeps_the_locks_on_the_database(make_database: MakeData
 
 
 def locks_of(path: Path) -> list[str]:
-    """Return the POSIX locks on a file, as listed in /proc/locks."""
+    """Return the POSIX locks on a file that /proc/locks lists."""
     inode = f":{path.stat().st_ino} "
     return [
         line.split(": ", 1)[1]
@@ -148,7 +148,7 @@ def test_journal_size_limit_truncates_the_wal(make_database: MakeDatabase) -> No
 
 
 def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> None:
-    """The last connection copies the WAL into the database and removes the WAL."""
+    """The last connection copies the WAL into the database and deletes the WAL file."""
     db = make_database()
     commit_some(db, range(100))
     db.close()
@@ -160,20 +160,20 @@ def test_closing_the_database_removes_the_wal(make_database: MakeDatabase) -> No
 
 @pytest.mark.parametrize("frames", [0, 1, 10])
 def test_size_of_the_wal_is_computed_from_its_number_of_frames(tmp_path: Path, frames: int) -> None:
-    """A write-ahead log has a header of 32 bytes, and 24 bytes before each page."""
+    """A WAL consists of a header of 32 bytes, and pages with headers of 24 bytes."""
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(frames)
     assert wal.size_bytes == (32 + frames * 4120 if frames else 0)
 
 
 def lacks_room(db: Database) -> bool:
-    """Return whether the WAL has little preallocated space left."""
+    """Return True if the WAL has little preallocated space left."""
     assert db.wal is not None
     return db.wal.lacks_room
 
 
 def used_and_file_bytes(db: Database) -> tuple[int, int]:
-    """Return the used length of the WAL and its file length."""
+    """Return the used size of the WAL and the size of its file."""
     return db.wal_bytes, wal_file(db).stat().st_size
 
 
@@ -185,7 +185,7 @@ def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
 
 
 def test_commits_into_preallocated_space_do_not_extend_the_wal(make_database: MakeDatabase) -> None:
-    """The WAL file keeps its size and blocks, so its sync needs no commit of the disk's journal."""
+    """Commits into preallocated space change neither size nor blocks of the WAL file."""
     db = make_database()
     commit_some(db, range(10))
     assert lacks_room(db)
@@ -203,10 +203,10 @@ def test_commits_into_preallocated_space_do_not_extend_the_wal(make_database: Ma
     assert wal_file(db).stat().st_size == db.wal_bytes + WAL_ROOM_BYTES
 
 
-def test_extension_of_the_wal_overwrites_no_concurrently_written_frame(
+def test_extension_of_the_wal_overwrites_no_frame_of_a_concurrent_commit(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Space is added after any frames that SQLite writes while the WAL is being extended."""
+    """Space is added after all frames, even after those written during the extension."""
     db = make_database()
     commit_some(db, range(10))
     write = os.write
@@ -237,7 +237,7 @@ def read_after_a_kill(db: Database) -> int:
 def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
     make_database: MakeDatabase,
 ) -> None:
-    """A restarted WAL overwrites its old frames before the file grows."""
+    """A restarted WAL overwrites its old frames before its file grows."""
     db = make_database()
     commit_some(db, range(1000))
     make_room(db)
@@ -252,18 +252,18 @@ def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
 
 
 def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
-    """Preallocated space only makes syncs faster, so it must not fill the disk."""
+    """The WAL is not extended if the disk has little space, because the space only saves time."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
     wal.append_room()
 
-    # The WAL is extended again only after half of the missing space is used.
+    # The WAL is extended again only when half of the missing space is used.
     assert not wal.lacks_room
 
 
-def test_first_sync_of_the_wal_makes_its_name_durable(
+def test_first_sync_of_the_wal_makes_its_directory_entry_durable(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -279,7 +279,7 @@ def test_first_sync_of_the_wal_makes_its_name_durable(
 def test_disk_error_during_an_extension_of_the_wal_is_raised(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error while the WAL is extended is raised unless the disk is full."""
+    """An error during an extension of the WAL is raised, except for a full disk."""
     db = make_database()
     commit_some(db, range(10))
     monkeypatch.setattr(os, "write", raising(OSError(errno.EIO, "Input/output error")))
@@ -288,7 +288,7 @@ def test_disk_error_during_an_extension_of_the_wal_is_raised(
 
 
 def test_truncated_wal_has_no_preallocated_space(make_database: MakeDatabase) -> None:
-    """When SQLite truncates a restarted WAL, the preallocated space is removed."""
+    """When SQLite truncates a restarted WAL, it also removes the preallocated space."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     make_room(db)
@@ -308,7 +308,7 @@ def test_truncated_wal_has_no_preallocated_space(make_database: MakeDatabase) ->
 def test_bytes_after_the_end_of_the_wal_are_not_read_as_frames(
     make_database: MakeDatabase, rest: bytes
 ) -> None:
-    """After a power cut, the end of the WAL may contain zeros or older content of the disk."""
+    """After a power cut, the WAL may end with zeros or with old content of the disk."""
     db = make_database()
     commit_some(db, range(10))
     with wal_file(db).open("ab") as file:
@@ -320,7 +320,7 @@ def test_bytes_after_the_end_of_the_wal_are_not_read_as_frames(
 
 
 def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) -> None:
-    """Old frames in a restarted WAL have a different salt than its new frames."""
+    """Old frames in a restarted WAL are recognised by their salt, which differs."""
     db = make_database()
     commit_some(db, range(1000))
     old = wal_file(db).read_bytes()
@@ -339,7 +339,7 @@ def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) 
 
 
 def test_sync_of_the_wal_uses_a_separate_file_descriptor(make_database: MakeDatabase) -> None:
-    """The kernel reports a lost page once per descriptor, so syncs use a separate descriptor."""
+    """The WAL is synced with its own descriptor: the kernel reports lost pages once for each."""
     db = make_database()
     commit_some(db, range(10))
     fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
@@ -349,7 +349,7 @@ def test_sync_of_the_wal_uses_a_separate_file_descriptor(make_database: MakeData
 
 
 def names(fd: str, path: Path) -> bool:
-    """Return whether a descriptor of this process refers to a file, even if it was removed."""
+    """Return True if a descriptor of this process refers to a file, even to a deleted file."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}").startswith(str(path))
     except FileNotFoundError:
@@ -360,12 +360,12 @@ def names(fd: str, path: Path) -> bool:
 def test_wal_syncs_fail_after_a_checkpoint_could_not_sync_the_wal(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, in_thread: bool
 ) -> None:
-    """SQLite received the only report of the lost pages, so later syncs must also fail."""
+    """A sync error that SQLite received must make all later syncs of the WAL fail."""
     monkeypatch.setattr(wal_module, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
-        db.begin()  # The open commit group prevents a WAL restart.
+        db.begin()  # The open commit group prevents a restart of the WAL.
         dentries.add(db, ROOT_INO, b"open", Ino(2))
         db.checkpoint()
         before = db.path.read_bytes()
@@ -413,7 +413,7 @@ def test_wal_syncs_keep_failing_after_a_failed_sync(
 def test_checkpoint_that_fails_on_a_full_disk_does_not_affect_later_wal_syncs(
     make_database: MakeDatabase,
 ) -> None:
-    """A checkpoint on a full disk fails, but syncs of the WAL still succeed."""
+    """If a checkpoint fails because the disk is full, later syncs of the WAL succeed."""
     db = make_database(synchronous="normal")
     commit_some(db, range(10))
     db.sync_wal()
@@ -433,7 +433,7 @@ def test_checkpoint_that_fails_on_a_full_disk_does_not_affect_later_wal_syncs(
 def test_sync_failure_while_closing_a_database_is_recorded(
     make_database: MakeDatabase, name: str
 ) -> None:
-    """SQLite does not report errors of the checkpoint that it runs when it closes a database."""
+    """SQLite hides errors of the checkpoint at closing, so the program records them itself."""
     with failing_sqlite(name) as failing:
         db = make_database(synchronous="normal")
         commit_some(db, range(10))
@@ -460,7 +460,7 @@ def test_every_failed_sync_of_the_wal_is_recorded(
 def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
     tmp_path: Path, journal_mode: str
 ) -> None:
-    """The files of the interrupted group are older than the log, but were never committed."""
+    """An interrupted group may have written to the files, but it does not count as a commit."""
     connection = apsw.Connection(str(tmp_path / "open.db"))
     connection.pragma("journal_mode", journal_mode)
     connection.pragma("cache_size", 1)
@@ -485,7 +485,7 @@ def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
 def test_opening_a_database_does_not_count_as_a_commit(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """If root runs it, SQLite calls fchown(2) for each log that it opens."""
+    """Opening a WAL changes its ctime if root runs SQLite, but this does not count as a commit."""
     db = make_database()
     commit_some(db, range(3))
     _copy_database(db.path, tmp_path / "killed")
@@ -493,7 +493,7 @@ def test_opening_a_database_does_not_count_as_a_commit(
     before_ns = last_change_ns(killed)
     later = tmp_path / "later"
     later.touch()
-    while _ctime_ns(later) <= _ctime_ns(Path(f"{killed}-wal")):  # the clock of the kernel is coarse
+    while _ctime_ns(later) <= _ctime_ns(Path(f"{killed}-wal")):  # The ctime clock is coarse.
         later.touch()
 
     connection = connections.connect(killed, read_only=True)

@@ -15,12 +15,12 @@ def loaded() -> Counters:
 
 
 def test_counters_are_read_and_written_in_column_order() -> None:
-    """values() returns the counters in the order of their columns."""
+    """The method values() returns the counters in the order of their columns."""
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
 def test_every_changed_counter_is_written_to_the_database() -> None:
-    """A counter that values() omitted would never reach the database."""
+    """If values() omitted a counter, this counter would never be stored in the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
         setattr(counters, name, 1000 + number)
@@ -36,8 +36,10 @@ def test_numbers_of_inodes_and_blocks_and_packs_are_never_reused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counters_equal_a_count_of_all_rows(db: Database, seed: int) -> None:
-    """After random operations, the counters in memory and in the row match a full count."""
+def test_counters_in_memory_and_in_the_database_equal_a_count_of_all_rows(
+    db: Database, seed: int
+) -> None:
+    """After random operations, the counters equal a count of all rows."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

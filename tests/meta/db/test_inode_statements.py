@@ -27,22 +27,22 @@ RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
 RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
-# fsck and offline tools may use the table of inodes, because they write inode rows immediately.
+# fsck and offline tools may use the inode table directly: they write inode rows immediately.
 # ``check.context``, ``rebuild.finish`` and ``image_rows.adopt`` write inode rows immediately.
 WRITES_THROUGH = ("check/", "meta/offline/")
 
-# Some modules use another connection, or only tables whose rows are never kept in memory.
+# Some modules use a separate connection, or only tables whose rows are never kept in memory.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # runs before the database is open
-        "meta/trees/tree_paths.py",  # reads a snapshot, or the table after a commit
+        "meta/db/schema.py",  # The module runs before the database is open.
+        "meta/trees/tree_paths.py",  # The module reads a snapshot or committed rows.
     }
 )
 
-# These functions build SQL statements from variables, but none that uses the table of inodes.
+# These functions build SQL statements from variables, but not for the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/db/database.py", "commit"),  # an UPDATE of the counters
+        ("meta/db/database.py", "commit"),  # The statement is an UPDATE of the counters.
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
@@ -50,22 +50,22 @@ COMPOSED = frozenset(
         (
             "meta/trees/tree_copies.py",
             "_copy_rows",
-        ),  # The statements read past or current tables.
+        ),  # The statements read tables of the past or the present.
         ("meta/trees/tree_copies.py", "copy_inode"),
-        ("meta/trees/tree_copies.py", "_sums"),  # reads a temporary table
+        ("meta/trees/tree_copies.py", "_sums"),  # The statement reads a temporary table.
     }
 )
 
 
 class Statement(NamedTuple):
-    """An SQL statement in the source of a module."""
+    """An SQL statement in the source code of a module."""
 
     file: str
     function: str
     runs: str  # The name of the method that runs the statement.
-    of: str  # The source text of the object whose method is called.
+    of: str  # The source text of the object on which the method is called.
     text: str
-    is_complete: bool  # True if the complete text of the statement is known.
+    is_complete: bool  # True if the text of the statement is known completely.
 
 
 class Source:
@@ -75,7 +75,7 @@ class Source:
         self.file = path.relative_to(PACKAGE).as_posix()
         self.tree = tree_of(path)
         self.constants: dict[str, ast.expr] = {}
-        self.imports: dict[str, str] = {}  # The module of each imported name.
+        self.imports: dict[str, str] = {}  # Maps each imported name to its module.
         for node in self.tree.body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -96,7 +96,7 @@ def sources() -> dict[str, Source]:
 
 
 class Text:
-    """The part of the text of an SQL expression that consists of constants."""
+    """Return the constant parts of an expression that computes an SQL statement."""
 
     def __init__(self, source: Source, function: ast.AST | None, expression: ast.expr) -> None:
         self.parts: list[str] = []
@@ -147,7 +147,7 @@ class Text:
         other = sources().get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
-        elif not owner[:1].isupper():  # In SQL, an enumeration member is a number.
+        elif not owner[:1].isupper():  # SQL statements contain the number of an enumeration member.
             self.is_complete = False
 
 
@@ -156,12 +156,12 @@ def _file_of(module: str) -> str:
 
 
 def _is_harmless(node: ast.expr) -> bool:
-    """Return whether an expression is a function call with constant arguments only."""
+    """Return True if an expression is a function call whose arguments are all constants."""
     return isinstance(node, ast.Call) and all(isinstance(one, ast.Constant) for one in node.args)
 
 
 def _assigned(function: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield the values that a function assigns to a name, and the iterables of its loops."""
+    """Yield the values that a function assigns to a name, and the iterables of loops over it."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
@@ -180,7 +180,7 @@ def _calls(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.Call, 
 
 @functools.cache
 def statements(methods: frozenset[str]) -> tuple[Statement, ...]:
-    """Return the SQL statements that the package runs with methods of these names."""
+    """Return the SQL statements that the package passes to methods with these names."""
     return tuple(_statements(methods))
 
 
@@ -203,12 +203,12 @@ def _statements(methods: frozenset[str]) -> Iterator[Statement]:
 
 
 def shown(found: list[Statement]) -> list[str]:
-    """Return statements as lines for the message of a failed assertion."""
+    """Return statements as lines for the message of an assertion."""
     return [f"{one.file} {one.function}: {one.of}.{one.runs}({one.text[:60]!r}…)" for one in found]
 
 
 def test_inode_table_is_queried_only_through_db_inodes() -> None:
-    """Outside the listed modules, only ``db.inodes`` runs statements on the table of inodes."""
+    """Only ``db.inodes`` and the listed modules run statements on the table of inodes."""
     ran = [one for one in statements(RUNS) if not one.file.startswith(WRITES_THROUGH)]
     past = [
         one
@@ -219,8 +219,8 @@ def test_inode_table_is_queried_only_through_db_inodes() -> None:
     assert sum(one.of.endswith(".inodes") for one in ran) > 20, "no statements found"
 
 
-def test_sql_statements_consist_of_constants_only() -> None:
-    """Every statement that does not consist of constants is listed in COMPOSED."""
+def test_sql_statements_consist_only_of_constants() -> None:
+    """COMPOSED lists every SQL statement that does not consist of constants."""
     of_database = re.compile(r"(?:\b|_)(?:db|database|base)$|^self$")
     hidden = {
         (one.file, one.function)
@@ -233,8 +233,8 @@ def test_sql_statements_consist_of_constants_only() -> None:
     assert hidden == COMPOSED, "add statements without inodes to COMPOSED"
 
 
-def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
-    """With another connection, a module sees only committed rows."""
+def test_modules_that_read_inodes_with_a_separate_connection_are_listed() -> None:
+    """A module that reads with a separate connection sees only committed rows."""
     past = {
         one.file
         for one in statements(RAW)
@@ -243,8 +243,8 @@ def test_modules_that_read_inodes_with_another_connection_are_listed() -> None:
     assert past == OTHER_CONNECTIONS
 
 
-def test_check_detects_an_sql_statement_that_bypasses_db_inodes(db: Database) -> None:
-    """SQLite reports the tables of each statement to a guard that is active in all tests."""
+def test_guard_detects_an_sql_statement_that_bypasses_db_inodes(db: Database) -> None:
+    """In all tests, a guard checks which tables each statement uses."""
     inodes.change_directory(db, ROOT_INO, 5, entries=1)
     namespace = {"db": db, "sql": "SELECT ino FROM INODES"}
     code = compile("found = db.one(sql)", str(PACKAGE / "meta/tables/made_up.py"), "exec")

@@ -1,4 +1,4 @@
-"""The table of inodes in memory: reads see unsaved changes; no row is written twice."""
+"""The table of inodes in memory: reads see unwritten changes; no row is written twice."""
 
 import pytest
 
@@ -23,13 +23,13 @@ def make_file(db: Database, name: bytes) -> Attributes:
 
 
 def nlink_in_table(db: Database, ino: Ino) -> int | None:
-    """Return the link count of an inode according to a query on the table."""
+    """Return the link count of an inode as a query of the table returns it."""
     row = db.inodes.one("SELECT nlink FROM inodes WHERE ino = ?", (ino,))
     return None if row is None else int(row[0])
 
 
-def test_lookup_and_listing_return_inodes_that_only_memory_has(db: Database) -> None:
-    """Before a new inode is written, lookups and listings return it with its later changes."""
+def test_lookup_and_listing_return_inodes_that_only_memory_contains(db: Database) -> None:
+    """Lookups and listings return a new inode before its row is written, with all its changes."""
     made = make_file(db, b"f")
     assert dentries.find_attributes(db, ROOT_INO, b"f") == made
     inodes.add_links(db, made.ino, 1, T0 + 5)
@@ -39,8 +39,10 @@ def test_lookup_and_listing_return_inodes_that_only_memory_has(db: Database) -> 
     assert [row[2] for row in dentries.page(db, ROOT_INO, 0, 9)] == [found]  # type: ignore[arg-type]
 
 
-def test_sql_statement_on_the_inode_table_sees_changes_that_only_memory_has(db: Database) -> None:
-    """A statement on the table of inodes first writes the changed rows."""
+def test_sql_statement_on_the_inode_table_sees_changes_that_were_only_in_memory(
+    db: Database,
+) -> None:
+    """Before a statement on the table of inodes runs, changed rows are written to the table."""
     made = make_file(db, b"f")
     assert nlink_in_table(db, made.ino) == 1
     inodes.add_links(db, made.ino, 1, T0)
@@ -68,7 +70,7 @@ def test_rollback_discards_the_inode_rows_of_the_commit_group(db: Database) -> N
 
 
 def test_inode_row_is_written_once_per_commit_group(db: Database) -> None:
-    """Twenty changes of an inode within a commit group cause one write."""
+    """Twenty changes of one inode within a commit group write its row once."""
     db.commit()
     made = make_file(db, b"f")
     for number in range(20):
@@ -84,7 +86,7 @@ def test_inode_row_is_written_once_per_commit_group(db: Database) -> None:
 def test_inode_created_and_deleted_within_a_commit_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """A short-lived inode appears neither in the table nor in the recorded changes."""
+    """An inode that is created and deleted within a group has neither a row nor a change record."""
     db = make_database()
     recorder = recorded(db)
     db.begin()
@@ -100,7 +102,7 @@ def test_inode_created_and_deleted_within_a_commit_group_is_never_written(
 
 
 def test_number_of_unchanged_inode_rows_in_memory_is_bounded(db: Database) -> None:
-    """Reading many inodes removes unchanged rows from memory, but no changed rows."""
+    """Reading many inodes removes unchanged rows from memory, but keeps changed rows."""
     db.inodes.run_many(
         "INSERT INTO inodes VALUES (?, 33188, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0)",
         [(ino,) for ino in range(10, INODE_ROWS_MAX + 1000)],
@@ -114,7 +116,7 @@ def test_number_of_unchanged_inode_rows_in_memory_is_bounded(db: Database) -> No
 
 
 def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None:
-    """Making many files in several commit groups keeps a bounded number of rows in memory."""
+    """The number of inode rows in memory stays limited while commit groups create many files."""
     for number in range(INODE_ROWS_MAX + 1000):
         db.begin()
         inodes.create(db, FILE, 1, 2, ROOT_INO, T0)
@@ -127,7 +129,7 @@ def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None
 def test_commit_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     make_database: MakeDatabase,
 ) -> None:
-    """A full disk undoes the same operations, whether rows are written at once or later."""
+    """If the disk is full, the commit group is undone even if its inode rows are written late."""
     db = make_database()
     kept = make_file(db, b"kept")
     db.commit()
@@ -148,7 +150,7 @@ def test_commit_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
 
 
 def test_inode_value_out_of_range_rolls_back_the_commit_group(db: Database) -> None:
-    """If an inode row cannot be written, its name in the same commit group is undone too."""
+    """If an inode row cannot be written, the inode's new name is undone as well."""
     db.commit()
     made = make_file(db, b"f")
     inodes.add_links(db, made.ino, 1 << 63, T0)

@@ -1,4 +1,4 @@
-"""The schema: rules that recorded changes require, and upgrades from version 1."""
+"""The schema: rules for recorded changes, and upgrades from version 1."""
 
 import os
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ def table_names(db: Database) -> set[str]:
 
 
 def test_every_table_is_in_exactly_one_list_of_tables(db: Database) -> None:
-    """A table that is in no list might get into images by accident, or not be replicated."""
+    """Each table must be listed as replicated or local, so that images have the right tables."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)
     assert len(listed) == len(set(listed))
 
 
 def test_replicated_tables_have_primary_keys_that_are_not_null(db: Database) -> None:
-    """SQLite silently records no changes of a table without a NOT NULL primary key."""
+    """SQLite silently records no changes of a table whose primary key may be NULL."""
     for table in schema.REPLICATED_TABLES:
         key = [row for row in db.all(f"PRAGMA table_info({table})") if row[5]]
         assert key, f"{table} has no primary key"
@@ -47,14 +47,14 @@ def test_replicated_tables_have_primary_keys_that_are_not_null(db: Database) -> 
 
 
 def test_schema_has_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Triggers and foreign keys would act a second time when recorded changes are applied."""
+    """Triggers and foreign keys would change rows again when recorded changes are applied."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []
 
 
 def test_no_table_uses_autoincrement(db: Database) -> None:
-    """SQLite keeps the state of AUTOINCREMENT in a table that no changeset contains."""
+    """AUTOINCREMENT is not used, because SQLite does not record its state in changesets."""
     assert not db.all("SELECT name FROM sqlite_schema WHERE sql LIKE '%AUTOINCREMENT%'")
 
 
@@ -85,7 +85,7 @@ def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
 
 
 def raw(path: Path) -> dict[str, list[Any]]:
-    """Return all replicated rows of a database file without upgrading it."""
+    """Return all replicated rows of a database file, which is not upgraded."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return contents(connection)
 
@@ -152,7 +152,7 @@ def test_second_schema_upgrade_changes_nothing(make_database: MakeDatabase) -> N
 
 
 def test_database_that_another_connection_uses_is_not_upgraded(make_database: MakeDatabase) -> None:
-    """A schema upgrade is refused while another connection writes to the database."""
+    """While another connection writes to the database, its schema is not upgraded."""
     path, _ino = make_former(make_database())
     before = raw(path)
     with closing(apsw.Connection(str(path))) as other, closing(apsw.Connection(str(path))) as one:
@@ -165,7 +165,7 @@ def test_database_that_another_connection_uses_is_not_upgraded(make_database: Ma
 def test_reader_of_a_version_1_database_sees_the_current_columns(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """A reader of a version 1 file sees the current columns, and the file does not change."""
+    """A reader of a version 1 database sees the current columns, but the file is not changed."""
     path, ino = make_former(make_database(journal_mode=journal_mode))
     before = path.read_bytes()
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode), read_only=True)) as db:
@@ -194,7 +194,7 @@ def test_database_of_an_unknown_schema_version_is_refused_without_a_change(
 def test_schema_upgrade_on_a_full_disk_is_refused(
     make_database: MakeDatabase, small_disk: Path
 ) -> None:
-    """A schema upgrade refused because of a full disk succeeds once the disk has room again."""
+    """On a full disk the schema upgrade is refused; after space is freed, the upgrade succeeds."""
     path, ino = make_former(make_database())
     here = small_disk / "meta.db"
     here.write_bytes(path.read_bytes())
@@ -224,7 +224,7 @@ def former() -> Iterator[apsw.Connection]:
 
 
 def present_copy(former: apsw.Connection) -> apsw.Connection:
-    """Return a copy of a version 1 database, with the current tables."""
+    """Return a copy of a version 1 database with the current tables."""
     copy = apsw.Connection(":memory:")
     create_tables(copy)
     for row in former.execute("SELECT * FROM inodes").fetchall():
@@ -233,7 +233,7 @@ def present_copy(former: apsw.Connection) -> apsw.Connection:
 
 
 def changes_of(connection: apsw.Connection, *statements: str) -> bytes:
-    """Return the changeset that SQLite records for some statements."""
+    """Return the changeset that SQLite records for some SQL statements."""
     session = apsw.Session(connection, "main")
     session.attach("inodes")
     for sql in statements:
@@ -249,7 +249,7 @@ ROW = "0, 1, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0"
 def test_changesets_of_schema_version_1_can_be_applied_and_merged_and_inverted(
     former: apsw.Connection,
 ) -> None:
-    """Changesets of schema version 1 also merge with changesets of the current version."""
+    """Changesets of schema version 1 can be merged with changesets of the current version."""
     one_by_one, at_once = present_copy(former), present_copy(former)
     before = contents(at_once)
     old = changes_of(
@@ -281,7 +281,7 @@ def test_changesets_of_schema_version_1_can_be_applied_and_merged_and_inverted(
 
 
 def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.Connection) -> None:
-    """A changeset of version 1 contains the old values of a row, which must match the row."""
+    """A changeset of version 1 contains old values, which the current row must match."""
     copy = present_copy(former)
     changeset = changes_of(former, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     copy.execute("UPDATE inodes SET ctime_ns = 7")
@@ -291,7 +291,7 @@ def test_changeset_of_schema_version_1_is_refused_if_a_row_differs(former: apsw.
 
 
 def test_changeset_with_an_unknown_number_of_columns_is_refused(former: apsw.Connection) -> None:
-    """A changeset must have the columns of version 1 or of the current version."""
+    """A changeset must have the columns of schema version 1 or of the current version."""
     copy = present_copy(former)
     present = changes_of(copy, "UPDATE inodes SET ctime_ns = 6 WHERE ino = 1")
     former.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Fixtures: a new metadata database for every test."""
+"""Fixtures: a new metadata database for each test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
     made: list[Database] = []
 
     def make(name: str = "meta.db", **pragmas: object) -> Database:
-        # mypy cannot check arguments from a dict.
+        # mypy cannot check keyword arguments that come from a dict.
         settings = Pragmas(**{"synchronous": "off", **pragmas})  # type: ignore[arg-type]
         made.append(Database.create(tmp_path / name, settings, PROPERTIES, now_ns=NOW_NS))
         return made[-1]
@@ -49,7 +49,7 @@ def db(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture(params=JOURNAL_MODES)
 def journal_mode(request: pytest.FixtureRequest) -> str:
-    """Return a journal mode; the test runs once for each mode."""
+    """Return a journal mode of SQLite; the test runs once for each mode."""
     return str(request.param)
 
 

@@ -1,4 +1,4 @@
-"""A second database, attached to the open one."""
+"""A second database file, attached to the open database."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def _has(db: Database, schema: str, name: str) -> bool:
 def test_tables_of_the_open_database_and_the_attached_database_can_be_read(
     make_database: MakeDatabase, journal_mode: str
 ) -> None:
-    """Unqualified table names refer to the main database; the attached one may be locked."""
+    """A table name without a prefix means the open database; the attached one may be locked."""
     db = make_database("present.db", journal_mode=journal_mode)
     past = make_database("past.db", journal_mode="off")
     _put(past, "then")
@@ -40,7 +40,7 @@ def test_tables_of_the_open_database_and_the_attached_database_can_be_read(
     assert _has(db, "main", "then too")
     with pytest.raises(DatabaseError):
         db.one(_COUNT)
-    with attached(db, past.path):  # attach the database a second time
+    with attached(db, past.path):  # Attach the same database a second time.
         assert db.one(_COUNT) == (1,)
 
 
@@ -56,7 +56,7 @@ def test_attached_database_cannot_be_changed(make_database: MakeDatabase) -> Non
 def test_open_database_stays_usable_after_an_error_while_another_database_is_attached(
     make_database: MakeDatabase,
 ) -> None:
-    """Changes made before an error in the attached database stay in the group and are committed."""
+    """After an error during an attachment, earlier changes stay in the commit group."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with pytest.raises(RuntimeError), attached(db, past.path):  # noqa: PT012 - the error must follow the changes
         db.begin()
@@ -70,7 +70,7 @@ def test_open_database_stays_usable_after_an_error_while_another_database_is_att
 def test_database_can_be_closed_while_another_database_is_attached(
     make_database: MakeDatabase,
 ) -> None:
-    """A mount may end while a copy from an attached database runs."""
+    """A mount may end while a copy from an attached database is running."""
     db, past = make_database("present.db"), make_database("past.db", journal_mode="off")
     with attached(db, past.path):
         db.close()
@@ -80,7 +80,7 @@ def test_database_can_be_closed_while_another_database_is_attached(
 def test_error_about_an_attached_file_that_is_not_a_database_names_the_file(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The error about an invalid database names its file, and the open database stays usable."""
+    """The error about an invalid file names this file, and the open database stays usable."""
     db, path = make_database("present.db"), tmp_path / "junk"
     path.write_bytes(b"junk" * 1000)
     with pytest.raises((FormatError, DatabaseError)), attached(db, path):

@@ -1,4 +1,4 @@
-"""Protective settings of every SQLite connection in this program."""
+"""Protective settings that every SQLite connection of this program has."""
 
 import contextlib
 import shutil
@@ -42,7 +42,7 @@ def test_triggers_in_a_database_file_are_not_executed(hostile: Path) -> None:
 
 
 def test_views_in_a_database_file_are_refused_but_temporary_views_work(hostile: Path) -> None:
-    """A follower shows a table of an older schema in its current form with a temporary view."""
+    """Temporary views must work, because followers use them to read tables of an older schema."""
     connection = connections.connect(hostile, read_only=True)
     with pytest.raises(apsw.SQLError):
         connection.execute("SELECT * FROM v").fetchall()
@@ -53,7 +53,7 @@ def test_views_in_a_database_file_are_refused_but_temporary_views_work(hostile: 
 
 
 def test_connections_do_not_trust_the_schema_of_the_file(hostile: Path) -> None:
-    """SQLite refuses functions in the schema and checks the cells of every page."""
+    """A connection refuses functions in the schema, and checks the cells of every page."""
     for connection in (
         connections.connect(hostile, read_only=False),
         connections.connect(hostile, read_only=True),
@@ -65,7 +65,7 @@ def test_connections_do_not_trust_the_schema_of_the_file(hostile: Path) -> None:
 
 
 def test_value_above_the_length_limit_is_reported_as_damage(tmp_path: Path) -> None:
-    """Without the length limit, SQLite would allocate up to 1 GB of memory for a value."""
+    """Without the length limit, SQLite could allocate up to 1 GB of memory for one value."""
     path = tmp_path / "long.db"
     made = apsw.Connection(str(path))
     made.execute("CREATE TABLE t (a)")
@@ -88,7 +88,7 @@ def test_limit_of_value_lengths_is_restored_when_the_context_ends(hostile: Path)
 
 
 def test_defensive_connection_cannot_write_the_schema(hostile: Path) -> None:
-    """Mounts use no defensive connection, because such a connection ignores journal_mode=off."""
+    """Mounts do not use a defensive connection, because it ignores journal_mode=off."""
     connection = connections.connect(hostile, read_only=False, defensive=True)
     connection.pragma("writable_schema", 1)
     with pytest.raises(apsw.SQLError, match="may not be modified"):
@@ -129,10 +129,10 @@ def test_every_sqlite_error_has_a_specific_error_class(theirs: apsw.Error, ours:
     assert "meta.db" in str(error)
 
 
-def test_full_disk_at_the_opening_is_reported_as_full_and_not_as_a_failed_sync(
+def test_full_disk_during_the_opening_of_a_database_is_reported(
     small_disk: Path, make_database: MakeDatabase
 ) -> None:
-    """SQLite cannot extend the -shm file, and reports an I/O error, which may have other reasons."""
+    """A failed extension of the -shm file is reported as a full disk, not as a failed sync."""
     path = small_disk / "meta.db"
     made = make_database()
     made.close()

@@ -137,7 +137,7 @@ def test_database_with_a_newer_schema_is_refused(db: Database) -> None:
 def test_database_with_a_missing_property_can_be_opened_only_for_repair(
     db: Database, name: str
 ) -> None:
-    """Without the hash key or the block size, a mount could not read the filesystem."""
+    """A mount needs the hash key and the block size; fsck can open a database without them."""
     db.run("UPDATE properties SET value = x'' WHERE name = ?", (name,))
     db.commit()
     db.close()
@@ -161,7 +161,7 @@ def test_concurrent_reader_sees_only_committed_groups(make_database: MakeDatabas
 
 
 def test_existing_database_keeps_its_page_size(make_database: MakeDatabase) -> None:
-    """The page_size pragma affects only new databases."""
+    """The pragma page_size affects only new databases."""
     db = make_database(page_size=4096)
     db.close()
     again = Database.open(db.path, Pragmas(page_size=8192, synchronous="off"))
@@ -188,7 +188,7 @@ def test_commit_group_contains_all_operations_until_the_next_commit(
 
 
 def test_changing_local_rows_does_not_count_as_an_operation(make_database: MakeDatabase) -> None:
-    """A change of rows that only this host uses opens a commit group, but triggers no image."""
+    """A change of local rows opens a commit group, but is no change of the filesystem."""
     db = make_database()
     db.begin_local()
     assert (db.in_group, db.group_operations, db.changed) == (True, 0, False)
@@ -196,7 +196,7 @@ def test_changing_local_rows_does_not_count_as_an_operation(make_database: MakeD
     assert (db.group_operations, db.changed) == (1, True)
 
 
-def test_changing_a_row_without_an_open_commit_group_is_refused(
+def test_change_of_a_row_without_an_open_commit_group_is_refused(
     make_database: MakeDatabase,
 ) -> None:
     """A change of a row without an open commit group raises AssertionError."""
@@ -206,7 +206,7 @@ def test_changing_a_row_without_an_open_commit_group_is_refused(
 
 
 def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_mode: str) -> None:
-    """A rollback restores rows and counters and notifies listeners, unless journal_mode=off."""
+    """After a rollback, the old rows and counters are valid; journal_mode=off cannot roll back."""
     db = make_database(journal_mode=journal_mode)
     create_file(db, b"kept")
     db.commit()
@@ -229,7 +229,7 @@ def test_rollback_undoes_rows_and_counters(make_database: MakeDatabase, journal_
 
 
 def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) -> None:
-    """A commit group that changes only local rows does not write the replicated counters."""
+    """A commit group that changes only local rows does not write the row of counters."""
     db = make_database()
     db.begin_local()
     local_state.put(db, "a", "b")
@@ -246,7 +246,7 @@ def test_counters_are_written_only_if_they_changed(make_database: MakeDatabase) 
 def test_change_recorder_is_called_at_the_start_and_end_of_each_commit_group(
     make_database: MakeDatabase,
 ) -> None:
-    """The recorder of changes is called when a group opens, and after its counters are written."""
+    """The change recorder is called after a group opens, and before the group is committed."""
     db = make_database()
     seen: list[tuple[str, int]] = []
 
@@ -276,14 +276,14 @@ def test_change_recorder_is_called_at_the_start_and_end_of_each_commit_group(
 
 @pytest.mark.parametrize("method", ["one", "all", "iterate"])
 def test_failed_query_causes_a_database_error(make_database: MakeDatabase, method: str) -> None:
-    """The database module raises no exception class of SQLite."""
+    """A failed query raises an error class of this program, not of SQLite."""
     db = make_database()
     with pytest.raises(DatabaseError, match="no such table"):
         list(getattr(db, method)("SELECT * FROM no_such"))
 
 
 def test_damaged_database_page_causes_a_format_error(make_database: MakeDatabase) -> None:
-    """Damage to a page raises FormatError, which is never retried."""
+    """A damaged page raises FormatError, which causes no retry."""
     db = make_database(journal_mode="delete")
     for number in range(300):
         create_file(db, b"%0200d" % number)
@@ -341,7 +341,7 @@ class RecordingFile(apsw.VFSFile):
 
 
 class RecordingVfs(apsw.VFS):
-    """An SQLite VFS that records the operations on database and journal files."""
+    """An SQLite VFS that records the operations on the database and its journal."""
 
     def __init__(self) -> None:
         super().__init__("recording", "unix", makedefault=True)
@@ -361,7 +361,7 @@ EVENTS: list[str] = []
 
 @pytest.fixture
 def events() -> Iterator[list[str]]:
-    """Return the list in which databases opened by the test record their file operations."""
+    """Return the list in which the databases of a test record their file operations."""
     vfs = RecordingVfs()
     EVENTS.clear()
     yield EVENTS
@@ -395,7 +395,7 @@ def test_durable_commit_syncs_the_database_before_it_deletes_the_journal(
 def test_killed_writer_loses_at_most_one_commit_group(
     make_database: MakeDatabase, mode: str
 ) -> None:
-    """Acknowledged commit groups are complete; the last group is either complete or absent."""
+    """After a kill, acknowledged commit groups exist, and the last group is complete or absent."""
     for round_number in range(4):
         db = make_database(f"{round_number}.db", journal_mode=mode, cache_size=20)
         db.close()
@@ -428,7 +428,7 @@ for number in range(1, 1_000_000):
 
 
 def run_and_kill(db: Database, lines: int) -> int:
-    """Kill a process that commits groups of 50 files; return the files it acknowledged."""
+    """Kill a process that commits groups of 50 files; return the files that it acknowledged."""
     command = [sys.executable, "-c", WRITER, str(db.path), db.pragmas.journal_mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -439,7 +439,7 @@ def run_and_kill(db: Database, lines: int) -> int:
 
 
 def test_closing_a_database_undoes_the_open_commit_group(make_database: MakeDatabase) -> None:
-    """Closing a database does not commit, and a second close has no effect."""
+    """Closing a database rolls back the open commit group; a second close has no effect."""
     db = make_database()
     create_file(db, b"a")
     db.close()
@@ -450,6 +450,6 @@ def test_closing_a_database_undoes_the_open_commit_group(make_database: MakeData
 
 
 def test_cookie_key_is_read_when_the_database_is_opened(make_database: MakeDatabase) -> None:
-    """The cookie key, which determines the order of names, is available without a query."""
+    """The cookie key determines the order of names; it is read once, when the database is opened."""
     db = make_database()
     assert db.cookie_key == properties.get(db, "cookie_key")

@@ -1,4 +1,4 @@
-"""Databases with files whose blocks are in packs."""
+"""Databases with files whose blocks are stored in packs."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def database(path: Path) -> Database:
 
 
 def pack(db: Database, number: int) -> PackId:
-    """Add the row of a stored pack."""
+    """Add the row of a pack that is stored in the bucket."""
     made = packs.create(db, ObjectKey(f"pack/00/1-{number:032x}"), 1000)
     packs.stored(db, made)
     return made

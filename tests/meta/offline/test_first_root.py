@@ -1,4 +1,4 @@
-"""The root directory as it was before the first recorded change."""
+"""The root directory as it was before the first change that was recorded."""
 
 import pytest
 
@@ -15,7 +15,7 @@ CHANGES = ("gid = 7", "uid = 5, ctime_ns = 99", "uid = 6, mode = 16832", "ctime_
 
 
 def change(db: Database, assignment: str) -> None:
-    """Change the root directory in a separate commit group."""
+    """Change the root directory's inode in a separate commit group."""
     db.begin()
     db.inodes.flush()
     db.run(f"UPDATE inodes SET {assignment} WHERE ino = ?", (ROOT_INO,))
@@ -25,7 +25,7 @@ def change(db: Database, assignment: str) -> None:
 def test_changesets_apply_to_a_database_with_a_different_root_directory(
     make_database: MakeDatabase,
 ) -> None:
-    """The first changesets contain the old values of the writer's root directory."""
+    """The first changesets contain old values of the root directory, which another host lacks."""
     writer, other = make_database("writer.db"), make_database("other.db")
     for db in (writer, other):
         db.inodes.write_through()
@@ -50,7 +50,7 @@ def test_changesets_apply_to_a_database_with_a_different_root_directory(
 def test_changesets_with_a_new_cookie_key_apply_to_a_database_with_another_key(
     make_database: MakeDatabase, lost: bool
 ) -> None:
-    """If fsck crashes, a changed cookie key can remain, which the next mount ships."""
+    """A crash of fsck can leave a new cookie key, which the next mount ships."""
     writer, other = make_database("writer.db"), make_database("other.db")
     writer.begin()
     if lost:

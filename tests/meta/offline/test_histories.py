@@ -1,4 +1,4 @@
-"""Comparing two databases that may belong to different histories."""
+"""Comparison of two databases: does one of them continue the history of the other?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ def _remove(db: Database) -> None:
 
 
 def _rename(db: Database) -> None:
-    """Change the times that a rename changes."""
+    """Change the times of a file, as a rename does."""
     db.inodes.run(f"UPDATE inodes SET ctime_ns = 1, btime_delta_ns = -1 WHERE ino = {ROOT_INO}")
 
 
@@ -69,19 +69,19 @@ def _add_other_things(db: Database) -> None:
 @pytest.mark.parametrize(
     ("change", "later_change"),
     [
-        # Both databases use the same next number for different objects.
+        # Both databases use the same next number, but for different objects.
         (_add_pack, _add_other_things),
         (_add_file, _add_other_things),
         (_add_inode, _add_other_things),
-        # Only the earlier database uses a number.
+        # Only the earlier database uses the number.
         (_add_file, _add_nothing),
         (_add_inode, _add_nothing),
-        # Removals and renames use no new numbers, so only a comparison of inodes reveals them.
+        # A removal or rename uses no new number, so only a comparison of inodes detects it.
         (_remove, _add_inode),
         (_rename, _add_inode),
     ],
 )
-def test_databases_conflict_if_the_later_one_lacks_a_change_of_the_earlier_one(
+def test_databases_conflict_if_the_later_database_lacks_a_change_of_the_earlier_one(
     tmp_path: Path, change: Callable[[Database], None], later_change: Callable[[Database], None]
 ) -> None:
     earlier, later = _two(tmp_path)

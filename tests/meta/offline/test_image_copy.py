@@ -1,4 +1,4 @@
-"""The copy of the database that becomes an image."""
+"""The copy of the database that is uploaded as an image."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ KEY = ObjectKey("pack/00/1-a")
 
 
 class Pack(NamedTuple):
-    """A pack that was stored after the copy was made."""
+    """A pack that is stored after the copy of the database was made."""
 
     pack: PackId
     object_key: ObjectKey
@@ -45,7 +45,7 @@ def copy_with_dirty_block(make_database: MakeDatabase, copy: Path) -> tuple[Data
 def test_image_contains_locations_that_were_recorded_after_its_copy(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The database copy for an image gets rows of packs that were stored after it was made."""
+    """Packs stored after the copy of the database get their rows in the copy."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     db.begin()
@@ -60,10 +60,10 @@ def test_image_contains_locations_that_were_recorded_after_its_copy(
     finished.close()
 
 
-def test_image_that_refers_to_an_unpacked_block_is_refused(
+def test_image_that_refers_to_a_block_without_a_pack_is_refused(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """An image never refers to content that is missing from the bucket."""
+    """An image must not refer to a block that is not in the bucket."""
     copy = tmp_path / "copy.db"
     _, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError, match=f"block {block} of the copied database is in no pack"):
@@ -73,7 +73,7 @@ def test_image_that_refers_to_an_unpacked_block_is_refused(
 def test_lost_block_has_no_location_in_an_image(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Reads of a lost block fail, because its row in the image has no location."""
+    """A lost block has a row without a location, so that reads of the block fail."""
     copy = tmp_path / "copy.db"
     db, block = copy_with_dirty_block(make_database, copy)
     with pytest.raises(MetadataError):
@@ -102,7 +102,7 @@ def test_pack_without_live_blocks_is_recorded_as_dead_in_an_image(
     copy = tmp_path / "copy.db"
     block = db.counters.take_block()
     blocks.create_dirty(db, block, ROOT_INO, BlockIndex(0), 100)
-    blocks.drop_ref(db, block)  # The file drops the sealed block.
+    blocks.drop_ref(db, block)  # The file no longer refers to the sealed block.
     db.commit()
     snapshot = db.open_snapshot()
     snapshot.copy_to(copy)
@@ -118,7 +118,7 @@ def test_pack_without_live_blocks_is_recorded_as_dead_in_an_image(
 
 
 def test_image_does_not_contain_local_tables(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A restore of the image creates empty local tables."""
+    """The image omits local tables; a restore creates them as empty tables."""
     copy = tmp_path / "copy.db"
     db = make_database()
     snapshot = db.open_snapshot()
@@ -151,7 +151,7 @@ def test_image_manifest_contains_the_properties_of_the_image_copy(
 def test_two_images_of_an_unchanged_database_are_identical(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Copies of an unchanged database are identical, so images can share their pieces."""
+    """Copies of an unchanged database are identical, so their images can share pieces."""
     db = make_database()
     contents = []
     for name in ("one.db", "two.db"):

@@ -1,4 +1,4 @@
-"""A database rebuilt from rows of a damaged image and from pack indexes."""
+"""A database that is rebuilt from rows of a damaged image and from indexes of packs."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def image(make_database: MakeDatabase) -> Database:
 
 
 def adopted(image: Database, db: Database, tmp_path: Path) -> image_rows.ImageRows:
-    """Copy the rows of an image into a new database; return the result."""
+    """Copy the rows of an image into a new database; return the result of the copy."""
     path = tmp_path / "damaged.db"
     image.all("VACUUM INTO ?", (str(path),))
     damaged = DamagedDatabase(path, "image/x")
@@ -60,7 +60,7 @@ def places(db: Database) -> dict[tuple[int, int], bytes]:
 def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Blocks newer than the rows of the image are put into a file in lost+found."""
+    """Blocks newer than the image's rows are put into a separate file in lost+found."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     assert tuple(rows) == (9, True, ())
@@ -90,7 +90,7 @@ def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
 def test_rebuilt_file_has_no_block_that_differs_from_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A fenced host may have used the same block number for other content."""
+    """If a fenced host used the same block number for different content, its block is omitted."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     other = entry(8, 2, 1, SIZE)._replace(hash=b"o" * 32)
@@ -106,7 +106,7 @@ def test_rebuilt_file_has_no_block_that_differs_from_the_image(
 def test_lost_rows_of_the_block_map_are_rebuilt_from_packs(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """The size in the inode row limits the number of blocks that are taken from packs."""
+    """The size in the inode row limits how many blocks are taken from packs."""
     image.begin()
     image.run("DELETE FROM block_map WHERE ino = 2 AND block_index = 1")
     image.commit()
@@ -124,7 +124,7 @@ def test_lost_rows_of_the_block_map_are_rebuilt_from_packs(
 def test_image_rows_with_the_largest_possible_numbers_are_skipped(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Rows with the largest possible numbers would leave no numbers for new inodes."""
+    """Rows with the largest possible numbers are skipped, because no numbers would be left."""
     image.begin()
     image.run("INSERT INTO block_map VALUES (?, 0, ?)", ((1 << 63) - 1, (1 << 63) - 1))
     image.run("INSERT INTO blocks VALUES (?, 1, 1, x'00', 1, 0, 20)", ((1 << 63) - 1,))

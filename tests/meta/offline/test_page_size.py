@@ -1,4 +1,4 @@
-"""Changing the page size of a database that no process uses."""
+"""Changing the page size of a database that is not in use."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def filled(make_database: MakeDatabase, **pragmas: object) -> Database:
 def test_changing_the_page_size_keeps_all_rows(
     make_database: MakeDatabase, page_size: int, journal_mode: str
 ) -> None:
-    """In WAL mode, SQLite itself ignores a change of the page_size pragma."""
+    """The database must leave WAL mode first, because SQLite otherwise ignores a new page_size."""
     path = filled(make_database, journal_mode=journal_mode, page_size=2048).path
     change_page_size(path, page_size)
     again = Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))
@@ -53,7 +53,7 @@ def test_invalid_page_size_is_refused_and_changes_nothing(make_database: MakeDat
 
 
 def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeDatabase) -> None:
-    """A change of the page size is refused while another connection has the database open."""
+    """The page size is not changed while another connection has the database open."""
     db = make_database(journal_mode="delete")
     db.begin()
     with pytest.raises(DatabaseError):
@@ -66,7 +66,7 @@ def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeData
 def test_changing_the_page_size_removes_the_unfinished_copy_of_a_crash(
     make_database: MakeDatabase,
 ) -> None:
-    """A crash during a change of the page size leaves an unfinished copy of the database."""
+    """A crash during the change of the page size leaves an unfinished copy, which is removed."""
     path = filled(make_database).path
     path.with_name("meta.db-resized").write_bytes(b"half a copy")
     change_page_size(path, 8192)

@@ -1,4 +1,4 @@
-"""Page trees of a hostile database file: a page belongs to at most one table or index."""
+"""The check that each page of a database file belongs to at most one table or index."""
 
 import struct
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from s3fs_meta.meta.offline.salvage import DamagedDatabase
 
 KEY = "image/1/manifest"
 FACTS = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
-# The offset of the last child's page number in the header of the first page.
+# Offset of the last child's page number in the header of the first page.
 _LAST_CHILD_AT = 108
 _FIRST_CELL_AT = 112
 
@@ -37,7 +37,7 @@ def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def root_of(path: Path, table: str) -> tuple[int, int]:
-    """Return the page size, and the number of a table's root page."""
+    """Return the page size and the number of the root page of a table."""
     connection = apsw.Connection(str(path))
     sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
     [[root]] = connection.execute(sql, (table,)).fetchall()
@@ -65,7 +65,7 @@ def test_check_of_page_trees_accepts_an_intact_image(image: Path) -> None:
 
 
 def test_database_page_that_refers_to_itself_is_refused(image: Path) -> None:
-    """SQLite would follow a reference from a page to itself forever."""
+    """A page that refers to itself would keep SQLite busy forever."""
     page_bytes, root = root_of(image, "xattrs")
     put(image, (root - 1) * page_bytes + 8, root)
 
@@ -91,7 +91,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
 def test_schema_with_a_repeated_page_is_refused(
     image: Path, use: Callable[[Path, str], object]
 ) -> None:
-    """A schema that refers to one page many times would be very slow to read."""
+    """A schema that refers to one page many times would take very long to read."""
     data = image.read_bytes()
     [cell] = struct.unpack_from(">H", data, _FIRST_CELL_AT)
     [child] = struct.unpack_from(">I", data, cell)
@@ -117,7 +117,7 @@ def test_schema_with_a_repeated_page_is_refused(
 def test_database_with_an_impossible_page_number_is_refused(
     image: Path, at: int, value: bytes, why: str
 ) -> None:
-    """A page number outside the file is refused before any page is read."""
+    """If a page number lies outside the file, the database is refused before pages are read."""
     data = image.read_bytes()
     image.write_bytes(data[:at] + value + data[at + len(value) :])
 
@@ -126,7 +126,7 @@ def test_database_with_an_impossible_page_number_is_refused(
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84)])
-def test_database_file_that_has_only_part_of_a_page_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_database_file_with_an_incomplete_last_page_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "short.db"
     path.write_bytes(data)
 

@@ -1,4 +1,4 @@
-"""Rows of files and blocks, rebuilt from pack indexes alone."""
+"""Rows of files and blocks that are rebuilt from indexes of packs alone."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_rows
@@ -10,7 +10,7 @@ from tests.meta.offline.pack_entries import entry, key
 
 
 def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
-    """Return the content hash at each block index, by file name."""
+    """Return the content hashes of each file, by file name and block index."""
     rows = db.all(
         "SELECT d.name, m.block_index, b.hash FROM dentries AS d"
         " JOIN block_map AS m ON m.ino = d.ino JOIN blocks AS b ON b.block = m.block"
@@ -22,7 +22,7 @@ def files_of(db: Database) -> dict[bytes, dict[int, bytes]]:
 
 
 def test_rebuilt_file_ends_at_the_end_of_its_last_block(make_database: MakeDatabase) -> None:
-    """In a rebuilt file, missing blocks before the last block become holes."""
+    """In a rebuilt file, missing blocks before the last known block become holes."""
     db = make_database()
     rebuilt_rows.add_pack(
         db, key(1), 5000, [entry(1, 7, 0, 100), entry(2, 7, 3, 50), entry(3, 9, 0)]
@@ -40,7 +40,7 @@ def test_rebuilt_file_ends_at_the_end_of_its_last_block(make_database: MakeDatab
 
 
 def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeDatabase) -> None:
-    """Of two blocks at the same index, the block with the higher number is newer."""
+    """If two blocks have the same index in a file, the block with the higher number is newer."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(2, 7, 0)])
@@ -53,7 +53,7 @@ def test_rebuilt_file_has_the_newest_block_at_each_index(make_database: MakeData
 
 
 def test_block_that_is_in_two_packs_is_rebuilt_once(make_database: MakeDatabase) -> None:
-    """After a compaction, the same block may be in two packs."""
+    """After a compaction, the same block may be in an old pack and in a new pack."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(8, 7, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(8, 7, 0)])
@@ -64,7 +64,7 @@ def test_block_that_is_in_two_packs_is_rebuilt_once(make_database: MakeDatabase)
 def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
     make_database: MakeDatabase,
 ) -> None:
-    """A fenced host and the next writer may have used the same inode numbers."""
+    """A fenced host and its successor may have used the same inode numbers."""
     db = make_database()
     mine, theirs, shared = b"m" * 32, b"t" * 32, b"s" * 32
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(1, 5, 0)._replace(hash=shared)])
@@ -88,8 +88,10 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
     assert db.one("SELECT count(*) FROM blocks WHERE refs <> 1") == (0,)
 
 
-def test_reusing_a_block_number_after_a_kill_damages_no_file(make_database: MakeDatabase) -> None:
-    """If a writer is killed before it records a pack, the next epoch reuses its block numbers."""
+def test_block_number_that_is_used_again_after_a_kill_damages_no_file(
+    make_database: MakeDatabase,
+) -> None:
+    """After a kill, the next epoch may use block numbers of an unrecorded pack again."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

@@ -1,4 +1,4 @@
-"""Checking the schema of a database that was downloaded from the bucket."""
+"""The check of the schema in a database that was downloaded from the bucket."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Change a database with SQL, as any other program can."""
+    """Change a database with SQL, as a different program could."""
     connection = apsw.Connection(str(path))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
     for statement in statements:
@@ -125,7 +125,7 @@ def test_image_that_is_not_a_database_is_refused(image: Path) -> None:
 
 
 def test_missing_index_of_an_image_is_created(image: Path) -> None:
-    """An index contains nothing that is not in its table."""
+    """A missing index can be created again, because it contains nothing but data of its table."""
     before = indexes(image)
     change(image, "DROP INDEX blocks_by_hash")
 
@@ -157,7 +157,7 @@ _TABLES = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES)
 @pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
 @pytest.mark.parametrize("table", _TABLES)
 def test_value_above_the_length_limit_is_refused(image: Path, table: str, kind: str) -> None:
-    """A directory with a thousand long names would need gigabytes of memory."""
+    """A value above the length limit could make a directory listing need gigabytes of memory."""
     connection = apsw.Connection(str(image))
     columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
     connection.close()
@@ -171,7 +171,7 @@ def test_value_above_the_length_limit_is_refused(image: Path, table: str, kind: 
         except (
             apsw.MismatchError,
             apsw.ConstraintError,
-        ):  # SQLite refuses a long value in some columns.
+        ):  # SQLite itself refuses a long value in some columns.
             continue
         with pytest.raises(
             FormatError, match=f"its table {table} has a value of more than|too big"
@@ -181,7 +181,7 @@ def test_value_above_the_length_limit_is_refused(image: Path, table: str, kind: 
 
 
 def test_values_of_the_maximum_length_are_accepted(image: Path) -> None:
-    """The longest possible attribute, name and symlink target are accepted."""
+    """The longest possible xattr, name and symlink target are accepted."""
     change(
         image,
         f"INSERT INTO xattrs VALUES (1, zeroblob(255), zeroblob({XATTR_VALUE_BYTES_MAX}))",
@@ -192,7 +192,7 @@ def test_values_of_the_maximum_length_are_accepted(image: Path) -> None:
 
 
 def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> None:
-    """SQLite parses every definition in the file when it first reads the file."""
+    """Schema definitions have a length limit, because SQLite parses all of them at once."""
     spaces = " " * DATABASE_SQL_BYTES_MAX
     change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")
     with pytest.raises(FormatError):
@@ -211,7 +211,7 @@ def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> Non
     ids=["dentries", "properties", "names of properties", "inodes", "xattrs"],
 )
 def test_refused_long_value_is_not_read_into_memory(image: Path, row: str) -> None:
-    """A check that loaded complete rows would allocate memory for an overlong value."""
+    """The check reads lengths instead of values, so an oversized value uses no memory."""
     change(image, f"INSERT INTO {row.format(f'zeroblob({64 * MIB})')}")
     apsw.memory_high_water(True)
     before = apsw.memory_used()

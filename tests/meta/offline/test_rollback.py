@@ -1,4 +1,4 @@
-"""Preparing an older database that a rollback makes current.
+"""Preparation of an older database that a rollback makes current.
 
 ``tests/sync/administration/test_rollback.py`` tests complete rollbacks.
 """
@@ -18,7 +18,7 @@ from tests.meta.offline.files_in_packs import database, file_in, pack
 
 
 def test_rollback_never_decreases_the_next_unused_numbers(tmp_path: Path) -> None:
-    """A rollback decreases neither the next inode, block and pack numbers nor the txg."""
+    """A rollback must not decrease the txg or the next numbers of inodes, blocks and packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     present.counters.next_ino = 100
     present.counters.next_block = 200
@@ -34,7 +34,7 @@ def test_rollback_never_decreases_the_next_unused_numbers(tmp_path: Path) -> Non
 
 
 def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path) -> None:
-    """A pack that the older database does not use is dead from the current txg on."""
+    """A pack that the older database does not use counts as dead from the current txg on."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
     present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))
@@ -56,7 +56,7 @@ def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path
 
 
 def test_rollback_finds_a_block_of_a_condemned_pack_by_number_or_content(tmp_path: Path) -> None:
-    """A rolled-back block gets the new location of its content, which may be an equal block's."""
+    """After a rollback, a block of a condemned pack has the location of equal content."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, moved = file_in(past, PackId(1), b"m" * 32)
@@ -76,7 +76,7 @@ def test_rollback_finds_a_block_of_a_condemned_pack_by_number_or_content(tmp_pat
 
 
 def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: Path) -> None:
-    """A block that is damaged in all packs is counted, and cannot be read after the rollback."""
+    """A block that is damaged in all packs is counted; reads of it fail after the rollback."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)
@@ -94,7 +94,7 @@ def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: 
 
 
 def test_error_about_a_rollback_names_the_deleted_packs_that_it_needs(tmp_path: Path) -> None:
-    """The error of a rollback names the first deleted packs, and counts all further packs."""
+    """The error lists the first deleted packs, and gives the number of further packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     for number in range(1, 6):
         file_in(past, pack(past, number), bytes([number]) * 32)
@@ -135,7 +135,9 @@ def test_rollback_finds_a_renumbered_pack_by_its_key(tmp_path: Path) -> None:
     assert properties.kept_packs(past) == {unreadable}
 
 
-def test_rollback_that_needs_a_deleted_pack_with_a_reused_number_is_refused(tmp_path: Path) -> None:
+def test_rollback_that_needs_a_deleted_pack_is_refused_although_its_number_is_in_use(
+    tmp_path: Path,
+) -> None:
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     file_in(past, pack(past, 1), b"x" * 32)
     assert pack(present, 2) == 1

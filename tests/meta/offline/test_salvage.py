@@ -1,4 +1,4 @@
-"""Salvage of rows from a database file with missing pages."""
+"""Salvage: reading rows from a database file in which pages are missing."""
 
 import random
 from pathlib import Path
@@ -22,7 +22,7 @@ FILES = 3000
 
 
 def rows_of(path: Path, table: Table) -> tuple[list[tuple[object, ...]], bool]:
-    """Return the readable rows of a table, and whether they are all its rows."""
+    """Return the readable rows of a table, and whether these are all of its rows."""
     damaged = DamagedDatabase(path, "image/x")
     try:
         reader = damaged.reader(table)
@@ -52,7 +52,7 @@ def copied(db: Database, path: Path) -> Path:
 
 
 def pages_of(path: Path, table: str, kind: str = "leaf") -> list[int]:
-    """Return the pages of one kind of a table in key order; the first page of the file is 0."""
+    """Return pages of one kind of a table in key order; the first page of the file has number 0."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         rows = connection.execute(
@@ -95,7 +95,7 @@ def test_salvage_finds_all_rows_in_intact_pages_despite_lost_pages(
 
 
 def test_salvage_skips_a_row_with_a_wrong_type_of_value(filled: Database, tmp_path: Path) -> None:
-    """SQLite stores any type in any column, so a damaged or forged image may have a wrong type."""
+    """SQLite allows any type in any column, so a damaged or forged image may have a wrong type."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE inodes SET mode = 'many' WHERE ino = 70")
@@ -127,7 +127,7 @@ def test_salvage_reads_pages_that_form_a_cycle_only_once(filled: Database, tmp_p
 def test_salvage_skips_a_row_with_a_lost_overflow_page(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """SQLite reads a missing overflow page as zeros and reports no error."""
+    """SQLite reads a missing overflow page as zeros without an error, so such a row is skipped."""
     db = make_database()
     wanted = {(Ino(2 + number), b"user.long"): b"v" * 1500 for number in range(100)}
     db.begin()
@@ -146,7 +146,7 @@ def test_salvage_skips_a_row_with_a_lost_overflow_page(
 
 
 def test_salvage_reads_the_row_with_the_largest_key_once(filled: Database, tmp_path: Path) -> None:
-    """No row can follow a row whose key is the largest integer."""
+    """After the row with the largest key, salvage must end instead of reading the row again."""
     last = (1 << 63) - 1
     filled.begin()
     filled.run("INSERT INTO dentries VALUES (2, ?, x'61', 3)", (last,))
@@ -186,7 +186,7 @@ def test_damaged_database_with_an_unexpected_schema_is_refused(
 def test_random_bytes_in_a_database_cause_only_format_errors(
     filled: Database, tmp_path: Path, seed: int
 ) -> None:
-    """Random bytes after the schema pages result in rows or FormatError, never in another error."""
+    """Random bytes in the pages of a database must not raise errors other than FormatError."""
     path = copied(filled, tmp_path / "copy.db")
     noise = random.Random(seed)
     data = bytearray(path.read_bytes())
@@ -204,7 +204,7 @@ def test_random_bytes_in_a_database_cause_only_format_errors(
 def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
     filled: Database, tmp_path: Path
 ) -> None:
-    """A rebuild reads the cookie key and the next numbers from a damaged image."""
+    """When a database is rebuilt, the cookie key and the counters come from a damaged image."""
     damaged = DamagedDatabase(copied(filled, tmp_path / "copy.db"), "image/x")
     try:
         assert damaged.cookie_key() == filled.cookie_key
@@ -216,7 +216,7 @@ def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
 
 
 def test_misplaced_page_of_a_database_is_reported(filled: Database, tmp_path: Path) -> None:
-    """The test overwrites one page of a table with a different page of the same table."""
+    """If one page of a table overwrites another page of the table, salvage reports this."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)
@@ -245,12 +245,12 @@ def test_misplaced_page_of_a_database_is_reported(filled: Database, tmp_path: Pa
     ],
 )
 def test_size_of_a_database_is_read_from_its_header(start: bytes, size_bytes: int) -> None:
-    """The database size is 0 if the bytes are not the header of a database."""
+    """If the bytes are not the header of a database, its size is 0."""
     assert size_in_header(start) == size_bytes
 
 
 def test_salvage_refuses_rows_of_a_newer_schema(filled: Database, tmp_path: Path) -> None:
-    """Tables of a newer schema may look the same, but their rows may have a different meaning."""
+    """Rows of a newer schema may have a different meaning even if the tables look the same."""
     filled.begin()
     filled.run("UPDATE properties SET value = ? WHERE name = 'schema_version'", (b"999",))
     filled.commit()
@@ -263,7 +263,7 @@ def test_salvage_refuses_rows_of_a_newer_schema(filled: Database, tmp_path: Path
 def test_salvage_skips_an_oversized_row_without_reading_it_into_memory(
     filled: Database, tmp_path: Path, table: Table
 ) -> None:
-    """Salvage reads all rows before and after a row that is too long."""
+    """Salvage skips an overlong row, and reads all rows before and after it."""
     path = copied(filled, tmp_path / "copy.db")
     connection = apsw.Connection(str(path))
     wide = f"zeroblob({64 * MIB})"

@@ -1,4 +1,4 @@
-"""The block map, from byte ranges of files to blocks."""
+"""The block map: which block contains which byte range of a file."""
 
 import apsw
 import pytest
@@ -14,7 +14,7 @@ FILE = Ino(5)
 
 
 def at(number: int) -> BlockIndex:
-    """Return a number as a block index."""
+    """Return a number as a block index of a file."""
     return BlockIndex(number)
 
 
@@ -33,7 +33,7 @@ def test_lookup_of_a_hole_returns_no_block_and_no_location(db: Database) -> None
 
 
 def test_changing_the_block_map_returns_the_replaced_block(db: Database) -> None:
-    """A change returns the replaced block; the caller releases it and updates the block count."""
+    """A change of the block map returns the replaced block, which the caller must release."""
     assert block_map.set(db, FILE, at(3), BlockId(7)) is None
     assert block_map.set(db, FILE, at(3), BlockId(8)) == 7
     assert block_map.remove(db, FILE, at(3)) == 8
@@ -41,7 +41,7 @@ def test_changing_the_block_map_returns_the_replaced_block(db: Database) -> None
 
 
 def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
-    """A dirty block is cached, but not in any pack."""
+    """A dirty block has a state in the cache, but is not in any pack."""
     block = map_new_block(db, 2)
     expected = Located(block, 100, None, None, None, None, BlockState.DIRTY)
     assert block_map.locate(db, FILE, at(2)) == expected
@@ -49,7 +49,7 @@ def test_dirty_block_has_a_state_and_no_location(db: Database) -> None:
 
 @pytest.mark.parametrize("state", [*BlockState, None])
 def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -> None:
-    """A block in a pack has a location, whether it is cached or not."""
+    """A block in a pack has a location, regardless of its state in the cache."""
     block = map_new_block(db, 0)
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 500)
     blocks.set_location(db, blocks.get(db, block), b"h" * 32, pack, 17, 60)
@@ -63,7 +63,7 @@ def test_uploaded_block_has_a_location(db: Database, state: BlockState | None) -
 
 
 def test_lookup_of_a_file_range_omits_holes(db: Database) -> None:
-    """One query returns all blocks of a file from one index to another, inclusive."""
+    """One query returns all blocks of a file between two indexes, including the last."""
     made = {index: map_new_block(db, index) for index in (0, 1, 3, 4)}
     map_new_block(db, 2, Ino(6))
     found = block_map.locate_range(db, FILE, at(1), at(3))
@@ -82,15 +82,15 @@ def test_block_indexes_are_returned_in_ascending_order_up_to_a_limit(db: Databas
 
 
 def test_last_block_indexes_of_a_file_are_returned_in_descending_order(db: Database) -> None:
-    """A truncation may begin with the last block of a file."""
+    """A large truncation begins at the last block of a file."""
     for index in (9, 2, 5, 7):
         block_map.set(db, FILE, at(index), BlockId(100 + index))
     assert block_map.last_indexes(db, FILE, at(3), 2) == [(9, 109), (7, 107)]
     assert block_map.last_indexes(db, FILE, at(10), 2) == []
 
 
-def test_new_location_does_not_replace_an_overwritten_block(db: Database) -> None:
-    """A block is replaced with an equal one only if the file still refers to the block."""
+def test_equal_block_does_not_replace_an_overwritten_block(db: Database) -> None:
+    """An equal block replaces a block only if the file still refers to the replaced block."""
     block_map.set(db, FILE, at(0), BlockId(1))
     assert not block_map.repoint(db, FILE, at(0), BlockId(9), BlockId(2))
     assert not block_map.repoint(db, FILE, at(1), BlockId(1), BlockId(2))
@@ -99,7 +99,7 @@ def test_new_location_does_not_replace_an_overwritten_block(db: Database) -> Non
 
 
 def test_query_for_last_block_indexes_returns_a_limited_number(db: Database) -> None:
-    """The query for last block indexes returns a limited number, and none below a given index."""
+    """The query returns the last block indexes of a file down to a given index, up to a limit."""
     ino = Ino(7)
     for index in (0, 3, 4, 9):
         block_map.set(db, ino, BlockIndex(index), BlockId(100 + index))
@@ -108,8 +108,8 @@ def test_query_for_last_block_indexes_returns_a_limited_number(db: Database) -> 
     assert block_map.last_indexes(db, ino, BlockIndex(10), 9) == []
 
 
-def test_cached_location_is_dropped_when_its_rows_change(db: Database) -> None:
-    """A cached location is dropped when a row changes or the commit group is rolled back."""
+def test_cached_location_is_discarded_when_its_rows_change(db: Database) -> None:
+    """A cached location is discarded if a row changes or the commit group is rolled back."""
     block = map_new_block(db, 0)
     db.commit()
     before = block_map.locate(db, FILE, at(0))
@@ -130,7 +130,7 @@ def test_cached_location_is_dropped_when_its_rows_change(db: Database) -> None:
 def test_follower_sees_locations_that_another_connection_changed(
     make_database: MakeDatabase,
 ) -> None:
-    """In a follower, another connection applies changelogs and changes the rows."""
+    """A follower must not use a cached location, because another connection changes the rows."""
     follower = make_database("follower.db")
     assert block_map.locate(follower, FILE, at(0)) is None
     follower.follow()
@@ -152,7 +152,7 @@ def test_lookup_in_a_closed_database_raises_a_database_error(make_database: Make
         block_map.locate(closed, FILE, at(0))
 
 
-def test_blocks_of_all_files_are_read_in_slices_of_bounded_size(db: Database) -> None:
+def test_blocks_of_all_files_are_read_in_slices_of_limited_size(db: Database) -> None:
     made = {
         map_new_block(db, index, ino): FilePart(ino, at(index))
         for ino, index in ((Ino(5), 0), (Ino(5), 3), (Ino(7), 1), (Ino(8), 0))
@@ -169,8 +169,8 @@ def test_blocks_of_all_files_are_read_in_slices_of_bounded_size(db: Database) ->
     assert pieces == 3
 
 
-def test_mapped_block_without_a_row_is_an_error(db: Database) -> None:
-    """A file must not read as zeros if the row of its block is lost."""
+def test_read_of_a_mapped_block_without_a_row_is_an_error(db: Database) -> None:
+    """If the row of a mapped block is lost, a read must fail instead of returning zeros."""
     block = map_new_block(db, 0)
     db.run("DELETE FROM blocks WHERE block = ?", (block,))
 

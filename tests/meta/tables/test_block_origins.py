@@ -1,4 +1,4 @@
-"""Origins: the block that each unsynced block replaced."""
+"""Origins of copied blocks: the block from which each unsynced copy was made."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_origins, blocks, cached_blocks
@@ -11,7 +11,7 @@ NOT_UPLOADED = Located(BlockId(2), 50, None, None, None, None, BlockState.DIRTY)
 
 
 def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId:
-    """Create a dirty block of 60 bytes that replaces its origin."""
+    """Create a dirty block of 60 bytes that is a copy of its origin."""
     block = BlockId(number)
     blocks.create_dirty(db, block, Ino(7), BlockIndex(0), 60)
     block_origins.note(db, block, origin, keep_bytes)
@@ -19,7 +19,7 @@ def make(db: Database, number: int, origin: Located, keep_bytes: int) -> BlockId
 
 
 def test_copied_blocks_are_listed_in_the_order_of_their_numbers(db: Database) -> None:
-    """The row of a copied block contains the location of its origin."""
+    """The row of a copied block contains the location of the block's origin."""
     make(db, 12, NOT_UPLOADED, 40)
     make(db, 11, STORED, 100)
 
@@ -30,8 +30,8 @@ def test_copied_blocks_are_listed_in_the_order_of_their_numbers(db: Database) ->
     assert sorted(block_origins.blocks(db)) == [11, 12]
 
 
-def test_copied_block_without_a_recorded_original_is_not_listed(db: Database) -> None:
-    """Forgetting the origin of an unknown block is not an error."""
+def test_copied_block_without_a_recorded_origin_is_not_listed(db: Database) -> None:
+    """Deleting the origin of a block without a recorded origin is not an error."""
     one, two = make(db, 11, STORED, 100), make(db, 12, STORED, 100)
 
     block_origins.forget(db, [one, BlockId(99)])

@@ -1,4 +1,4 @@
-"""Rows of blocks: sizes, reference counts and locations."""
+"""Rows of blocks: their sizes, reference counts and locations."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def make_block(db: Database, plain_bytes: int = 100) -> BlockId:
 
 
 def make_pack(db: Database, name: str = "a", object_bytes: int = 1000) -> PackId:
-    """Create a stored pack."""
+    """Create a pack that is stored in the bucket."""
     pack = packs.create(db, ObjectKey(f"pack/00/1-{name}"), object_bytes)
     packs.stored(db, pack)
     return pack
@@ -35,7 +35,7 @@ def test_new_block_is_dirty_and_in_no_pack(db: Database) -> None:
 
 
 def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
-    """The byte counter follows the length of a dirty block."""
+    """The total number of bytes follows the length of a dirty block."""
     block = make_block(db, 100)
     blocks.resize(db, block, 100, 500)
     assert (blocks.get(db, block).plain_bytes, db.counters.block_bytes) == (500, 500)
@@ -44,7 +44,7 @@ def test_dirty_block_can_grow_and_shrink(db: Database) -> None:
 
 
 def test_resize_of_a_block_with_a_wrong_length_is_refused(db: Database) -> None:
-    """A caller with an outdated block length would make the counter of bytes wrong."""
+    """A resize with an outdated old length would make the total number of bytes wrong."""
     block = make_block(db, 100)
     with pytest.raises(MetadataError):
         blocks.resize(db, block, 99, 500)
@@ -61,7 +61,7 @@ def test_reference_count_of_a_block_equals_its_number_of_references(db: Database
 
 
 def test_referenced_block_cannot_be_deleted(db: Database) -> None:
-    """Deleting a referenced block is a bug of the caller and raises AssertionError."""
+    """Deleting a referenced block is a programming error and raises AssertionError."""
     block = make_block(db)
     with pytest.raises(AssertionError):
         blocks.delete(db, block)
@@ -69,7 +69,7 @@ def test_referenced_block_cannot_be_deleted(db: Database) -> None:
 
 @pytest.mark.parametrize("refs", [0, -1])
 def test_reference_count_of_a_block_cannot_become_negative(db: Database, refs: int) -> None:
-    """Anyone can write the rows of an unencrypted filesystem, so rows may contradict each other."""
+    """In an unencrypted filesystem, forged rows may contain a wrong reference count."""
     block = make_block(db)
     db.run("UPDATE blocks SET refs = ?", (refs,))
     with pytest.raises(
@@ -82,7 +82,7 @@ def test_reference_count_of_a_block_cannot_become_negative(db: Database, refs: i
 def test_reference_to_a_block_without_a_row_is_reported_as_damage(
     db: Database, use: object
 ) -> None:
-    """Every block that a row refers to must have a row."""
+    """A reference to a block number that has no row is damage."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
         use(db, BlockId(99))  # type: ignore[operator]  # *use* is a function
 
@@ -97,8 +97,8 @@ def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None
     assert db.counters.block_bytes == 100
 
 
-def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None:
-    """If two blocks have the content that is written, the file refers to the older block."""
+def test_deduplication_uses_the_older_of_two_equal_blocks(db: Database) -> None:
+    """If two blocks have equal content, new references use the older block."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, blocks.get(db, second), HASH, pack, 0, 60)
     blocks.set_location(db, blocks.get(db, first), HASH, pack, 60, 60)
@@ -108,7 +108,7 @@ def test_deduplication_keeps_the_older_of_two_equal_blocks(db: Database) -> None
 
 
 def test_deduplication_does_not_share_a_damaged_block(db: Database) -> None:
-    """New content refers neither to damaged nor to unreferenced blocks."""
+    """New content shares neither damaged nor unreferenced blocks."""
     first, second, pack = make_block(db), make_block(db), make_pack(db)
     blocks.set_location(db, blocks.get(db, first), HASH, pack, 0, 60)
     blocks.set_location(db, blocks.get(db, second), HASH, pack, 60, 60)
@@ -122,7 +122,7 @@ def test_deduplication_does_not_share_a_damaged_block(db: Database) -> None:
 
 
 def test_pack_is_dead_after_its_last_block_is_deleted(db: Database) -> None:
-    """A pack whose last block is deleted is dead from the open txg on."""
+    """A pack is dead from the txg in which its last block is deleted."""
     pack = make_pack(db)
     made = [make_block(db), make_block(db)]
     for number, block in enumerate(made):
@@ -137,7 +137,7 @@ def test_pack_is_dead_after_its_last_block_is_deleted(db: Database) -> None:
 
 
 def test_new_location_of_a_block_moves_its_live_bytes_to_the_new_pack(db: Database) -> None:
-    """Compaction moves the live bytes of a block from the old pack to the new one."""
+    """When compaction moves a block, its live bytes move from the old pack to the new pack."""
     block, old, new = make_block(db), make_pack(db, "old"), make_pack(db, "new")
     blocks.set_location(db, blocks.get(db, block), HASH, old, 0, 60)
     blocks.set_location(db, blocks.get(db, block), HASH, new, 5, 61)

@@ -20,7 +20,7 @@ def make_block(
 
 
 def test_row_of_a_cached_block_can_be_added_and_changed_and_deleted(db: Database) -> None:
-    """Changing the state of a block that has no row is an error."""
+    """A change of the state of a block without a row is an error."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
     assert not cached_blocks.set_state(db, block, BlockState.CLEAN)
@@ -36,7 +36,7 @@ def test_row_of_a_cached_block_can_be_added_and_changed_and_deleted(db: Database
 
 
 def test_unsynced_bytes_of_dirty_and_sealed_blocks_are_listed(db: Database) -> None:
-    """A block in a pack has no unsynced bytes, even while compaction moves it."""
+    """A block in a pack needs no sync, even while compaction has sealed it."""
     one, two = make_block(db, BlockState.DIRTY), make_block(db, BlockState.SEALED)
     make_block(db, BlockState.CLEAN)
     moving = make_block(db, BlockState.SEALED)
@@ -58,7 +58,7 @@ def test_cached_blocks_in_one_state_are_listed(db: Database, state: BlockState) 
 
 
 def test_query_for_pending_blocks_uses_an_index(db: Database) -> None:
-    """An index selects the few pending blocks among 250,000 clean ones."""
+    """An index finds the few pending blocks among 250,000 clean blocks."""
     plan = db.all(
         "EXPLAIN QUERY PLAN SELECT block FROM cached_blocks"
         " WHERE state <> 4 AND state = ? ORDER BY block LIMIT ?",
@@ -80,7 +80,7 @@ def test_sealed_blocks_are_ordered_by_inode_and_index(db: Database) -> None:
 
 
 def test_sizes_and_totals_of_cached_blocks_are_loaded_at_start(db: Database) -> None:
-    """A block in state DOOMED may have no row in the table of blocks."""
+    """A block in the state DOOMED may have no row in the table of blocks."""
     dirty = make_block(db, BlockState.DIRTY, 10)
     clean = [make_block(db, BlockState.CLEAN, size) for size in (20, 30)]
     doomed = make_block(db, BlockState.DOOMED, 40)
@@ -99,7 +99,7 @@ def test_sizes_and_totals_of_cached_blocks_are_loaded_at_start(db: Database) -> 
 
 
 def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) -> None:
-    """After a crash, sealed blocks become DIRTY if a file uses them, and otherwise DOOMED."""
+    """After a crash, a sealed block becomes DIRTY if a file uses it, and otherwise DOOMED."""
     kept = make_block(db, BlockState.SEALED)
     let_go = make_block(db, BlockState.SEALED)
     clean = make_block(db, BlockState.CLEAN)
@@ -113,7 +113,7 @@ def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) 
         kept: BlockState.DIRTY,
         let_go: BlockState.DOOMED,
         clean: BlockState.CLEAN,
-        # The block's location may not be durable, so the block is not clean.
+        # The block is not clean, because its location may not be durable.
         moving: BlockState.UPLOADED,
     }
     assert blocks.find(db, let_go) is None
@@ -124,7 +124,7 @@ def test_sealed_blocks_with_references_become_dirty_after_a_crash(db: Database) 
 def test_cached_blocks_at_damaged_locations_are_detected(
     db: Database, offset: int | None, found: bool
 ) -> None:
-    """The damage mark of a record affects no other record, and a dirty block is in no pack."""
+    """A damage mark of a record affects only the block in this record."""
     key = ObjectKey("pack/00/1-" + "0" * 32)
     packs.create(db, ObjectKey("pack/11/1-" + "1" * 32), 100)
     pack = packs.create(db, key, 100)

@@ -1,4 +1,4 @@
-"""Rows that mark damaged packs and damaged records in packs."""
+"""Damage marks: rows that mark packs, or records in packs, as damaged."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import ObjectKey, PackId
 from tests.meta.conftest import MakeDatabase
 
-ONE, TEN = PackId(1), PackId(10)  # The decimal numbers of the two packs begin with equal digits.
+ONE, TEN = PackId(1), PackId(10)  # Both decimal pack numbers begin with the same digits.
 
 
 def test_damage_mark_of_a_record_covers_no_other_record(db: Database) -> None:
@@ -42,7 +42,7 @@ def test_damage_mark_of_a_pack_replaces_the_marks_of_its_records(db: Database) -
 
 
 def test_damage_mark_covers_the_complete_pack_if_too_many_records_are_damaged(db: Database) -> None:
-    """If many records of a pack are damaged, a single mark of the pack replaces their marks."""
+    """If too many records of a pack are damaged, one mark of the pack replaces their marks."""
     for offset in range(DAMAGED_RECORDS_MAX):
         damage_marks.add(db, Mark(ONE, offset))
     assert len(damage_marks.marks(db)) == DAMAGED_RECORDS_MAX
@@ -51,8 +51,8 @@ def test_damage_mark_covers_the_complete_pack_if_too_many_records_are_damaged(db
     assert damage_marks.marks(db) == [Mark(ONE, None)]
 
 
-def test_damage_marks_are_removed_one_at_a_time_or_with_their_pack(db: Database) -> None:
-    """Garbage collection removes the marks of each pack that it deletes."""
+def test_damage_marks_are_removed_singly_or_together_with_their_pack(db: Database) -> None:
+    """When garbage collection deletes a pack, it removes all marks of the pack."""
     gone = packs.create(db, ObjectKey("pack/00/1-" + "0" * 32), 100)
     for mark in (Mark(gone, 5), Mark(TEN, None), Mark(TEN, 8), Mark(PackId(11), 8)):
         damage_marks.add(db, mark)
@@ -77,7 +77,7 @@ def test_invalid_damage_mark_is_reported_and_removed(db: Database, name: str) ->
 
 @pytest.mark.parametrize("alias", ["damaged", "image", "pack"])
 def test_damage_marks_are_listed_without_other_properties(db: Database, alias: str) -> None:
-    """Damage marks, abandoned images and kept packs are rows in the table of properties."""
+    """Damage marks share the table of properties with abandoned images and kept packs."""
     properties.abandon_images(db, [ObjectKey("image/000000000007-1-0123456789abcdef/manifest")])
     properties.keep_packs(db, [ObjectKey("pack/00/1-" + "0" * 32)])
     others = properties.all_of(db)
@@ -106,7 +106,7 @@ def test_damage_mark_is_recorded_without_triggering_an_image(db: Database) -> No
 
 
 def test_sql_condition_for_damaged_blocks_finds_exactly_the_marked_blocks(db: Database) -> None:
-    """The SQL condition COVERS_B selects exactly the blocks that the marks cover."""
+    """The SQL condition COVERS_B selects exactly the blocks that damage marks cover."""
     marked = (Mark(ONE, 17), Mark(TEN, None))
     for mark in marked:
         damage_marks.add(db, mark)

@@ -1,4 +1,4 @@
-"""Rows of packs, the objects that contain blocks."""
+"""Rows of packs, which are objects that contain blocks."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def key(number: int) -> ObjectKey:
 
 
 def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 1000) -> PackId:
-    """Create a stored pack with some live bytes."""
+    """Create a stored pack with some bytes of live blocks."""
     pack = packs.create(db, key(number), size)
     packs.stored(db, pack)
     packs.add_live_bytes(db, pack, live_bytes)
@@ -23,7 +23,7 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
 
 
 def test_bytes_of_a_pack_are_not_counted_during_its_upload(db: Database) -> None:
-    """A pack has a row during its upload, but its bytes count only after the upload."""
+    """A pack has a row before its upload, but its bytes count only after the upload."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
     assert packs.uploading(db) == [(pack, key(1))]
@@ -42,7 +42,7 @@ def test_pack_numbers_are_never_reused(db: Database) -> None:
 
 
 def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
-    """The bytes of a condemned pack do not count, and its row stays until its object is deleted."""
+    """Bytes of a condemned pack do not count; its row stays until the object is deleted."""
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.condemn(db, pack)
@@ -64,14 +64,14 @@ def test_bytes_of_a_condemned_pack_that_was_never_stored_are_not_counted(db: Dat
 
 @pytest.mark.parametrize("end", [packs.condemn, packs.delete])
 def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> None:
-    """Deleting a pack with live blocks is a bug of the caller and raises AssertionError."""
+    """Deleting a pack with live blocks is a programming error and raises AssertionError."""
     pack = make_pack(db, 1, live_bytes=5)
     with pytest.raises(AssertionError):
         end(db, pack)  # type: ignore[operator]  # *end* is a function
 
 
 def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> None:
-    """Packs that died after the retention floor are omitted; the next call continues the list."""
+    """Dead packs are listed up to the retention floor; a second call continues the list."""
     made = [make_pack(db, number, 10) for number in range(5)]
     for txg, pack in ((7, made[0]), (5, made[1]), (6, made[2]), (5, made[3])):
         db.counters.txg = txg
@@ -99,10 +99,10 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
-def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_for_other_histories(
+def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_after_a_repair(
     db: Database,
 ) -> None:
-    """Txgs that a repair has abandoned may refer to a condemned pack."""
+    """After a repair, a condemned pack counts as dead from now on: abandoned txgs may need it."""
     orphan = packs.create(db, key(1), 100)
     db.counters.txg = Txg(4)
     packs.condemn(db, orphan)
@@ -115,7 +115,7 @@ def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_for_other_histo
 
 
 def test_pack_that_died_in_the_fenced_txg_counts_as_dead_from_the_next_txg(db: Database) -> None:
-    """A pack that died in an earlier txg keeps its ``died_txg``."""
+    """Packs that died before the fenced txg keep their ``died_txg``."""
     made = [make_pack(db, number, 10) for number in range(4)]
     for txg, pack in zip((4, 5, 6), made, strict=False):
         db.counters.txg = txg
@@ -125,7 +125,7 @@ def test_pack_that_died_in_the_fenced_txg_counts_as_dead_from_the_next_txg(db: D
 
 
 def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> None:
-    """A dead pack keeps its first ``died_txg`` until it receives a block again."""
+    """A dead pack keeps its ``died_txg`` until it receives a block."""
     pack = make_pack(db, 1, 10)
     packs.note_if_dead(db, pack)
     assert packs.get(db, pack).died_txg is None
@@ -138,7 +138,7 @@ def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> Non
 
 
 def test_mostly_dead_packs_are_listed(db: Database) -> None:
-    """Packs are listed by their dead bytes, the most first, except packs without live bytes."""
+    """Packs with live blocks are listed by their dead bytes, in descending order."""
     made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
     found = packs.mostly_dead(db, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]
@@ -153,7 +153,7 @@ def test_all_packs_are_listed(db: Database) -> None:
 
 
 def test_pack_can_be_created_with_a_given_number(db: Database) -> None:
-    """A rollback adds the rows of later packs, with their numbers, to an older database."""
+    """A rollback adds later packs with their numbers to the older database."""
     packs.adopt(db, PackId(40), key(1), 700)
     packs.adopt(db, PackId(40), key(1), 700)
     known = packs.create(db, key(2), 50)
@@ -165,14 +165,14 @@ def test_pack_can_be_created_with_a_given_number(db: Database) -> None:
 
 
 def test_reference_to_a_pack_without_a_row_is_reported_as_damage(db: Database) -> None:
-    """Every pack that a row refers to must have a row."""
+    """A reference to a pack number that has no row is damage."""
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.drop_live_bytes(db, PackId(9), 1)
     with pytest.raises(MetadataError, match="pack 9 has no row"):
         packs.object_key(db, PackId(9))
 
 
-def test_revived_pack_is_counted_again(db: Database) -> None:
+def test_bytes_of_a_revived_pack_are_counted_again(db: Database) -> None:
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.revive(db, pack)

@@ -1,4 +1,4 @@
-"""Type checks of values in rows from the bucket."""
+"""Type checks of values in rows that come from the bucket."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LOCAL = (1, 10, None, None, None, None)
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
 def test_value_of_a_type_other_than_bytes_is_refused(value: object) -> None:
-    """If a row contains an integer, bytes() would return that many zero bytes."""
+    """The check refuses an integer, because bytes() would convert it to that many zeros."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
         blob(value, "a name", 7)
@@ -20,7 +20,7 @@ def test_value_of_a_type_other_than_bytes_is_refused(value: object) -> None:
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("value", ["text", 1.5, -1])
 def test_location_of_a_block_must_contain_integers_and_a_hash(place: int, value: object) -> None:
-    """A block that is in no pack has neither hash nor numbers."""
+    """A block without a pack has neither a hash nor an offset or length."""
     require_location(GOOD, 7)
     require_location(LOCAL, 7)
 
@@ -30,7 +30,7 @@ def test_location_of_a_block_must_contain_integers_and_a_hash(place: int, value:
 
 @pytest.mark.parametrize("place", [2, 4, 5])
 def test_incomplete_location_of_a_block_is_refused(place: int) -> None:
-    """A location has a pack, an offset and a length, or none of them."""
+    """A location is complete, with pack, offset and length, or it is absent."""
     with pytest.raises(BadRowError):
         require_location((*GOOD[:place], None, *GOOD[place + 1 :]), 7)
 

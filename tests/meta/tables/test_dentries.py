@@ -1,4 +1,4 @@
-"""Dentries: names in directories, and their readdir order."""
+"""Dentries: names in directories, and their order in readdir."""
 
 import random
 
@@ -9,7 +9,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 
-ONE_HASH = 5  # The hash of all names in tests for hash collisions.
+ONE_HASH = 5  # The hash of every name in tests of hash collisions.
 
 
 def make_file(db: Database, name: bytes, parent: Ino = ROOT_INO) -> Ino:
@@ -42,7 +42,7 @@ def test_name_is_found_only_in_its_directory(db: Database) -> None:
 
 
 def test_lookup_of_a_name_returns_the_attributes_of_its_inode(db: Database) -> None:
-    """A lookup with one joined query returns the same attributes as two queries."""
+    """One joined query for a name and its inode returns the same attributes as two queries."""
     ino = make_file(db, b"a")
     assert dentries.find_attributes(db, ROOT_INO, b"a") == inodes.get(db, ino)
     assert dentries.find_attributes(db, ROOT_INO, b"b") is None
@@ -53,7 +53,7 @@ def test_lookup_of_a_name_returns_the_attributes_of_its_inode(db: Database) -> N
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
 def test_name_may_contain_any_bytes(db: Database, name: bytes) -> None:
-    """A name is stored as bytes, even if it looks like a number or a text."""
+    """A name is stored as bytes, even if it looks like a number or like text."""
     make_file(db, name)
     assert walk(db) == [name]
     assert dentries.find(db, ROOT_INO, name) is not None
@@ -80,7 +80,7 @@ def test_removing_a_name_returns_its_inode(db: Database) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_name_with_a_known_cookie_is_removed_without_a_lookup(db: Database, shared: bool) -> None:
-    """A name can be removed by its cookie even if other names have the same hash."""
+    """A name with a known cookie can be removed even if other names have the same hash."""
     if shared:
         db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b"):
@@ -105,7 +105,7 @@ def test_name_with_a_known_cookie_is_removed_without_a_lookup(db: Database, shar
 def test_name_with_a_known_cookie_is_renamed_without_a_lookup(
     db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
 ) -> None:
-    """After a rename, the new name gets the lowest free cookie of its hash."""
+    """A renamed name gets the lowest free cookie of its new hash."""
     db.name_hash = lambda name: hashes[name]
     ino = make_file(db, b"a")
     make_file(db, b"b")
@@ -117,7 +117,7 @@ def test_name_with_a_known_cookie_is_renamed_without_a_lookup(
 
 
 def test_rename_over_a_name_returns_its_old_inode_and_keeps_its_cookie(db: Database) -> None:
-    """A rename over an existing name changes no cookie, so running readdirs are not disturbed."""
+    """A rename over an existing name keeps its cookie, so readdir calls are not disturbed."""
     old = make_file(db, b"a")
     before = cookies(db)
     other = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 7).ino
@@ -140,7 +140,7 @@ def test_directory_without_names_is_empty(db: Database) -> None:
 
 
 def test_readdir_pages_are_sorted_and_complete(db: Database) -> None:
-    """For any page size, readdir returns each name once and in the same order."""
+    """For each page size, readdir returns each name once, in the same order."""
     expected = {b"%d" % number for number in range(50)}
     for name in expected:
         make_file(db, name)
@@ -155,7 +155,7 @@ def test_readdir_pages_are_sorted_and_complete(db: Database) -> None:
 
 
 def test_readdir_page_contains_the_attributes_of_each_inode(db: Database) -> None:
-    """Readdirplus needs no separate query for each dentry."""
+    """Readdirplus needs no query for the inode of each dentry."""
     ino = make_file(db, b"a")
     assert dentries.page(db, ROOT_INO, Cookie(0), 9)[0][2] == inodes.get(db, ino)
 
@@ -164,7 +164,7 @@ def test_readdir_page_contains_the_attributes_of_each_inode(db: Database) -> Non
 def test_readdir_returns_unchanged_names_exactly_once_during_changes(
     db: Database, seed: int
 ) -> None:
-    """Other names are added and removed while readdir returns its pages."""
+    """While readdir returns its pages, other names are added and removed."""
     rnd = random.Random(seed)
     stay = {b"stay-%d" % number for number in range(30)}
     for name in stay:
@@ -201,7 +201,7 @@ def test_names_with_equal_hashes_can_exist_in_one_directory(db: Database) -> Non
 
 
 def test_removing_a_name_keeps_the_cookies_of_names_with_equal_hashes(db: Database) -> None:
-    """The next name with the same hash gets the cookie of the removed name."""
+    """A removed name's cookie is free for the next name with the same hash."""
     db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b", b"c"):
         make_file(db, name)
@@ -215,7 +215,7 @@ def test_removing_a_name_keeps_the_cookies_of_names_with_equal_hashes(db: Databa
 
 
 def test_reopened_database_detects_that_two_names_share_a_hash(db: Database) -> None:
-    """If two names share a hash, a free first cookie does not prove that a name is new."""
+    """The flag that two names share a hash must be correct after the database is reopened."""
     db.name_hash = lambda _name: ONE_HASH
     make_file(db, b"a")
     make_file(db, b"b")
@@ -232,7 +232,7 @@ def test_reopened_database_detects_that_two_names_share_a_hash(db: Database) -> 
 
 
 def test_hash_collision_in_another_directory_does_not_change_cookies(db: Database) -> None:
-    """After a hash collision, a slower code path assigns the same cookies to new names."""
+    """After a hash collision, slower code assigns cookies, but it assigns the same cookies."""
     usual = db.name_hash
     fast = {}
     for number in range(20):
@@ -250,8 +250,8 @@ def test_hash_collision_in_another_directory_does_not_change_cookies(db: Databas
     assert cookies(db) == fast
 
 
-def test_name_is_refused_if_256_other_names_have_the_same_hash(db: Database) -> None:
-    """The 257th name of one hash is accepted after another of these names is removed."""
+def test_name_is_refused_if_256_names_already_have_the_same_hash(db: Database) -> None:
+    """After one of 256 names with the same hash is removed, another name is accepted."""
     db.name_hash = lambda _name: ONE_HASH
     for number in range(256):
         dentries.add(db, ROOT_INO, b"%d" % number, Ino(2))
@@ -265,7 +265,7 @@ def test_name_is_refused_if_256_other_names_have_the_same_hash(db: Database) -> 
 
 
 def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> None:
-    """All cookies for one hash are below all cookies for the next hash."""
+    """All cookies of a hash are lower than all cookies of the next hash."""
     hashes = {b"a": 5, b"b": 6, b"c": 4}
     db.name_hash = lambda name: hashes[name]
     for name in hashes:

@@ -14,7 +14,7 @@ NOW = 5
 
 
 def make_file(db: Database, parent: Ino = A) -> Ino:
-    """Create a file with one name in *parent*."""
+    """Create a file whose only name is in *parent*."""
     return inodes.create(db, 0o100644, 0, 0, parent, NOW).ino
 
 
@@ -31,7 +31,7 @@ def remove(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def rows(db: Database) -> list[tuple[int, ...]]:
-    """Return all rows of the table hard_links."""
+    """Return all rows of the table of hard links."""
     return db.all("SELECT parent, names FROM hard_links ORDER BY parent")
 
 
@@ -42,7 +42,7 @@ def test_file_with_one_name_has_no_hard_link_rows(db: Database) -> None:
 
 
 def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Database) -> None:
-    """If a file has two or more names, its names are counted per directory."""
+    """If a file has several names, the rows count its names in each directory."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, B)
@@ -50,7 +50,7 @@ def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Data
     assert inodes.get(db, ino).parent == A
 
 
-def test_directories_that_contain_names_of_a_file_are_listed_in_parts(db: Database) -> None:
+def test_directories_that_contain_names_of_a_file_are_listed_in_slices(db: Database) -> None:
     ino = make_file(db)
     assert hard_links.parents_after(db, ino, Ino(0), 2) == [A]
     assert hard_links.parents_after(db, ino, A, 2) == []
@@ -72,7 +72,7 @@ def test_two_names_of_a_file_in_one_directory_share_a_hard_link_row(db: Database
 
 
 def test_directory_of_the_last_remaining_name_becomes_the_parent(db: Database) -> None:
-    """A file with one name left has no hard link rows; its parent is the directory of that name."""
+    """When one name is left, the file has no hard link rows; the name's directory is its parent."""
     ino = make_file(db)
     add(db, ino, B)
     remove(db, ino, A)
@@ -81,7 +81,7 @@ def test_directory_of_the_last_remaining_name_becomes_the_parent(db: Database) -
 
 
 def test_recorded_parent_of_a_file_always_contains_one_of_its_names(db: Database) -> None:
-    """When the parent directory loses its name of a file, another directory becomes the parent."""
+    """If a directory loses its last name of a file, another directory becomes the file's parent."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, C)
@@ -91,7 +91,7 @@ def test_recorded_parent_of_a_file_always_contains_one_of_its_names(db: Database
 
 
 def test_orphan_can_be_linked_again(db: Database) -> None:
-    """An open file without names has no parent directories until it is linked again."""
+    """An open file without names has no parent directory until a new name is linked."""
     ino = make_file(db)
     remove(db, ino, A)
     assert hard_links.parents(db, ino) == []
@@ -112,7 +112,7 @@ def test_unknown_inode_has_no_parent_directories(db: Database) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: int) -> None:
-    """After links, unlinks and moves in any order, the rows match a plain count of names."""
+    """After random links, unlinks and moves, the rows equal a simple count of names."""
     rnd = random.Random(seed)
     ino = make_file(db)
     names = Counter({A: 1})
@@ -136,7 +136,7 @@ def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: 
 
 
 def check(db: Database, ino: Ino, names: Counter[Ino]) -> None:
-    """Compare an inode's rows with a plain count of its names."""
+    """Compare the rows of an inode with a simple count of its names."""
     found = inodes.get(db, ino)
     assert found.nlink == sum(names.values())
     assert hard_links.parents(db, ino) == sorted((+names).items())

@@ -1,4 +1,4 @@
-"""Attributes of inodes, and totals of them in the counters."""
+"""Rows of inodes: their attributes, and the totals in the counters."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def make_file(db: Database, **values: int) -> Attributes:
 
 
 def test_stored_row_of_a_new_inode_equals_the_returned_attributes(db: Database) -> None:
-    """All four times of a new inode are its creation time."""
+    """A new inode has its creation time in all four time attributes."""
     made = inodes.create(db, 0o020600, 10, 20, ROOT_INO, T0, rdev=0x501, nlink=1)
     assert inodes.find(db, made.ino) == made
     assert inodes.get(db, made.ino).rdev == 0x501
@@ -77,7 +77,7 @@ TIMES = st.integers(TIME_NS_MIN, TIME_NS_MAX)
 def test_every_attribute_of_an_inode_is_stored(
     one_db: Database, mode: int, numbers: list[int], size_bytes: int, times: tuple[int, int, int]
 ) -> None:
-    """Every value that stat can return is read as it was written."""
+    """Every attribute that stat can return is read back as it was stored."""
     one_db.begin()
     made = make_file(one_db)
     wanted = made._replace(
@@ -116,10 +116,10 @@ def test_every_attribute_of_an_inode_is_stored(
 def test_orphan_is_deleted_immediately_only_if_it_has_no_other_rows(
     db: Database, changes: dict[str, int], is_bare: bool
 ) -> None:
-    """If an inode has a name or other rows, deleting its row is not enough."""
+    """An orphan with blocks or other rows is not deleted immediately."""
     db.begin()
     bare = make_file(db)._replace(nlink=0, size_bytes=0)
-    # mypy cannot check arguments from a dict.
+    # mypy cannot check keyword arguments that come from a dict.
     made = bare._replace(**changes)  # type: ignore[arg-type]
     inodes.replace(db, made)
     before = db.counters.inodes
@@ -132,7 +132,7 @@ def test_orphan_is_deleted_immediately_only_if_it_has_no_other_rows(
 
 @pytest.fixture(scope="module")
 def one_db(tmp_path_factory: pytest.TempPathFactory) -> Database:
-    """Return one database for all examples of a test, each of which rolls its commit group back."""
+    """Return one database for all examples of a test; each example rolls back its commit group."""
     from s3fs_meta.meta.db.pragmas import Pragmas
 
     path = tmp_path_factory.mktemp("db") / "meta.db"
@@ -172,7 +172,7 @@ def test_write_sets_mtime_and_ctime_and_preserves_atime(db: Database) -> None:
 
 
 def test_changing_a_directory_preserves_its_atime(db: Database) -> None:
-    """A new name changes size, link count, mtime and ctime of the directory together."""
+    """A new name changes the directory's size, link count, mtime and ctime, but not its atime."""
     before = inodes.get(db, ROOT_INO)
     inodes.change_directory(db, ROOT_INO, T0 + 5, entries=2, subdirectories=1)
     assert inodes.get(db, ROOT_INO) == before._replace(
@@ -190,7 +190,7 @@ def test_changing_the_link_count_changes_only_ctime(db: Database) -> None:
     assert inodes.orphans(db) == [made.ino]
 
 
-def test_touch_changes_only_the_given_times(db: Database) -> None:
+def test_touch_changes_only_the_times_that_it_is_given(db: Database) -> None:
     made = make_file(db)
     inodes.touch(db, made.ino, atime_ns=T0 + 1)
     assert inodes.get(db, made.ino) == made._replace(atime_ns=T0 + 1)
@@ -201,7 +201,7 @@ def test_touch_changes_only_the_given_times(db: Database) -> None:
 
 
 def test_impossible_times_are_corrected_when_times_are_set(db: Database) -> None:
-    """Impossible times are clamped even when all times are set at once."""
+    """A time outside the valid range is corrected even if all times are set at once."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
     expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -229,7 +229,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 def test_birth_time_never_changes(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
-    """The birth time is stored relative to ctime, so each change of ctime adapts it."""
+    """The birth time is stored relative to ctime, so a change of ctime must adjust it."""
     ino = make_file(db).ino
     if not is_new:
         db.commit()
@@ -243,7 +243,7 @@ def test_birth_time_never_changes(
 
 
 def test_birth_time_of_a_new_inode_is_stored_as_zero(db: Database) -> None:
-    """A birth time equal to ctime is stored as zero, which takes one byte in the row header."""
+    """A birth time equal to ctime is stored as 0, which takes only one byte of the row header."""
     ino = make_file(db).ino
     assert db.inodes.one("SELECT btime_delta_ns FROM inodes WHERE ino = ?", (ino,)) == (0,)
 
@@ -265,7 +265,7 @@ def test_totals_are_updated_when_an_inode_is_replaced_or_deleted(db: Database) -
 
 
 def test_changing_flags_or_parent_of_an_inode_preserves_its_times(db: Database) -> None:
-    """Flags, parent and block count of an inode are internal, so no timestamp records a change."""
+    """Flags, parent and block count are internal, so their changes set no timestamp."""
     made = make_file(db)
     inodes.set_flag(db, made.ino, InodeFlag.HAS_XATTRS, on=True)
     inodes.set_parent(db, made.ino, Ino(9))
@@ -279,7 +279,7 @@ def test_changing_flags_or_parent_of_an_inode_preserves_its_times(db: Database) 
 
 
 def test_total_file_bytes_include_only_regular_files(db: Database) -> None:
-    """Sizes of directories and symbolic links do not count as content."""
+    """Sizes of directories and symbolic links do not count as file bytes."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
     inodes.replace(db, directory._replace(size_bytes=5))
@@ -302,7 +302,7 @@ def test_orphans_are_found_through_an_index(db: Database) -> None:
 
 
 def test_setting_the_times_changes_only_atime_and_mtime_and_ctime(db: Database) -> None:
-    """set_times() changes neither the birth time nor any other attribute of the inode."""
+    """The function set_times() changes neither the birth time nor other attributes."""
     before = make_file(db, size_bytes=5)
     inodes.set_times(db, before.ino, ctime_ns=T0 + 9, mtime_ns=7, atime_ns=TIME_NS_MAX + 1)
     assert inodes.get(db, before.ino) == before._replace(
@@ -313,7 +313,7 @@ def test_setting_the_times_changes_only_atime_and_mtime_and_ctime(db: Database) 
 
 
 def test_setting_the_size_preserves_the_times(db: Database) -> None:
-    """The kernel, not set_size(), sets the times of a written file."""
+    """The function set_size() sets no times, because the kernel sets them after a write."""
     before = make_file(db, size_bytes=5)
     inodes.set_size(db, before.ino, 12, 3)
     assert inodes.get(db, before.ino) == before._replace(size_bytes=12, mapped_blocks=3)

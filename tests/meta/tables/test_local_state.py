@@ -1,4 +1,4 @@
-"""The table of values about the local state, which are never shipped."""
+"""The table of local state: values that are never shipped."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from s3fs_meta.meta.tables import local_state
 
 
 def test_value_of_the_local_state_can_be_stored_and_replaced_and_deleted(db: Database) -> None:
-    """An unknown key reads as None, and its deletion is not an error."""
+    """A missing key has the value None, and its deletion is not an error."""
     assert local_state.get(db, "epoch") is None
     local_state.put(db, "epoch", "1")
     local_state.put(db, "epoch", "2")
@@ -20,7 +20,7 @@ def test_value_of_the_local_state_can_be_stored_and_replaced_and_deleted(db: Dat
 
 @pytest.mark.parametrize("value", ["", "junk", "-1", "1 2", "9223372036854775808"])
 def test_value_that_is_not_a_number_is_reported_as_damage(db: Database, value: str) -> None:
-    """A larger number would not fit into a column of SQLite."""
+    """A number that SQLite cannot store is damage."""
     assert local_state.number(db, "epoch") is None
     local_state.put(db, "epoch", "9223372036854775807")
     assert local_state.number(db, "epoch") == 9223372036854775807

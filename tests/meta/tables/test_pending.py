@@ -1,4 +1,4 @@
-"""Pending records: changes that are not yet in the bucket."""
+"""Pending change records: changes that are not in the bucket yet."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.meta.conftest import MakeDatabase
 
 
 def now_ns() -> int:
-    """Return a fixed time."""
+    """Return the same time at every call."""
     return 5
 
 
@@ -56,7 +56,7 @@ def test_changes_of_local_rows_are_not_recorded(make_database: MakeDatabase) -> 
 
 
 def test_changing_only_the_counters_triggers_no_txg(make_database: MakeDatabase) -> None:
-    """A change of only the counters is recorded, but no changelog is written for it alone."""
+    """A change of the counters alone is recorded, but causes no txg."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -70,7 +70,7 @@ def test_changing_only_the_counters_triggers_no_txg(make_database: MakeDatabase)
 
 
 def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> None:
-    """The number of the open txg is not a change, so an idle mount records nothing."""
+    """The number of the open txg is not recorded as a change, so an idle mount records nothing."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -116,7 +116,7 @@ def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDa
 def test_number_of_a_record_that_merging_removed_is_not_reused_after_an_undo(
     make_database: MakeDatabase,
 ) -> None:
-    """A cut identifies its records by number, so a number must not be used again."""
+    """Records of a cut are identified by number, so no number may be used twice."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_number_of_a_record_that_merging_removed_is_not_reused_after_an_undo(
 def test_failed_txg_without_records_does_not_hide_the_age_of_later_records(
     make_database: MakeDatabase,
 ) -> None:
-    """The time of the oldest record shows how long changes wait for their upload."""
+    """The age of the oldest record shows how long changes have waited for their upload."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     cut_oldest_ns = recorder.begin_txg()
@@ -151,7 +151,7 @@ def test_failed_txg_without_records_does_not_hide_the_age_of_later_records(
 def test_changes_of_a_large_commit_group_are_split_into_several_records(
     make_database: MakeDatabase,
 ) -> None:
-    """Each pending record must fit into one object in the bucket."""
+    """Each pending change record must be small enough for one object in the bucket."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin()
@@ -169,7 +169,7 @@ def test_changes_of_a_large_commit_group_are_split_into_several_records(
 def test_slices_of_pending_change_records_contain_every_record_once(
     make_database: MakeDatabase, bytes_max: int
 ) -> None:
-    """One merged record contains as many pending records as fit into one object."""
+    """Records are merged until the merged record is as large as one object may be."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     for _ in range(20):
@@ -184,7 +184,7 @@ def test_slices_of_pending_change_records_contain_every_record_once(
 
 
 def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) -> None:
-    """A changelog contains no unchanged locations and no pack that is being uploaded."""
+    """A changelog does not list unchanged locations or a pack that is being uploaded."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     ino = create(db)
@@ -217,7 +217,7 @@ def test_changelog_lists_only_new_and_moved_blocks(make_database: MakeDatabase) 
 def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
     make_database: MakeDatabase,
 ) -> None:
-    """Every retry of an upload sends the same bytes of the changelog."""
+    """Each retry of an upload must send the same bytes of the changelog."""
     db = make_database()
     db.begin_local()
     pending.put_outbox(db, Txg(7), b"exactly these")
@@ -231,7 +231,7 @@ def test_outbox_keeps_the_bytes_of_a_changelog_until_it_is_confirmed(
 
 
 def test_outbox_can_store_the_longest_possible_changelog(make_database: MakeDatabase) -> None:
-    """The longest changelog is the longest value in a host's database."""
+    """The longest changelog is also the longest value in a database."""
     db = make_database()
     longest = bytes(envelope.ENCODED_BYTES_MAX)
     db.begin_local()
@@ -244,7 +244,7 @@ def test_outbox_can_store_the_longest_possible_changelog(make_database: MakeData
 def test_commit_can_be_retried_after_a_failure_during_recording(
     make_database: MakeDatabase, failing: int
 ) -> None:
-    """After a failed commit the group stays open; its record is neither lost nor written twice."""
+    """If a commit fails, the group stays open; the retry writes its change record exactly once."""
     db, copy = make_database(), make_database("copy.db")
     recorder = ChangeRecorder(db, now_ns, run_bytes=500)
     db.connection.execute(
@@ -271,7 +271,7 @@ def test_commit_can_be_retried_after_a_failure_during_recording(
 
 
 def test_inodes_of_pending_change_records_are_read_in_slices(make_database: MakeDatabase) -> None:
-    """Each slice of pending inodes returns the position at which the next slice continues."""
+    """Each slice of inodes returns the position at which the next slice begins."""
     db = make_database()
     ChangeRecorder(db, now_ns)
     made = []

@@ -1,4 +1,4 @@
-"""Properties: settings made by mkfs, abandoned images and kept packs."""
+"""Properties: settings by mkfs, and lists such as abandoned images and kept packs."""
 
 import pytest
 
@@ -23,13 +23,13 @@ def test_properties_set_by_mkfs_are_stored(db: Database, properties: dict[str, b
 
 
 def test_missing_property_is_reported_as_damage(db: Database) -> None:
-    """mkfs stores all properties, so a missing one was lost."""
+    """A property of mkfs that is missing was lost, so its absence is damage."""
     with pytest.raises(FormatError, match="'colour' is missing"):
         rows.get(db, "colour")
 
 
 def test_abandoned_images_are_listed_without_other_properties(db: Database) -> None:
-    """An abandoned image is listed until it is forgotten; other properties stay."""
+    """An abandoned image stays listed until it is forgotten; other properties are not listed."""
     facts = rows.all_of(db)
     db.begin_local()
     rows.abandon_images(db, [ONE, TWO])
@@ -57,7 +57,7 @@ def test_abandoned_image_is_recorded_without_triggering_a_new_image(db: Database
 def test_last_repair_that_renumbered_packs_is_recorded(
     db: Database, make_database: MakeDatabase
 ) -> None:
-    """A rollback copies the record of the renumbering into the older database."""
+    """A rollback copies the record of the last pack renumbering into the older database."""
     other = make_database("other.db")
     other.begin()
     assert rows.renumbered_packs(db) == (0, 0)
@@ -73,7 +73,7 @@ def test_last_repair_that_renumbered_packs_is_recorded(
 
 
 def test_last_replaced_history_is_recorded(db: Database, make_database: MakeDatabase) -> None:
-    """A rollback copies the record of the replaced history into the older database."""
+    """A rollback copies the record of the last replaced history into the older database."""
     other = make_database("other.db")
     other.begin()
     assert rows.replaced_history(db) == 0
@@ -91,7 +91,7 @@ def test_last_replaced_history_is_recorded(db: Database, make_database: MakeData
 def test_damaged_record_of_a_repair_is_reported_and_replaced(
     db: Database, value: bytes | str | int
 ) -> None:
-    """A damaged record is replaced by one that keeps at least as many packs."""
+    """A damaged record is replaced by a record that keeps at least as many packs."""
     db.counters.begin_txg(12)
     db.begin()
     for name in ("renumbered/packs", "replaced/history"):

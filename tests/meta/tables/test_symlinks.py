@@ -1,4 +1,4 @@
-"""Rows of symlink targets."""
+"""Rows of the targets of symbolic links."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_symlink_target_is_read_back_unchanged(db: Database, target: bytes) -> N
 
 
 def test_reading_a_missing_symlink_target_is_an_error(db: Database) -> None:
-    """Reading a missing symlink target is an error, but deleting it is not."""
+    """Reading a missing symlink target is an error; deleting it is not."""
     with pytest.raises(NoInodeError):
         symlinks.target(db, Ino(5))
     symlinks.delete(db, Ino(5))

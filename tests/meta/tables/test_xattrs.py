@@ -1,4 +1,4 @@
-"""Extended attributes, and the inode flag that avoids queries for them."""
+"""Extended attributes, and the inode flag that saves queries for them."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def ino(db: Database) -> Ino:
 
 
 def flagged(db: Database, ino: Ino) -> bool:
-    """Return whether an inode has the flag for extended attributes."""
+    """Return True if an inode has the flag for extended attributes."""
     return bool(inodes.get(db, ino).flags & InodeFlag.HAS_XATTRS)
 
 
@@ -35,7 +35,7 @@ def test_names_of_extended_attributes_are_in_byte_order(db: Database, ino: Ino) 
 
 
 def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, ino: Ino) -> None:
-    """The first extended attribute sets the inode flag, and removing the last one clears it."""
+    """The inode flag is set by the first extended attribute and cleared with the last."""
     assert not flagged(db, ino)
     xattrs.set(db, ino, b"user.a", b"")
     xattrs.set(db, ino, b"user.b", b"")
@@ -46,7 +46,7 @@ def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, 
 
 
 def test_setxattr_flags_create_and_replace_are_enforced(db: Database, ino: Ino) -> None:
-    """setxattr(2) needs a new attribute with XATTR_CREATE, an existing one with XATTR_REPLACE."""
+    """XATTR_CREATE requires a new attribute, and XATTR_REPLACE requires an existing attribute."""
     with pytest.raises(NoAttributeError):
         xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
     assert not flagged(db, ino)
@@ -61,7 +61,7 @@ def test_setxattr_flags_create_and_replace_are_enforced(db: Database, ino: Ino) 
 def test_removal_of_a_missing_attribute_keeps_a_dentry_with_equal_name(
     db: Database, ino: Ino
 ) -> None:
-    """Removing an extended attribute never removes a dentry with the same name."""
+    """Removing an extended attribute must not remove a dentry of the same name."""
     dentries.add(db, ROOT_INO, b"user.a", ino)
     with pytest.raises(NoAttributeError):
         xattrs.remove(db, ROOT_INO, b"user.a")
@@ -81,8 +81,8 @@ def test_all_extended_attributes_of_one_inode_are_deleted(db: Database, ino: Ino
     assert xattrs.names(db, ROOT_INO) == [b"user.a"]
 
 
-def test_total_size_of_all_attributes_follows_every_change(db: Database, ino: Ino) -> None:
-    """The total counts names and values; it is computed on the first request."""
+def test_total_size_of_all_xattrs_follows_every_change(db: Database, ino: Ino) -> None:
+    """The total size includes names and values, and is computed at the first request."""
     xattrs.set(db, ino, b"user.a", b"12345")
     before = db.counters.xattr_bytes
     assert before is None

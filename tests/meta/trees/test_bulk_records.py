@@ -1,4 +1,4 @@
-"""Bulk records of changes, which match the records of SQLite's session extension."""
+"""Change records of bulk operations, which must equal the records of SQLite's session extension."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LENGTHS = (1, 2, 126, 127, 128, 129, 254, 255)
 
 
 def _changes(changesets: list[bytes]) -> list[Change]:
-    """Return the combined changes of changesets, sorted."""
+    """Return the combined and sorted changes of several changesets."""
     merged = merge(changesets)
     found = [(each.name, each.op, each.old, each.new) for each in apsw.Changeset.iter(merged)]
     return sorted(found, key=repr)
@@ -35,7 +35,7 @@ def _pending(db: Database) -> list[bytes]:
 
 
 def _fill(db: Database) -> Ino:
-    """Create a directory of files with names of every length and inode numbers of every size."""
+    """Create files with names of every length and inode numbers of every size."""
     db.begin()
     top = inodes.create(db, 0o040755, 1, 2, ROOT_INO, NOW_NS, nlink=2).ino
     dentries.add(db, ROOT_INO, b"top", top)
@@ -91,7 +91,7 @@ def test_change_records_of_bulk_operations_equal_the_records_of_an_sqlite_sessio
 
 
 def test_commit_group_is_rolled_back_if_its_changes_cannot_be_recorded(db: Database) -> None:
-    """A change without a record must not be committed."""
+    """A commit group whose changes have no record must not be committed."""
     db.commit()
     top = _fill(db)
     ChangeRecorder(db, lambda: NOW_NS)

@@ -23,7 +23,7 @@ def folder(db: Database, parent: Ino, name: bytes) -> Ino:
 
 
 def file(db: Database, parent: Ino, name: bytes, size_bytes: int, blocks: int = 1) -> Ino:
-    """Create a file with some blocks; the rest of the file is a hole."""
+    """Create a file with some blocks, followed by a hole."""
     made = inodes.create(db, 0o100644, 0, 0, parent, 0, size_bytes=size_bytes)
     inodes.replace(db, made._replace(mapped_blocks=blocks))
     dentries.add(db, parent, name, made.ino)
@@ -80,7 +80,9 @@ def test_folder_size_includes_a_subdirectory_with_a_lower_inode_number(db: Datab
     assert found.total_bytes == 5
 
 
-def test_size_of_a_folder_excludes_holes_and_orphans_and_extra_hard_links(db: Database) -> None:
+def test_size_of_a_folder_excludes_holes_and_orphans_and_additional_hard_links(
+    db: Database,
+) -> None:
     file(db, ROOT_INO, b"sparse", 1 << 62, blocks=2)
     linked = file(db, ROOT_INO, b"linked", 10)
     before = inodes.get(db, linked)
@@ -96,7 +98,7 @@ def test_size_of_a_folder_excludes_holes_and_orphans_and_extra_hard_links(db: Da
 
 
 def test_folder_sizes_stay_in_range_despite_damaged_rows(db: Database) -> None:
-    """In this test a directory contains itself, another has no parent, and sums exceed 64 bits."""
+    """The damaged rows contain a cycle, a missing parent and sums above 64 bits."""
     circle = folder(db, ROOT_INO, b"circle")
     inodes.set_parent(db, circle, circle)
     lost = folder(db, ROOT_INO, b"lost")

@@ -1,4 +1,4 @@
-"""The search for names at one point in time."""
+"""The search for file names at one point in time."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def add(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def paths(search: NameSearch) -> list[bytes]:
-    """Run the search and return the paths that it finds."""
+    """Run the search and return the found paths."""
     for _ in search.read():
         pass
     return sorted(one.path for one in search.found)

@@ -1,4 +1,4 @@
-"""Using past blocks in current files: sharing, locations and live bytes."""
+"""Use of past blocks in current files: sharing, locations and live bytes."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,7 @@ def _remove(db: Database, ino: Ino) -> None:
 
 @pytest.fixture
 def past(make_database: MakeDatabase) -> Database:
-    """Return a past database, in which inode 2 has three blocks in pack 1."""
+    """Return a past database in which inode 2 has three blocks in pack 1."""
     db = make_database("past.db", journal_mode="off")
     db.begin()
     _store(db, _file(db), 3)
@@ -57,7 +57,7 @@ def past(make_database: MakeDatabase) -> Database:
 
 @pytest.fixture
 def db(make_database: MakeDatabase, past: Database) -> Iterator[Database]:
-    """Yield the current database with the past one attached; inode 2 still has its blocks."""
+    """Yield the current database with the past database attached; inode 2 still has its blocks."""
     made = make_database("present.db")
     made.begin()
     assert past.counters.next_block == 4
@@ -90,7 +90,7 @@ def test_past_block_that_is_still_in_use_is_shared(db: Database) -> None:
 
 
 def test_past_block_that_was_deleted_gets_a_new_number(db: Database) -> None:
-    """A deleted block keeps its location; its pack is revived and listed in the next changelog."""
+    """A deleted block gets a new row with its old location, and its pack is revived."""
     _remove(db, Ino(2))
     db.run("DELETE FROM pack_news")
     assert packs.get(db, PackId(1)).died_txg is not None
@@ -132,7 +132,7 @@ def test_second_copy_of_past_content_shares_the_blocks_of_the_first_copy(db: Dat
 
 
 def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> None:
-    """A block row without references exists only until its upload ends, and only on this host."""
+    """A block without references exists only until its upload ends, so it cannot be shared."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)
         assert blocks.drop_ref(db, block) == 0
@@ -142,7 +142,7 @@ def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> Non
 
 @pytest.mark.parametrize("leaving", ["unreferenced", "moving"])
 def test_revived_pack_is_listed_if_other_hosts_consider_it_dead(db: Database, leaving: str) -> None:
-    """A changelog may report the death of a pack while this host uploads its last blocks."""
+    """While this host still uploads a pack's last blocks, other hosts may consider the pack dead."""
     _remove(db, Ino(2))
     other = _file(db)
     [block] = _blocks(db, _share(db, limit=1)[0])
@@ -158,7 +158,7 @@ def test_revived_pack_is_listed_if_other_hosts_consider_it_dead(db: Database, le
 
 
 def test_past_block_that_moved_to_a_damaged_pack_is_not_shared(db: Database) -> None:
-    """If a past block moved to a damaged pack, a new row refers to its intact former location."""
+    """If a past block was moved to a damaged pack, a new row uses its intact old location."""
     moved = packs.create(db, ObjectKey(f"pack/22/1-{'2' * 32}"), 1000)
     packs.stored(db, moved)
     blocks.set_location(db, blocks.get(db, BlockId(2)), b"\x01" + HASH[1:], moved, 0, 20)
@@ -186,7 +186,7 @@ def test_block_with_the_number_but_not_the_content_of_a_past_block_is_not_shared
 def test_past_block_that_is_mapped_several_times_gets_one_row(
     make_database: MakeDatabase, past: Database
 ) -> None:
-    """The reference count of a shared past block is the number of its positions."""
+    """The reference count of a shared past block is the number of its uses in the block map."""
     past.begin()
     past.run("UPDATE block_map SET block = 1 WHERE block_index = 2")
     past.commit()
@@ -230,7 +230,7 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
     reason = "a replaced history" if why in {"deleted", "other object"} else "is damaged"
     with pytest.raises(PastUnavailableError, match=f"{KEY}, .*{reason}"):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # temporary rows of parts, blocks and equal content
+    temporary = 3 + 3 + 3  # Three temporary rows: the parts, the blocks and the equal content.
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 
@@ -277,7 +277,7 @@ def test_past_content_that_was_lost_or_has_an_impossible_row_is_refused(
 def test_check_before_a_copy_finds_the_available_packs_and_blocks(
     db: Database, past: Database
 ) -> None:
-    """The check before a copy reports the retained packs, and the blocks in other packs."""
+    """The check before a copy returns the available packs, and the blocks in other packs."""
     rows = [blocks.get(past, BlockId(block)) for block in (1, 2, 3)]
     assert past_content.is_retained(db, PackId(1), KEY)
     assert not past_content.is_retained(db, PackId(1), ObjectKey("pack/other"))
@@ -286,7 +286,7 @@ def test_check_before_a_copy_finds_the_available_packs_and_blocks(
     assert not past_content.is_retained(db, PackId(1), KEY)
     assert [past_content.is_available(db, row, KEY) for row in rows] == [True, False, True]
     damage_marks.remove(db, [Mark(PackId(1), 20)])
-    packs_of_others = ObjectKey("pack/other")  # blocks in use do not need this pack
+    packs_of_others = ObjectKey("pack/other")  # Blocks that are in use do not need this pack.
     assert [past_content.is_available(db, row, packs_of_others) for row in rows] == [True] * 3
     damage_marks.add(db, Mark(PackId(1), 20))
     _remove(db, Ino(2))
@@ -302,7 +302,7 @@ def test_check_before_a_copy_finds_the_available_packs_and_blocks(
 def test_past_blocks_of_equal_content_are_merged(
     make_database: MakeDatabase, past: Database
 ) -> None:
-    """Equal blocks may be in different packs if they were deduplicated after the point in time."""
+    """After a deduplication, equal blocks of the past may be in different packs."""
     past.begin()
     _store(past, _file(past), 3, ObjectKey(f"pack/22/1-{'2' * 32}"))
     past.run("UPDATE block_map SET ino = 2, block_index = block_index + 3 WHERE ino = 3")

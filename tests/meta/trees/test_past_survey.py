@@ -1,4 +1,4 @@
-"""Surveying the content of a past tree before it is copied."""
+"""The survey of a past tree: which packs the tree needs, determined before the tree is copied."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TXG = Txg(7)
 
 @pytest.fixture
 def past(make_database: MakeDatabase) -> Database:
-    """Return a past database whose exclusive lock is held."""
+    """Return a past database that another connection has locked exclusively."""
     db = make_database("past.db", journal_mode="off")
     db.begin()
     return db
@@ -44,7 +44,7 @@ def _key(number: int) -> ObjectKey:
 
 
 def test_survey_of_past_content_finds_the_packs_of_a_tree(past: Database) -> None:
-    """The survey of a tree includes files at any depth, and excludes other trees."""
+    """The survey of a tree includes files at any depth, but no files outside the tree."""
     top = _entry(past, ROOT_INO, b"top", 0o040755)
     below = _entry(past, _entry(past, top, b"a", 0o040755), b"b", 0o040755)
     for number, parent in enumerate((top, below, ROOT_INO), 1):

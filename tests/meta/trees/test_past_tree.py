@@ -1,4 +1,4 @@
-"""The last txg in which each inode was below a directory."""
+"""The last txg in which an inode was below a directory."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from s3fs_meta.model import ROOT_INO, Ino, Txg
 
 FACTS = {"uuid": b"u", "block_bytes": b"65536", "cookie_key": b"k" * 16}
 LAST = Txg(100)
-REMOVED = Ino(900)  # Numbers of inodes that the database no longer contains.
+REMOVED = Ino(900)  # Inode numbers that the database does not contain any more.
 REMOVED_DIRECTORY = Ino(901)
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Return a tree with a/b/c/f, a/g and h, in which h2 is a hard link to f."""
+    """Return a tree with the paths a/b/c/f, a/g and h, and with h2 as a hard link to f."""
     made = Database.create(tmp_path / "meta.db", Pragmas(), FACTS)
     made.begin()
     a = add(made, ROOT_INO, b"a", 0o40755)
@@ -61,7 +61,7 @@ def at(db: Database, path: str) -> Ino:
         ("a/b", "a/b", True),
         ("a/b", "a/g", False),
         ("a/b", "a", False),
-        ("h2", "a/b/c/f", True),  # The paths h2 and a/b/c/f name one file.
+        ("h2", "a/b/c/f", True),  # The paths h2 and a/b/c/f belong to one file.
         ("h", "a/b/c/f", False),
         ("a/b/c", "h2", True),
     ],
@@ -69,7 +69,7 @@ def at(db: Database, path: str) -> Ino:
 def test_inode_belongs_to_a_tree_if_the_tree_has_one_of_its_names(
     db: Database, top: str, of: str, is_below: bool, limit: int
 ) -> None:
-    """The last txg of an inode is the same for any number of directories kept in memory."""
+    """The result does not depend on the number of directories that are kept in memory."""
     tree = SubtreeHistory(db, {at(db, top): LAST}, LAST, directories_max=limit)
 
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_inode_belongs_to_a_tree_if_the_tree_has_one_of_its_names(
 
 
 def test_removed_inode_belonged_to_a_tree_until_its_removal(db: Database) -> None:
-    """An inode's last txg depends on when its names, or directories above it, were removed."""
+    """An inode was in a tree until its last name or a directory above it was removed."""
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
     assert tree.until(REMOVED) == 0
 
@@ -102,13 +102,13 @@ def test_directory_that_moves_takes_its_tree_out_of_the_old_parent(db: Database)
 def test_inode_leaves_the_tree_when_the_last_top_directory_above_it_is_replaced(
     db: Database,
 ) -> None:
-    """An inode below two top directories stays in the tree until both have been replaced."""
+    """An inode below two top directories is in the tree until both directories are replaced."""
     tree = SubtreeHistory(db, {at(db, "a"): Txg(10), at(db, "a/b/c"): Txg(20)}, LAST)
 
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
-def test_assumed_names_are_used_until_assume_is_called_again(db: Database) -> None:
+def test_assumed_names_are_used_until_assume_is_called_a_second_time(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])
@@ -118,7 +118,7 @@ def test_assumed_names_are_used_until_assume_is_called_again(db: Database) -> No
 
 
 def test_search_in_the_past_ends_even_if_directories_formed_a_cycle(db: Database) -> None:
-    """The search ends even if a was below h at one time, and h below a/b at another time."""
+    """The search ends if a was below h in one txg and h was below a/b in another txg."""
     a, b, h = (at(db, path) for path in ("a", "a/b", "h"))
     tree = SubtreeHistory(db, {REMOVED: LAST}, LAST)
     tree.add([(a, h, Txg(50)), (h, b, Txg(40))])
@@ -128,7 +128,7 @@ def test_search_in_the_past_ends_even_if_directories_formed_a_cycle(db: Database
     assert tree.until(b) == 45
 
 
-def test_number_of_past_names_is_bounded(db: Database) -> None:
+def test_number_of_past_names_is_limited(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST, names_max=2)
     tree.add([(REMOVED, ROOT_INO, Txg(1)), (REMOVED, ROOT_INO, Txg(2))])
     assert not tree.is_full

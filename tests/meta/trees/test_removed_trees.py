@@ -1,4 +1,4 @@
-"""Bulk deletion of rows for removed trees."""
+"""Deletion of the rows of removed trees in bulk."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Attri
 
 
 def test_ordinary_files_of_a_removed_directory_need_no_separate_queries(db: Database) -> None:
-    """Only files with several names, blocks or attributes are queried one by one."""
+    """Only files with several names, blocks or xattrs need separate queries."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     plain = [_make(db, top, b"%d" % number).ino for number in range(3)]
     inodes.set_size(db, plain[0], 5, 0)
@@ -38,7 +38,7 @@ def test_ordinary_files_of_a_removed_directory_need_no_separate_queries(db: Data
 def test_ordinary_files_of_a_removed_directory_are_deleted(
     db: Database, names: int, distance: int
 ) -> None:
-    """Files are deleted whether their inode numbers are consecutive, interleaved or scattered."""
+    """Files are deleted whether their inode numbers are consecutive or scattered."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(2 * names):
         _make(db, top, b"%d" % number)
@@ -70,7 +70,7 @@ def test_files_of_many_removed_directories_are_deleted_together(db: Database) ->
     assert db.counters.dentries == 20
 
 
-def test_slice_of_a_tree_removal_has_complete_directories_or_part_of_the_first_directory(
+def test_slice_of_a_tree_removal_contains_complete_directories_or_part_of_the_first_directory(
     db: Database,
 ) -> None:
     tops = [_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2", b"3")]
@@ -97,7 +97,7 @@ def test_directories_that_are_marked_as_removed_are_listed(db: Database) -> None
 
 
 def test_partly_removed_directory_has_the_size_of_its_remaining_entries(db: Database) -> None:
-    """The size of a directory is the number of its entries that are not yet deleted."""
+    """The size of a partly deleted directory is the number of its remaining entries."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     for number in range(5):
         _make(db, top, b"%d" % number)
@@ -110,7 +110,7 @@ def test_partly_removed_directory_has_the_size_of_its_remaining_entries(db: Data
 
 
 def test_inode_with_a_name_outside_a_removed_tree_keeps_the_name(db: Database) -> None:
-    """A removed inode keeps its names outside the tree, and one of their directories as parent."""
+    """An inode keeps its names outside the removed tree, and its parent contains one of them."""
     one, two = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     made = [_make(db, one, name) for name in (b"a", b"b")]
     for parent in (two, ROOT_INO):
@@ -130,7 +130,7 @@ def test_inode_with_a_name_outside_a_removed_tree_keeps_the_name(db: Database) -
 
 
 def test_unreferenced_blocks_of_removed_files_are_deleted(db: Database) -> None:
-    """Shared blocks and blocks that are being uploaded keep their rows."""
+    """Rows of shared blocks and of blocks that are being uploaded are not deleted."""
     file, other = (_make(db, ROOT_INO, name).ino for name in (b"f", b"o"))
     made: list[BlockId] = []
     for index in range(4):

@@ -1,4 +1,4 @@
-"""Block rows of many files, read in slices."""
+"""Rows of the blocks of many files, read in slices."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks
@@ -15,7 +15,7 @@ def _map(db: Database, ino: int, *block_ids: int) -> None:
 
 
 def test_blocks_of_many_files_are_listed_in_the_order_of_files(db: Database) -> None:
-    """If a slice of block rows ends within a file, the next slice continues there."""
+    """If a slice ends within a file, the next slice continues in this file."""
     _map(db, 5, 50, 51, 52)
     _map(db, 6, 60)
     wanted = [(Ino(6), BlockIndex(0)), (Ino(9), BlockIndex(0)), (Ino(5), BlockIndex(1))]
@@ -31,7 +31,7 @@ def test_blocks_of_many_files_are_listed_in_the_order_of_files(db: Database) -> 
 
 
 def test_block_rows_with_wrong_types_are_omitted(db: Database) -> None:
-    """Reads of blocks with invalid rows fail, but the walk of the tree continues."""
+    """A walk of a tree omits block rows with invalid types and continues."""
     _map(db, 5, 50, 51)
     db.run("UPDATE block_map SET block_index = 'x' WHERE block = 51")
     db.run("UPDATE blocks SET plain_bytes = 'x' WHERE block = 50")

@@ -1,4 +1,4 @@
-"""Bulk creation of rows for tree copies."""
+"""Creation of the rows of tree copies in bulk."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, hard_links, inodes, symlinks, xattrs
@@ -29,7 +29,7 @@ def _begin(db: Database, old: Ino) -> SourceDirectory:
 
 
 def test_unfinished_tree_copy_is_marked_as_removed(db: Database) -> None:
-    """After a crash, a mount deletes an unfinished copy, because it is marked as removed."""
+    """An unfinished copy is marked as removed, so that a mount deletes it after a crash."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     _make(db, top, b"f")
     xattrs.set(db, top, b"user.a", b"1")
@@ -46,7 +46,7 @@ def test_unfinished_tree_copy_is_marked_as_removed(db: Database) -> None:
 
 
 def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
-    """A directory is copied without its entries, which later slices copy."""
+    """A slice copies a directory before its entries, which later slices copy."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     below = _make(db, top, b"below", 0o040755).ino
     _make(db, below, b"f")
@@ -72,7 +72,7 @@ def test_names_of_a_tree_are_copied_with_their_inodes(db: Database) -> None:
 
 
 def test_slice_of_a_tree_copy_begins_where_the_previous_slice_ended(db: Database) -> None:
-    """A slice of a tree copy continues with the unfinished directory, then with the next ones."""
+    """A slice continues with an unfinished directory before it begins the next directory."""
     first, second = (_make(db, ROOT_INO, name, 0o040755).ino for name in (b"1", b"2"))
     for number in range(3):
         _make(db, first, b"%d" % number)
@@ -89,7 +89,7 @@ def test_slice_of_a_tree_copy_begins_where_the_previous_slice_ended(db: Database
 
 
 def test_hard_links_within_a_copied_tree_are_preserved(db: Database) -> None:
-    """All names of a file in the copy share one inode; names outside the tree are ignored."""
+    """All names of a file within a copy belong to one inode; names outside the tree are ignored."""
     top = _make(db, ROOT_INO, b"top", 0o040755).ino
     made = _make(db, top, b"0")
     for parent, name in ((top, b"1"), (top, b"2"), (ROOT_INO, b"out")):

@@ -1,4 +1,4 @@
-"""Differences between two states of a tree, compared with a model of the operations."""
+"""Differences between two states of a tree, compared with the differences of a model."""
 
 import random
 import stat
@@ -30,7 +30,7 @@ FILE, DIRECTORY = 0o100644, 0o40755
 
 @dataclass(frozen=True)
 class Node:
-    """One inode of the model."""
+    """An inode of the model."""
 
     parent: Ino
     name: bytes
@@ -39,7 +39,7 @@ class Node:
 
 
 class Model:
-    """A database with random files and directories, and the expected result."""
+    """A database of random files and directories, and a model of its expected content."""
 
     def __init__(self, db: Database, seed: int) -> None:
         self.db = db
@@ -58,7 +58,7 @@ class Model:
         return node.name if node.parent == ROOT_INO else self.path(node.parent) + b"/" + node.name
 
     def is_below(self, ino: Ino, above: Ino) -> bool:
-        """Return whether an inode is the given directory or below it."""
+        """Return True if an inode is the given directory or below it."""
         while ino != ROOT_INO:
             if ino == above:
                 return True
@@ -138,7 +138,7 @@ class Model:
 
 
 def expected(before: "dict[Ino, Node]", paths: dict[Ino, bytes], after: Model) -> set[Difference]:
-    """Return the expected differences between an earlier state and a model."""
+    """Return the expected differences between an earlier state and a model of the current state."""
     found: set[Difference] = set()
     created = {(node.parent, node.name): ino for ino, node in after.nodes.items()}
     for ino, old in before.items():
@@ -179,7 +179,7 @@ def expected(before: "dict[Ino, Node]", paths: dict[Ino, bytes], after: Model) -
 
 
 def without_sizes_of_directories(found: "set[Difference] | list[Difference]") -> set[Difference]:
-    """Return differences with size 0 for directories, as in the model."""
+    """Return differences in which directories have size 0, as in the model."""
     return {
         one._replace(
             before_bytes=None if one.before_bytes is None else 0,
@@ -196,7 +196,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 def test_differences_between_trees_equal_the_differences_in_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int, piece_rows: int
 ) -> None:
-    """The listed differences do not depend on how many names are compared at once."""
+    """The differences do not depend on the number of names that are compared at once."""
     db = make_database()
     model = Model(db, seed)
     for _ in range(60):
@@ -210,17 +210,17 @@ def test_differences_between_trees_equal_the_differences_in_a_model(
     found = differences(earlier, db, piece_rows)
 
     assert len(found) == len(set(found))
-    # A directory that replaces another directory of equal name is listed once, as changed.
+    # If a directory replaces another directory of the same name, it is listed once, as changed.
     assert without_sizes_of_directories(found) == without_sizes_of_directories(
         expected(before, paths, model)
     )
 
 
-def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
+def test_new_file_with_a_former_name_is_listed_as_a_change_if_its_cookie_differs(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     db = make_database()
-    db.name_hash = lambda _name: 5  # all names have the same hash, so they share its cookies
+    db.name_hash = lambda _name: 5  # All names have the same hash, and share its cookies.
     db.begin()
     for name in (b"removed", b"replaced"):
         ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino
@@ -238,10 +238,10 @@ def test_new_file_with_a_former_name_is_a_change_if_the_name_has_another_cookie(
     assert found == {b"removed": REMOVED, b"replaced": CHANGED}
 
 
-def test_replaced_files_are_changes_even_if_the_key_of_the_cookies_was_replaced(
+def test_replaced_files_are_listed_as_changes_after_the_cookie_key_was_replaced(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """fsck replaces a damaged cookie key, and then all names have other cookies."""
+    """If fsck replaces a damaged cookie key, all names get new cookies."""
     db = make_database()
     names = [b"%d" % number for number in range(20)]
     db.begin()
@@ -263,7 +263,7 @@ def test_replaced_files_are_changes_even_if_the_key_of_the_cookies_was_replaced(
 
 
 def differences(earlier: Database, db: Database, piece_rows: int = 500) -> list[Difference]:
-    """Return the differences between an earlier copy, which is closed, and a database."""
+    """Return the differences between an earlier copy and a database; close the copy."""
     try:
         diff = TreeDiff(earlier, db, piece_rows=piece_rows)
         return list(diff.differences({*changed_inodes(earlier, db)}))
@@ -272,7 +272,7 @@ def differences(earlier: Database, db: Database, piece_rows: int = 500) -> list[
 
 
 def copy_of(db: Database, tmp_path: Path) -> Database:
-    """Return a copy of a database's committed state."""
+    """Return a copy of the committed state of a database."""
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "earlier.db")
     snapshot.close()
@@ -282,7 +282,7 @@ def copy_of(db: Database, tmp_path: Path) -> Database:
 def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     db: Database, tmp_path: Path
 ) -> None:
-    """New content of a file is detected even if size and mtime are unchanged."""
+    """New content is detected even if a file's size and mtime are unchanged."""
     made = {
         name: inodes.create(db, mode, 0, 0, ROOT_INO, 5).ino
         for name, mode in ((b"f", FILE), (b"x", FILE), (b"link", 0o120777), (b"same", FILE))
@@ -307,7 +307,7 @@ def test_tree_diff_compares_content_and_names_and_symlink_targets_and_xattrs(
     assert found == {b"f": CHANGED, b"x": ATTRIBUTES, b"link": CHANGED, b"other name": ADDED}
 
 
-def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
+def test_changed_file_with_a_new_hard_link_keeps_its_listed_path(
     db: Database, tmp_path: Path
 ) -> None:
     directory = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
@@ -336,7 +336,7 @@ def test_changed_file_with_a_new_hard_link_keeps_its_listed_name(
 def test_tree_diff_lists_a_replaced_file_under_its_former_path(
     db: Database, tmp_path: Path
 ) -> None:
-    """In the test, a directory replaced a file, and their parent directory was renamed."""
+    """A directory replaced a file, and the parent directory was renamed."""
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
     dentries.add(db, ROOT_INO, b"before", above)
     file = inodes.create(db, FILE, 0, 0, above, 5).ino
@@ -357,7 +357,7 @@ def test_tree_diff_lists_a_replaced_file_under_its_former_path(
 
 
 def test_name_with_a_new_cookie_is_not_listed_as_a_difference(db: Database, tmp_path: Path) -> None:
-    """After a hash collision, a name may get a new cookie when it is removed and added again."""
+    """If a name is removed and added after a hash collision, its cookie may change."""
     ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 5).ino
     dentries.add(db, ROOT_INO, b"kept", ino)
     db.commit()
@@ -371,7 +371,7 @@ def test_name_with_a_new_cookie_is_not_listed_as_a_difference(db: Database, tmp_
 def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
     db: Database, tmp_path: Path
 ) -> None:
-    """In the test, a changed file and directory are among many names of 150 bytes each."""
+    """The test changes a file and a directory among many unchanged names of 150 bytes."""
     above = inodes.create(db, DIRECTORY, 0, 0, ROOT_INO, 5, nlink=2).ino
     dentries.add(db, ROOT_INO, b"above", above)
     many = [(above, 256 * number, b"n%d" % number, 100 + number) for number in range(1, 20_001)]
@@ -401,7 +401,7 @@ def test_tree_diff_stores_no_names_of_unchanged_files_in_memory(
 
 
 def test_tree_diff_stores_each_new_name_once_in_memory(db: Database, tmp_path: Path) -> None:
-    """A name and its inode take 280 bytes; grouping the names by inode would take 400 more."""
+    """A new name uses 280 bytes of memory; a second grouping by inode would add 400 bytes."""
     db.commit()
     earlier = copy_of(db, tmp_path)
     db.begin()

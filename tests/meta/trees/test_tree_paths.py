@@ -16,7 +16,7 @@ def make(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def test_paths_of_inodes_and_names_begin_at_the_root_directory(make_database: MakeDatabase) -> None:
-    """Bytes of a name that are not UTF-8 are escaped in the path."""
+    """Bytes that are not valid UTF-8 are escaped in a path."""
     db = make_database()
     one = make(db, Ino(1), b"one", 0o040755)
     two = make(db, one, b"t\xffwo", 0o040755)
@@ -30,7 +30,7 @@ def test_paths_of_inodes_and_names_begin_at_the_root_directory(make_database: Ma
 
 
 def test_unreachable_inode_has_no_path(db: Database) -> None:
-    """An inode has no path if it, or a directory above it, has no name or is in a cycle."""
+    """An inode without a name, or in a cycle of directories, has no path."""
     orphan = inodes.create(db, 0o040755, 0, 0, Ino(1), 0).ino
     below = make(db, orphan, b"below")
     circle = make(db, Ino(1), b"circle", 0o040755)

@@ -1,4 +1,4 @@
-"""A database that records its changes, and a replica to which they are applied."""
+"""A database that records its changes, and a replica that applies these changes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from s3fs_meta.model import BlockId, PackId, Txg
 
 
 class Pair:
-    """A database that records its changes, and a copy that receives them."""
+    """A database that records its changes, and a replica of it."""
 
     def __init__(self, db: Database, home: Path) -> None:
         self.db = db
@@ -41,7 +41,7 @@ class Pair:
         notes: tuple[PackNote, ...] = (),
         forgotten: tuple[PackId, ...] = (),
     ) -> None:
-        """Apply the changes since the last call to the copy as one txg."""
+        """Apply the changes since the last call to the replica as one txg."""
         self.replica.begin()
         try:
             self.replica.add(self.changeset(), locations, "changes")
@@ -52,5 +52,5 @@ class Pair:
 
 
 def lost(block: BlockId, plain_bytes: int) -> Location:
-    """Return the location of a block whose content is lost."""
+    """Return the location that marks a block as lost."""
     return Location(block, plain_bytes, bytes(32), None, None, None)

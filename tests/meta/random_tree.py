@@ -1,4 +1,4 @@
-"""Random operations on inodes, dentries and blocks, to test derived rows and counters."""
+"""Random operations on inodes, dentries and blocks, for tests of derived rows and counters."""
 
 import random
 import stat
@@ -9,7 +9,7 @@ from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 
 
 class Tree:
-    """Random operations on files in the root directory, as in a mounted filesystem."""
+    """Random operations on files in the root directory, as a mount performs them."""
 
     def __init__(self, db: Database, seed: int) -> None:
         self.db = db
@@ -33,7 +33,7 @@ class Tree:
         change(name, ino)
 
     def new_name(self) -> bytes:
-        """Return a name of random bytes that was not used before."""
+        """Return a random name that was not used before."""
         return self.rnd.randbytes(self.rnd.randrange(1, 20)).hex().encode() + b"\xff"
 
     def enter(self, ino: Ino) -> None:
@@ -58,7 +58,7 @@ class Tree:
         self.enter(ino)
 
     def unlink(self, name: bytes, ino: Ino) -> None:
-        """Remove a name of a file; with its last name, delete the inode."""
+        """Remove one name of a file; delete the inode with its last name."""
         before = inodes.get(self.db, ino)
         dentries.remove(self.db, ROOT_INO, name)
         self.names.remove(name)

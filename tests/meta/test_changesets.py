@@ -32,7 +32,7 @@ STEPS = 30
 
 
 class Recorded:
-    """A database with the changesets of its groups, and a copy made before the first group."""
+    """A database with its recorded changesets, and a copy made before the first commit group."""
 
     def __init__(self, db: Database, copy: apsw.Connection, seed: int) -> None:
         self.db = db
@@ -46,7 +46,7 @@ class Recorded:
         return self.recorder.changesets
 
     def group(self) -> tuple[Tables, Tables, bytes]:
-        """Commit random operations; return all rows before and after, and the changeset."""
+        """Commit random operations; return the rows before and after them, and the changeset."""
         before = rows(self.db.connection)
         for _ in range(STEPS):
             self.tree.step()
@@ -87,7 +87,7 @@ def source(
 
 
 def changeset_of(table: str, insert: str) -> bytes:
-    """Return the changeset of one INSERT into a table with the given definition."""
+    """Return the changeset of an INSERT into a table with the given definition."""
     connection = apsw.Connection(":memory:")
     connection.execute(table)
     session = apsw.Session(connection, "main")
@@ -118,7 +118,7 @@ def test_merged_changeset_equals_its_parts_applied_in_order(source: Recorded) ->
 
 
 def test_merged_changeset_omits_rows_that_were_added_and_removed(source: Recorded) -> None:
-    """A file created in one group and removed in a later one leaves only changed counters."""
+    """If a file is created and removed by merged groups, only the counters remain changed."""
 
     def make(db: Database) -> None:
         made = inodes.create(db, 0o100644, 1, 2, ROOT_INO, 5)
@@ -171,7 +171,7 @@ CONFLICTS = [
 def test_conflicting_changeset_is_undone_without_ending_the_transaction(
     make_database: MakeDatabase, other: str, what: str
 ) -> None:
-    """After a changeset conflicts with a row, the transaction can continue."""
+    """After a changeset conflicts with a row, its transaction can continue."""
     db, second = make_database(), make_database("second.db")
     recorder = recorded(db)
     for database in (db, second):
@@ -181,7 +181,7 @@ def test_conflicting_changeset_is_undone_without_ending_the_transaction(
     db.begin()
     db.inodes.run(
         "INSERT INTO inodes SELECT 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0"
-    )  # The inserted row causes no conflict.
+    )  # The inserted row must cause no conflict.
     db.run("INSERT INTO symlinks VALUES (77, x'01')")
     dentries.remove(db, ROOT_INO, b"a")
     db.commit()
@@ -200,7 +200,7 @@ def test_conflicting_changeset_is_undone_without_ending_the_transaction(
 
 
 def test_changeset_that_violates_a_constraint_is_refused(source: Recorded) -> None:
-    """A changeset with NULL in a NOT NULL column is refused."""
+    """A changeset that contains NULL for a NOT NULL column is refused."""
     nullable = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (1000, NULL)",
@@ -211,7 +211,7 @@ def test_changeset_that_violates_a_constraint_is_refused(source: Recorded) -> No
 
 
 def test_changeset_that_violates_a_foreign_key_is_refused() -> None:
-    """The program's schema has no foreign keys, but a database from the bucket may have one."""
+    """A database from the bucket may have a foreign key, although the schema has none."""
     connection = apsw.Connection(":memory:")
     create_tables(connection)
     connection.pragma("foreign_keys", True)
@@ -264,7 +264,7 @@ def test_changeset_with_an_unknown_table_is_refused(source: Recorded, strange: s
 
 
 def test_changeset_whose_columns_differ_from_the_table_is_refused(source: Recorded) -> None:
-    """A changeset must fit the tables of the actual database, not only the program's schema."""
+    """A changeset must have the columns of the tables in the actual database."""
     _, _, changeset = source.group()
     source.copy.execute("BEGIN; ALTER TABLE inodes ADD COLUMN more")
     with pytest.raises(FormatError, match="does not fit table inodes: the columns differ"):
@@ -274,8 +274,8 @@ def test_changeset_whose_columns_differ_from_the_table_is_refused(source: Record
         changesets.apply(source.copy, changeset, "changes")
 
 
-def test_full_disk_is_not_reported_as_a_bad_changeset(source: Recorded) -> None:
-    """A changeset refused because of a full disk is valid and can be applied later."""
+def test_full_disk_is_not_reported_as_an_invalid_changeset(source: Recorded) -> None:
+    """A changeset that fails on a full disk is valid, and can be applied later."""
     big = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target)",
         "INSERT INTO symlinks VALUES (100000, zeroblob(1000000))",
@@ -300,7 +300,7 @@ def changed_rows(before: Tables, after: Tables, *tables: str) -> list[Any]:
 
 
 def test_reference_count_changes_are_computed_from_changesets(source: Recorded) -> None:
-    """Changes of reference counts are computed from one changeset or from several merged ones."""
+    """Changes of reference counts can be computed from one changeset or from merged changesets."""
 
     def refs(tables: Tables) -> Counter[BlockId]:
         return Counter(block for _, _, block in tables["block_map"])
@@ -331,7 +331,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
 
 
 def test_changeset_names_the_blocks_in_new_or_changed_rows(source: Recorded) -> None:
-    """The set of named blocks omits blocks that appear only in deleted rows of the block map."""
+    """Blocks in deleted rows of the block map do not count as named by the changeset."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
@@ -339,7 +339,7 @@ def test_changeset_names_the_blocks_in_new_or_changed_rows(source: Recorded) -> 
 
 
 def test_changeset_touches_the_names_of_changed_dentries(source: Recorded) -> None:
-    """If only the inode of a dentry changed, the changeset has the cookie but not the name."""
+    """If only the inode of a dentry changed, the changeset has its cookie, but not its name."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -352,7 +352,7 @@ def test_changeset_touches_the_names_of_changed_dentries(source: Recorded) -> No
 def test_changed_rows_determine_which_inodes_and_contents_a_changeset_touches(
     source: Recorded,
 ) -> None:
-    """A new size touches the inode and its content; a new link target touches only the inode."""
+    """A new size counts as new content of an inode; a new symlink target does not."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -367,7 +367,7 @@ def test_changed_rows_determine_which_inodes_and_contents_a_changeset_touches(
 
 
 def test_dentry_with_a_new_inode_is_identified_by_its_cookie(source: Recorded) -> None:
-    """A rename over a name records the cookie of the dentry, but not the name."""
+    """A rename over a name changes the inode of a dentry; its changeset has only the cookie."""
     source.one(lambda db: dentries.add(db, ROOT_INO, b"kept", Ino(50)))
     changeset = source.one(lambda db: dentries.replace(db, ROOT_INO, b"kept", Ino(51)))
     found = changesets.touched(changeset)
@@ -377,7 +377,7 @@ def test_dentry_with_a_new_inode_is_identified_by_its_cookie(source: Recorded) -
 
 
 def test_changeset_touches_both_names_if_the_new_name_reuses_a_cookie(source: Recorded) -> None:
-    """If a new name reuses the cookie of a removed name, SQLite records a single UPDATE."""
+    """If a new name takes the cookie of a removed name, SQLite records one UPDATE for both."""
     source.db.name_hash = lambda _name: 12345
     source.one(lambda db: dentries.add(db, ROOT_INO, b"first", Ino(50)))
 
@@ -391,7 +391,7 @@ def test_changeset_touches_both_names_if_the_new_name_reuses_a_cookie(source: Re
 
 
 def test_summary_of_a_changeset_contains_its_number_of_changed_rows(source: Recorded) -> None:
-    """A changeset's summary counts rows of inodes, dentries and the block map."""
+    """The summary of a changeset counts changed rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
@@ -408,7 +408,7 @@ def test_summary_of_a_changeset_contains_its_number_of_changed_rows(source: Reco
 
 
 def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
-    """Call every function with a damaged changeset; return the number of refusals."""
+    """Call every function with a damaged changeset; return how many functions refused it."""
     refused = 0
     before = contents(connection)
 
@@ -440,7 +440,7 @@ def use_damaged(connection: apsw.Connection, changeset: bytes) -> int:
 
 
 def small_changeset(source: Recorded) -> bytes:
-    """Return a small changeset with all kinds of changes."""
+    """Return a small changeset that contains all kinds of changes."""
     for _ in range(2):
         source.tree.step()
     source.db.begin()
@@ -452,14 +452,14 @@ def small_changeset(source: Recorded) -> bytes:
 def test_truncated_changeset_is_refused(source: Recorded) -> None:
     changeset = small_changeset(source)
     refusals = [use_damaged(source.copy, changeset[:length]) for length in range(len(changeset))]
-    assert set(refusals) <= {0, 6, 7}  # is_news() may return before it reads the damaged part.
+    assert set(refusals) <= {0, 6, 7}  # is_news() may return before it reads the damage.
     assert refusals.count(0) < 20
     assert use_damaged(source.copy, changeset) == 0
 
 
 @pytest.mark.parametrize("flips", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_changeset_with_flipped_bits_is_refused_or_harmless(source: Recorded, flips: int) -> None:
-    """A changeset with flipped bits raises no exception other than FormatError."""
+    """A changeset with flipped bits raises FormatError or no error."""
     rnd = random.Random(flips)
     changeset = small_changeset(source) if flips == 100 else source.group()[2]
     before = contents(source.copy)
@@ -474,7 +474,7 @@ def test_changeset_with_flipped_bits_is_refused_or_harmless(source: Recorded, fl
 
 
 def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
-    """SQLite accepts text in an integer column, so a changeset may contain such text."""
+    """A changeset may have text in an integer column, because SQLite would accept this."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"
@@ -493,7 +493,7 @@ def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
 def test_parts_of_a_split_changeset_contain_all_rows_of_the_original(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """A changeset that is too large for one object is split into bounded parts."""
+    """A changeset that is too large for one object is split into parts of limited size."""
     db = make_database()
     snapshot = db.open_snapshot()
     snapshot.copy_to(tmp_path / "copy.db")
@@ -522,7 +522,7 @@ def test_parts_of_a_split_changeset_contain_all_rows_of_the_original(
 def test_changeset_with_a_value_above_the_length_limit_is_refused(
     make_database: MakeDatabase,
 ) -> None:
-    """A compressed level object of a few kilobytes may expand to a name of several megabytes."""
+    """A value's length is limited, because a small compressed object may contain a huge name."""
     db = make_database()
     changeset = changeset_of(
         "CREATE TABLE symlinks (ino INTEGER PRIMARY KEY NOT NULL, target BLOB NOT NULL)",

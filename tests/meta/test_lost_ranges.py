@@ -1,4 +1,4 @@
-"""The extended attribute that lists the lost ranges of a file."""
+"""The extended attribute that lists lost byte ranges of a file."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_omitted_lost_ranges_cover_the_rest_of_the_file() -> None:
     [b"", b"-", b"1", b"1-", b"-1", b"2-1", b"a-b", b" 1-2", b"1-2-3", b"0-9223372036854775808"],
 )
 def test_invalid_lines_of_lost_ranges_are_ignored(line: bytes) -> None:
-    """Programs can set the attribute of lost ranges to any value."""
+    """Programs can set the attribute of lost ranges to any value, so invalid lines are ignored."""
     assert lost_ranges.parse(b"0-1\n" + line + b"\n5-6\n") == [range(2), range(5, 7)]
 
 

@@ -1,4 +1,4 @@
-"""Placements: upload results of sealed blocks, applied to the rows."""
+"""Placements: results of block uploads, and their application to the rows."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def ino(db: Database) -> Ino:
 
 @pytest.fixture
 def pack(db: Database) -> PackId:
-    """Return the number of a stored pack."""
+    """Return the number of a pack that is stored in the bucket."""
     pack = packs.create(db, ObjectKey("pack/00/1-a"), 1000)
     packs.stored(db, pack)
     return pack
@@ -37,7 +37,7 @@ def write_block(db: Database, ino: Ino, index: int = 0) -> BlockId:
 
 
 def let_go(db: Database, ino: Ino, index: int = 0) -> None:
-    """Punch a hole, as a truncation does while the block is being uploaded."""
+    """Punch a hole, as a truncation may do during the upload of a block."""
     block = block_map.remove(db, ino, BlockIndex(index))
     assert block is not None
     blocks.drop_ref(db, block)
@@ -45,17 +45,17 @@ def let_go(db: Database, ino: Ino, index: int = 0) -> None:
 
 
 def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> list[BlockId]:
-    """Apply a placement of a block in a pack."""
+    """Apply a placement that puts a block into a pack."""
     return placements.apply(db, [Placed(block, content, pack, 0, 60)])
 
 
 def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
-    """Return a placement that makes a block a duplicate of another block."""
+    """Return a placement that declares a block a duplicate of another block."""
     return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
 
 
 def check_counts(db: Database) -> None:
-    """Compare every stored total with a scan of all rows."""
+    """Compare the stored totals with totals over all rows."""
     assert (
         db.all(
             "SELECT b.block FROM blocks b WHERE refs <>"
@@ -91,7 +91,7 @@ def test_placement_records_the_location_of_an_uploaded_block(
 
 
 def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
-    """The rows of an all-zero block are deleted, and the inode has one block fewer."""
+    """The rows of a block of zeros are deleted, and the block count of its inode is reduced."""
     block = write_block(db, ino)
     assert placements.apply(db, [Zero(block, ino, FIRST)]) == [block]
     assert block_map.find(db, ino, FIRST) is None
@@ -103,7 +103,7 @@ def test_uploaded_block_of_zeros_becomes_a_hole(db: Database, ino: Ino) -> None:
 def test_duplicate_block_is_replaced_by_an_older_equal_block(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """The file refers to the older of two equal blocks, and the newer one is deleted."""
+    """If two blocks are equal, the file refers to the older block, and the newer is deleted."""
     original, double = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, original, pack)
     assert placements.apply(db, [duplicate(double, ino, original, pack, 1)]) == [double]
@@ -115,7 +115,7 @@ def test_duplicate_block_is_replaced_by_an_older_equal_block(
 def test_duplicate_of_an_unknown_older_block_gets_the_older_location(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """A database restored from a backup may not contain the older, equal block."""
+    """The older, equal block may be unknown if the database was restored from a backup."""
     block = write_block(db, ino)
     assert placements.apply(db, [duplicate(block, ino, BlockId(99), pack)]) == []
     assert blocks.get(db, block) == (block, 1, 100, HASH, pack, 0, 60)
@@ -140,7 +140,7 @@ def test_placement_of_an_unreferenced_block_deletes_its_rows(
 def test_placement_of_an_overwritten_block_does_not_replace_the_new_block(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """A block that was overwritten during its upload no longer has a reference."""
+    """A block that was overwritten during its upload has no reference any more."""
     old = write_block(db, ino)
     let_go(db, ino)
     new = write_block(db, ino)
@@ -151,7 +151,7 @@ def test_placement_of_an_overwritten_block_does_not_replace_the_new_block(
 
 
 def test_placement_of_a_deleted_block_is_skipped(db: Database, ino: Ino, pack: PackId) -> None:
-    """A block without a row was deleted during its upload and needs no placement."""
+    """A block without a row was deleted during its upload, so its placement is ignored."""
     ghost = BlockId(77)
     many: list[Placement] = [Placed(ghost, HASH, pack, 0, 60), Zero(ghost, ino, FIRST)]
     assert placements.apply(db, [*many, duplicate(ghost, ino, BlockId(78), pack)]) == []
@@ -159,7 +159,7 @@ def test_placement_of_a_deleted_block_is_skipped(db: Database, ino: Ino, pack: P
 
 
 def test_placement_at_the_wrong_index_is_refused(db: Database, ino: Ino, pack: PackId) -> None:
-    """A placement changes nothing if the file has a different block at the placement's index."""
+    """A placement is refused if the file has a different block at this index."""
     block = write_block(db, ino, 0)
     other = write_block(db, ino, 1)
     place(db, other, pack)
@@ -173,7 +173,7 @@ def test_placement_at_the_wrong_index_is_refused(db: Database, ino: Ino, pack: P
 def test_equal_blocks_of_concurrent_uploads_are_both_kept(
     db: Database, ino: Ino, pack: PackId
 ) -> None:
-    """Later uploads of the same content refer to the older block."""
+    """If equal blocks are uploaded concurrently, later duplicates refer to the older block."""
     first, second = write_block(db, ino, 0), write_block(db, ino, 1)
     place(db, second, pack)
     place(db, first, pack)
@@ -185,7 +185,7 @@ def test_equal_blocks_of_concurrent_uploads_are_both_kept(
 
 
 def test_dropped_local_tables_leave_no_bytes_in_the_database_file(db: Database) -> None:
-    """An image contains no rows of dropped local tables, not even in free pages."""
+    """Rows of dropped local tables must not remain in an image, not even in free pages."""
     db.begin_local()
     secret = "only this host knows"
     for number in range(200):

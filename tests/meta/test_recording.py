@@ -18,15 +18,15 @@ from tests.rows import contents
 
 
 def refuse_conflict(reason: int, change: object) -> int:
-    """Fail the test, because a recorded changeset must cause no conflict."""
-    raise AssertionError(f"conflict {reason}: {change}")
+    """Fail the test, because no recorded changeset may cause a conflict."""
+    raise AssertionError(f"unexpected conflict {reason}: {change}")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_applied_changesets_reproduce_the_recorded_tables(
     make_database: MakeDatabase, journal_mode: str, tmp_path: Path, seed: int
 ) -> None:
-    """Recorded changesets are applied group by group to a copy made before the first group."""
+    """Changesets of all groups reproduce the tables in a copy made before the first group."""
     db = make_database(journal_mode=journal_mode)
     tree = Tree(db, seed)
     for _ in range(30):
@@ -50,7 +50,7 @@ def test_applied_changesets_reproduce_the_recorded_tables(
 
 
 def test_locations_and_local_rows_are_not_recorded(make_database: MakeDatabase) -> None:
-    """Changelogs have separate fields for locations, and local rows are never shipped."""
+    """Changelogs contain locations in separate fields, and local rows are never shipped."""
     db = make_database()
     recorder = recorded(db)
     db.begin_local()

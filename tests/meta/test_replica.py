@@ -1,4 +1,4 @@
-"""A replica: rows to which changelogs are applied."""
+"""Replicas: databases to which changelogs are applied."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ KEY = ObjectKey("pack/00/1-" + "0" * 32)
 
 @pytest.fixture
 def pair(make_database: MakeDatabase, tmp_path: Path) -> Pair:
-    """Return an empty database that records its changes, and a copy of it."""
+    """Return an empty database that records its changes, and a replica of it."""
     return Pair(make_database(), tmp_path)
 
 
@@ -38,12 +38,12 @@ def write(db: Database, ino: Ino, index: int) -> BlockId:
 
 
 def place(block: BlockId, pack: int = 1, offset: int = 0) -> Location:
-    """Return a location for a block."""
+    """Return the location of a block in a pack."""
     return Location(block, 10, b"h" * 32, PackId(pack), offset, 8)
 
 
 def note(pack: int = 1, state: PackState = PackState.STORED) -> PackNote:
-    """Return the record of a pack as in a changelog."""
+    """Return the record of a pack as it appears in a changelog."""
     return PackNote(PackId(pack), KEY, 100, state)
 
 
@@ -67,7 +67,7 @@ def test_replica_has_the_rows_of_the_writer_after_each_txg(pair: Pair, seed: int
 
 
 def test_replica_records_block_locations_and_dead_packs(pair: Pair) -> None:
-    """When a file is deleted, its blocks are removed, and a pack without live bytes dies."""
+    """When the last block of a pack is deleted, the replica records the pack as dead."""
     ino = a_file(pair.db)
     block = write(pair.db, ino, 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
@@ -84,7 +84,7 @@ def test_replica_records_block_locations_and_dead_packs(pair: Pair) -> None:
 
 
 def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
-    """A changelog contains the new location after a compaction."""
+    """The changelog of a compaction contains the new location of each moved block."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
     moved = PackNote(PackId(2), ObjectKey("pack/00/1-" + "1" * 32), 50, PackState.STORED)
@@ -97,7 +97,7 @@ def test_replica_moves_a_block_to_its_new_pack(pair: Pair) -> None:
 
 
 def test_replica_ignores_the_location_of_an_unreferenced_block(pair: Pair) -> None:
-    """A changelog may contain the location of a block that the same txg deleted."""
+    """A changelog may contain the location of a block that was deleted in the same txg."""
     pair.apply_note(1, locations=(place(BlockId(77)),), notes=(note(),))
 
     assert blocks.find(pair.copy, BlockId(77)) is None
@@ -114,7 +114,7 @@ def test_replica_keeps_a_lost_block_without_its_location(pair: Pair) -> None:
 
 @pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
 def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: str) -> None:
-    """A replica applies a txg in full or not at all."""
+    """A replica applies a txg completely or not at all."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
     with pytest.raises(FormatError):
@@ -133,7 +133,7 @@ def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: s
 
 
 def test_replica_deletes_the_row_of_a_deleted_pack_without_reusing_its_number(pair: Pair) -> None:
-    """The next writer must not reuse the number of a deleted pack."""
+    """The number of a deleted pack must not be used again by the next writer."""
     pair.apply_note(1, notes=(note(5),))
     pair.apply_note(2, notes=(note(5, PackState.CONDEMNED),))
     pair.apply_note(3, forgotten=(PackId(5),))
@@ -152,7 +152,7 @@ def _require_totals(db: Database) -> None:
 
 
 def test_totals_of_a_replica_are_correct_after_each_txg(pair: Pair) -> None:
-    """A follower shows the totals by statfs(2), although changelogs do not contain them."""
+    """A follower needs the totals for statfs(2), but changelogs do not contain them."""
     ino = a_file(pair.db)
     block, other = write(pair.db, ino, 0), write(pair.db, ino, 1)
     pair.apply_note(1, locations=(place(block), place(other, offset=8)), notes=(note(),))
@@ -173,7 +173,7 @@ def test_totals_of_a_replica_are_correct_after_each_txg(pair: Pair) -> None:
 
 
 def test_totals_of_a_replica_are_recomputed(pair: Pair) -> None:
-    """A replica that becomes the writer needs totals, which changelogs do not contain."""
+    """A replica computes its totals before it becomes the writer."""
     block = write(pair.db, a_file(pair.db), 0)
     pair.apply_note(1, locations=(place(block),), notes=(note(),))
 
@@ -205,7 +205,7 @@ def test_replica_refuses_changes_recorded_for_another_database_state(
 
 
 def test_replica_refuses_a_pack_with_the_number_of_another_pack(pair: Pair) -> None:
-    """If two packs had the same number, blocks would be read from the wrong object."""
+    """Two packs with the same number would make reads use the wrong object."""
     pair.copy.begin_local()
     packs.create(pair.copy, ObjectKey(f"{KEY[:-1]}f"), 100)
     pair.copy.commit()

@@ -1,4 +1,4 @@
-"""Inodes and names changed by a changeset, compared with the rows before and after it."""
+"""Inodes and names that a changeset changes, with their rows before and after the change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,7 @@ def rows_of_inodes(db: Database) -> dict[Ino, Any]:
 
 
 def expected(before: Tables, after: Tables) -> ChangedRows:
-    """Return the changes between two states of the tables."""
+    """Return the changed rows between two states of the tables."""
     found = ChangedRows(set(), set(), set())
     old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
     found.content.update(old.keys() ^ new.keys())
@@ -146,7 +146,7 @@ def test_change_of_only_the_atime_is_ignored(history: History) -> None:
 
 
 def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -> None:
-    """Deduplication replaces a file's block with an equal block that already exists."""
+    """Deduplication replaces a block of a file with an existing equal block."""
     ino = history.ino
 
     def write(db: Database) -> None:

@@ -1,4 +1,4 @@
-"""Helpers that write files, keep points, and read kept files from the bucket alone."""
+"""Helpers that write files, keep points and read kept files from the bucket alone."""
 
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import BlockIndex, Ino, PointInTime
@@ -15,7 +15,7 @@ Files = dict[Ino, bytes]
 
 
 def fill(session: Session, files: Files, *contents: bytes) -> None:
-    """Write one file for each given content."""
+    """Write one file for each of the given contents."""
     for content in contents:
         files[write_file(session, content)] = content
 
@@ -57,7 +57,7 @@ async def files_of(power: Power, wanted: PointInTime) -> Files:
     volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
     try:
         assert volume.notices == ()
-        # UncachedReader reads only the bucket, so the bucket must contain all packs of the point.
+        # UncachedReader reads only the bucket, which must contain all packs of the point.
         reader = UncachedReader(volume.db, volume.store, volume.keyring)
         found: Files = {}
         for ino, size_bytes in volume.db.all("SELECT ino, size_bytes FROM inodes WHERE ino > 1"):

@@ -2,11 +2,11 @@
 
 
 class Killed(BaseException):
-    """Raised to simulate that the process is killed."""
+    """Raised to simulate a kill of the process."""
 
 
 class KillAt:
-    """A hook that simulates a kill at one step."""
+    """A hook that simulates a kill at one chosen step."""
 
     def __init__(self, step: str, *, armed: bool = False) -> None:
         self.step = step

@@ -88,7 +88,7 @@ async def test_kept_point_survives_retention_until_it_is_dropped(power: Power) -
 
 
 async def test_retained_point_in_time_can_be_kept_later(power: Power, clock: HandClock) -> None:
-    """A point kept later also pins packs stored between its txg and the keep command."""
+    """A point that is kept later also pins packs stored between its txg and the keep command."""
     await power.retain(3 * DAY)
     async with power.session(tasks=False) as session:
         files: Files = {}
@@ -124,7 +124,7 @@ async def test_point_in_time_that_is_no_longer_retained_cannot_be_kept(power: Po
 
 
 async def test_kept_point_can_be_kept_under_a_second_name(power: Power) -> None:
-    """A second name protects a kept point of a nightly job from expiry."""
+    """A kept point of a nightly job does not expire if it is also kept under a second name."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
@@ -141,7 +141,7 @@ async def test_kept_point_can_be_kept_under_a_second_name(power: Power) -> None:
 
 
 async def test_compaction_and_zero_retention_keep_the_objects_of_a_kept_point(power: Power) -> None:
-    """Compaction moves live blocks out of a pack that the kept point still needs."""
+    """Compaction moves blocks out of a pack, but a kept point still needs the pack."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         files: Files = {}
@@ -165,7 +165,7 @@ async def test_compaction_and_zero_retention_keep_the_objects_of_a_kept_point(po
 
 @pytest.mark.parametrize("back", ["before", "after", "to it"])
 async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, back: str) -> None:
-    """After a rollback, points from before and after the target can still be restored."""
+    """A rollback loses no kept point, whether its txg is before or after the target."""
     async with power.session(tasks=False) as session:
         files: Files = {}
         fill(session, files, b"first" * 500)
@@ -196,7 +196,7 @@ async def test_rollback_keeps_the_kept_points_of_both_histories(power: Power, ba
 
 
 async def test_kept_point_of_another_history_remains_readable(power: Power) -> None:
-    """The kept point needs a pack that died in this host's history before the txg of the point."""
+    """A kept point needs a pack that died earlier in the history of this host."""
     files: Files = {}
     older = await fork(power, files)
     died = max(changelog.parse_key(key) or 0 for key in power.store.objects)
@@ -211,7 +211,7 @@ async def test_kept_point_of_another_history_remains_readable(power: Power) -> N
 
 
 async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: Power) -> None:
-    """A changelog that is unreadable during a repair may be restored from a backup later."""
+    """A repair may abandon an unreadable changelog, which a backup may restore later."""
     async with power.session("a", tasks=False) as session:
         files: Files = {}
         fill(session, files, b"shared" * 500)
@@ -236,7 +236,7 @@ async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: P
 
 
 async def _with_garbage(power: Power) -> Files:
-    """Make a filesystem with garbage of each kind; return the files of its kept point."""
+    """Make a filesystem with garbage of each kind; return the files of a kept point."""
     await power.make()
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -263,7 +263,7 @@ async def _with_garbage(power: Power) -> Files:
 def garbage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Power, Files]:
-    """Return a filesystem with garbage, which each test copies, and the files of a kept point."""
+    """Return a filesystem with garbage, and the files of a kept point; each test uses a copy."""
     power = Power(MemoryStore(), tmp_path_factory.mktemp("garbage"))
     power.encrypted = request.param
     return power, trio.run(_with_garbage, power)
@@ -290,7 +290,7 @@ async def test_kill_during_reclaim_damages_no_kept_point(
 
 
 async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(power: Power) -> None:
-    """Deleted changelogs after a kept point do not count as damage."""
+    """A host at a kept point can continue although later changelogs were deleted."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -310,7 +310,7 @@ async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(po
 async def test_host_whose_state_precedes_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """Of the changelogs that a host missed, only changelogs up to the kept point still exist."""
+    """If a host missed changelogs after a kept point that are deleted, it can still continue."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
@@ -346,7 +346,7 @@ async def test_kept_point_with_a_used_or_invalid_name_is_refused(power: Power) -
         assert len(keys_of(power, "kept/")) == 1
 
 
-async def test_number_of_kept_points_is_bounded(
+async def test_number_of_kept_points_is_limited(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KEPT_POINTS_MAX >= 366
@@ -375,7 +375,7 @@ async def test_read_only_mount_cannot_keep_or_drop_points_in_time(power: Power) 
 
 
 async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Power) -> None:
-    """A kept point must be restorable, so all of its changelogs must exist."""
+    """A point whose changelogs are incomplete is not kept, because it could not be restored."""
     async with power.session(tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -392,7 +392,7 @@ async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Powe
 async def test_older_program_cannot_open_a_filesystem_with_a_kept_point(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older writer that is still running deletes nothing that the kept point needs."""
+    """The kept point stops older programs, which would delete objects that the point needs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await session.make_image()
@@ -434,7 +434,7 @@ async def test_superblock_gets_the_kept_point_feature_flag_before_the_first_poin
 
 
 async def test_kept_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: Power) -> None:
-    """The new writer may have deleted objects of a kept point before the point was stored."""
+    """After a takeover the new writer may delete objects before the kept point is stored."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -450,7 +450,7 @@ async def test_kept_point_of_a_host_that_lost_the_lease_is_not_confirmed(power: 
 
 
 async def test_host_that_lost_the_lease_stores_no_kept_point(power: Power) -> None:
-    """Keeping a retained point ships no txg, so only the lease shows the takeover."""
+    """Keeping a retained point ships no txg, so the lease is checked for a takeover."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -467,7 +467,7 @@ async def test_host_that_lost_the_lease_stores_no_kept_point(power: Power) -> No
 async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
     power: Power,
 ) -> None:
-    """Garbage collection has raised the floor, and may have deleted objects of earlier txgs."""
+    """Garbage collection may have deleted objects of txgs before its new retention floor."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -481,7 +481,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
 
 
 async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(power: Power) -> None:
-    """Garbage collection chose the objects to delete before the new kept point existed."""
+    """No point is kept while garbage collection deletes objects that it chose before."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -502,7 +502,9 @@ async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(pow
         assert await files_at(power, "a") == files
 
 
-async def test_takeover_during_the_upload_of_a_kept_point_fences_the_host(power: Power) -> None:
+async def test_takeover_during_the_upload_of_a_kept_point_fences_the_former_writer(
+    power: Power,
+) -> None:
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"x")
@@ -523,7 +525,9 @@ async def test_takeover_during_the_upload_of_a_kept_point_fences_the_host(power:
             gate.open()
 
 
-async def test_kept_point_can_be_dropped_after_the_reply_to_keep_was_lost(power: Power) -> None:
+async def test_kept_point_can_be_dropped_if_the_response_to_its_creation_was_lost(
+    power: Power,
+) -> None:
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -547,7 +551,7 @@ async def test_kept_point_can_be_dropped_after_the_reply_to_keep_was_lost(power:
 
 
 async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power: Power) -> None:
-    """A pack has no row if the row was lost, or if a repair abandoned the txgs of its writer."""
+    """A pack has no row if its row was lost or a repair abandoned the txgs of its writer."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)
@@ -566,7 +570,7 @@ async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power:
 
 
 async def test_pack_renumbered_by_a_repair_stays_pinned(power: Power) -> None:
-    """fsck renumbers a pack that lost its row; by its number, no kept point would need it."""
+    """If fsck gives a pack a new number, kept points from before still need the pack."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

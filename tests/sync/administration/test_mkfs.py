@@ -28,7 +28,7 @@ async def test_mkfs_refuses_a_location_that_is_not_empty(power: Power) -> None:
 
 
 async def test_mkfs_ignores_the_probe_object_of_an_interrupted_mkfs(power: Power) -> None:
-    """A mkfs that is killed before it stores the first object leaves a probe object behind."""
+    """A killed mkfs may leave a probe object, which the next mkfs ignores."""
     power.store.objects.clear()
     power.store.objects[ObjectKey(f"probe/{'0' * 32}")] = b"first"
 
@@ -39,7 +39,7 @@ async def test_mkfs_ignores_the_probe_object_of_an_interrupted_mkfs(power: Power
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])
 async def test_mkfs_refuses_a_location_with_a_filesystem_below_it(power: Power, key: str) -> None:
-    """The error names the filesystem below the URL, even if other objects are listed first."""
+    """The error names a filesystem below the URL even if the listing begins with other objects."""
     power.store.objects.clear()
     for number in range(5):
         power.store.objects[ObjectKey(f"a-note/{number}")] = b""
@@ -62,7 +62,7 @@ async def test_mkfs_refuses_a_location_with_a_filesystem_below_it(power: Power, 
     ],
 )
 async def test_superblock_is_recognised_by_its_first_line(data: bytes | None, is_one: bool) -> None:
-    """Even a damaged superblock is recognised by its first line."""
+    """A damaged superblock is recognised by its first line, so mkfs refuses the location."""
     store = MemoryStore()
     if data is not None:
         store.objects[ObjectKey("superblock")] = data
@@ -89,12 +89,12 @@ class CarelessStore(MemoryStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> str:
-        """Write the object unconditionally."""
+        """Write the object without checking for an existing object."""
         await self.put(key, data)
         return "etag"
 
     @override
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
-        """Write the object unconditionally."""
+        """Write the object without checking its version."""
         await self.put(key, data)
         return "etag"

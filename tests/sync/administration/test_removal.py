@@ -43,7 +43,7 @@ async def remove(
 
 
 async def test_destroy_deletes_all_objects_of_the_filesystem(power: Power) -> None:
-    """Objects of the filesystem that only a listing of the bucket reveals are also deleted."""
+    """The destroy command also deletes objects that only a listing of the bucket finds."""
     await use(power)
     await remove(power)
 
@@ -51,7 +51,7 @@ async def test_destroy_deletes_all_objects_of_the_filesystem(power: Power) -> No
 
 
 async def test_destroy_deletes_the_superblock_copy_and_the_tombstone_last(power: Power) -> None:
-    """The keys are kept until last, to recognise objects that an interrupted removal left."""
+    """The superblock copy is deleted late, because its keys are needed to recognise objects."""
     await use(power)
     before = set(power.store.objects)
     left: dict[str, set[str]] = {}
@@ -138,11 +138,11 @@ async def test_destroy_does_not_overwrite_the_superblock_of_another_filesystem(
 
 
 class _KilledError(Exception):
-    """Raised to simulate that the removal is killed at one step."""
+    """Raised to simulate a kill of the removal at one step."""
 
 
 async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> None:
-    """The copy of the superblock contains the keys until the end of the removal."""
+    """The copy of the superblock, which contains the keys, is deleted at the end of the removal."""
     await use(power)
 
     def kill(step: str) -> None:
@@ -169,7 +169,7 @@ async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> 
 async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
     power: Power, *, by_name: bool
 ) -> None:
-    """A PUT of destroy that the store applies late does not change a new filesystem."""
+    """If the store applies a PUT of destroy late, a new superblock must not be replaced."""
     late = FaultyStore(power.store)
     gate = late.hold("replace")
 
@@ -192,7 +192,7 @@ async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
 async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
     power: Power, tmp_path: Path, step: str
 ) -> None:
-    """While one destroy is slow, another one finishes, and mkfs makes a new filesystem."""
+    """While one destroy command is slow, a second command finishes and mkfs makes a filesystem."""
     await use(power)
     other = Power(MemoryStore(), tmp_path / "other")
     other.home.mkdir()
@@ -213,10 +213,10 @@ async def test_slow_destroy_deletes_no_object_of_a_new_filesystem(
     assert power.store.objects == made
 
 
-async def test_slower_of_two_destroy_commands_reports_that_the_other_one_has_ended(
+async def test_slower_of_two_destroy_commands_reports_that_the_removal_has_ended(
     power: Power,
 ) -> None:
-    """The faster command continues the removal that the slower one began, and finishes it."""
+    """If two destroy commands run, the faster command finishes the removal."""
     await use(power)
     own_keys = await own(power)
     ended: list[str] = []

@@ -1,4 +1,4 @@
-"""Rollback: an earlier state becomes the current one."""
+"""Rollback: an earlier state of the filesystem becomes the current state."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ ORDER = [
 
 
 async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
-    """Return the content of files on a host, or None for a missing file."""
+    """Return the content of files on a host; the content of a missing file is None."""
     async with power.session(host, options=TAKEOVER, tasks=False) as session:
         found = [
             None if inodes.find(session.db, ino) is None else await read_file(session, ino)
@@ -66,7 +66,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
     done = await roll_back(power, past)
 
-    assert done.before.txg > past.txg  # The rollback first ships local changes.
+    assert done.before.txg > past.txg  # The rollback ships local changes first.
     assert done.now.txg == done.before.txg + 1
     assert await contents(power, "a", old, new) == [b"old", None]
     assert await contents(power, "b", old, new) == [b"old", None]
@@ -81,7 +81,7 @@ async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
 
 
 async def test_rollback_revives_old_packs_and_marks_newer_packs_as_dead(power: Power) -> None:
-    """Packs that only later txgs use are dead after a rollback, but are kept for these txgs."""
+    """After a rollback, packs that only later txgs use are dead, but they are still stored."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -128,7 +128,7 @@ async def test_rollback_that_needs_a_condemned_pack_is_refused(power: Power) -> 
 
 
 async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Power) -> None:
-    """Compaction moved the blocks of a pack before the pack was condemned."""
+    """The rollback uses the blocks that compaction moved before their pack was condemned."""
     async with power.session("a", tasks=False) as session:
         kept = write_file(session, b"kept" * 100)
         filler = write_file(session, bytes(range(256)) * 40)
@@ -148,7 +148,7 @@ async def test_rollback_finds_blocks_that_were_moved_to_another_pack(power: Powe
 
 
 async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> None:
-    """The intact beginning of a torn block that was not uploaded is only in its block file."""
+    """The block file is the only copy of the intact part of a torn, dirty block."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")
         past = await flushed(session)
@@ -169,7 +169,7 @@ async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> No
 
 
 async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power) -> None:
-    """Cached blocks of a damaged pack are the only intact copies of their content."""
+    """Cached blocks of a damaged pack are the last copies, so the rollback keeps them."""
     async with power.session("a", tasks=False) as session:
         past = session.link
         write_file(session, b"only cached")

@@ -1,4 +1,4 @@
-"""Changelogs without changes, appended to a chain for tests."""
+"""A helper that appends changelogs without changes to a chain."""
 
 import trio
 
@@ -11,7 +11,7 @@ from s3fs_meta.sync.session import Session
 
 
 async def append_empty_changelogs(session: Session, count: int) -> None:
-    """Append changelogs without changes; only the position in the chain advances."""
+    """Append changelogs without changes, so that only the chain position advances."""
     link, opened = session.link, session.volume
     for _ in range(count):
         made = Changelog(

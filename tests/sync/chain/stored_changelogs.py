@@ -1,4 +1,4 @@
-"""The changelogs in a memory store, decoded."""
+"""A helper that decodes the changelogs in a memory store."""
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Changelog
@@ -7,7 +7,7 @@ from tests.sync.conftest import Power
 
 
 def changelogs(power: Power, keyring: Keyring) -> list[Changelog]:
-    """Return all changelogs in the bucket, in order."""
+    """Return all changelogs in the bucket in the order of the chain."""
     return [
         changelog_codec.decode(key, data, keyring)
         for key, data in sorted(power.store.objects.items())

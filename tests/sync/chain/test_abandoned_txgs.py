@@ -1,4 +1,4 @@
-"""The list of abandoned txgs, and the conditions under which a host may abandon txgs."""
+"""Abandoned txgs: their list, and the conditions under which a host may abandon a txg."""
 
 from contextlib import aclosing
 
@@ -14,8 +14,8 @@ from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import end_at, rot, written
 
 
-async def test_number_of_listed_abandoned_txgs_is_bounded(power: Power) -> None:
-    """The list reports each abandoned changelog as damaged, missing or intact, up to a maximum."""
+async def test_number_of_listed_abandoned_txgs_is_limited(power: Power) -> None:
+    """The list reports for each abandoned changelog whether it is damaged, missing or intact."""
     await written(power)
     rot(power, 6)
     del power.store.objects[key_of(Txg(7))]
@@ -59,7 +59,7 @@ async def test_host_abandons_txgs_of_another_host_only_with_permission(power: Po
 
 
 async def test_history_listing_includes_abandoned_txgs(power: Power) -> None:
-    """The history lists each abandoned txg as a gap with its reason."""
+    """The history lists each abandoned txg as a gap, with the reason."""
     await written(power)
     rot(power, 7)
     async with power.session("b", options=end_at(6), tasks=False) as session:

@@ -73,7 +73,7 @@ async def test_changelog_of_another_filesystem_is_refused() -> None:
 
 
 async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_proves_it() -> None:
-    """A hash in the next changelog proves that a version field was damaged after it was written."""
+    """The next changelog proves by its hash that a version field was damaged after the upload."""
     store = MemoryStore()
     await append(store, fence(START))
     first = (await chain.fetch(store, KEYRING, UUID, Txg(1))).link
@@ -91,7 +91,7 @@ async def test_unknown_changelog_version_counts_as_damage_if_the_next_changelog_
 async def test_unknown_changelog_version_counts_as_newer_unless_damage_is_proven(
     following: str,
 ) -> None:
-    """A newer program may write only some changelogs in a new format version."""
+    """A newer program may write only some of the changelogs in a newer format."""
     store = MemoryStore()
     data = claim_newer(changelog_codec.encode(fence(START), KEYRING))
     store.objects[changelog_codec.key_of(Txg(1))] = data
@@ -106,8 +106,8 @@ async def test_unknown_changelog_version_counts_as_newer_unless_damage_is_proven
         await chain.fetch(store, KEYRING, UUID, Txg(1))
 
 
-async def test_own_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> None:
-    """After a lost reply, the append counts as successful if the object has the bytes sent."""
+async def test_own_changelog_is_recognised_by_its_bytes_after_a_lost_response() -> None:
+    """If the response to an append is lost, an object with the sent bytes proves success."""
     store = MemoryStore()
     data = await append(store, fence(START))
     assert await chain.append(store, Txg(1), data)
@@ -117,7 +117,7 @@ async def test_own_changelog_is_recognised_by_its_bytes_after_a_lost_reply() -> 
 
 
 async def test_foreign_objects_with_changelog_keys_are_ignored() -> None:
-    """A user may store other files under the prefix of the changelogs."""
+    """A user may store other objects under the prefix of the changelogs."""
     store = MemoryStore()
     await append(store, fence(START))
     await store.put(ObjectKey("changelog/readme"), b"hello")
@@ -125,7 +125,7 @@ async def test_foreign_objects_with_changelog_keys_are_ignored() -> None:
     assert await chain.numbers_from(store, KEYRING, Txg(0)) == [1]
 
 
-async def test_position_in_the_chain_is_stored_in_the_local_state(power: Power) -> None:
+async def test_chain_position_is_stored_in_the_local_state(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         link = Link(Txg(9), content_hash(b"nine"), 99)
         session.db.begin_local()

@@ -1,4 +1,4 @@
-"""A running mount checks that its last changelog still exists, and reports an error if not."""
+"""The periodic check of a running mount that its last changelog is still in the bucket."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.sync.opening.histories import written
 
 
 async def test_check_of_the_last_changelog_costs_one_small_request(power: Power) -> None:
-    """Only the first check of a changelog from an earlier mount reads the complete object."""
+    """Only the first check after a mount reads the complete changelog; later checks are small."""
     await written(power)
     last = (await bucket_of(power)).points
     link = await last.newest()
@@ -36,7 +36,7 @@ async def test_check_of_the_last_changelog_costs_one_small_request(power: Power)
 async def test_changelog_is_reported_missing_only_after_a_second_request(
     power: Power, harm: str, known: bool
 ) -> None:
-    """The last changelog is reported as missing or replaced only after a second request."""
+    """A changelog counts as missing or replaced only if a second request confirms this."""
     await written(power)
     link = await (await bucket_of(power)).points.newest()
     key = key_of(link.txg)

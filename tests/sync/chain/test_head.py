@@ -1,4 +1,4 @@
-"""The head of the chain (the newest image), as recorded on this host."""
+"""The head of the chain (a reference to the newest image), as stored on this host."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 def test_confirmed_image_is_recorded_as_the_head_of_the_chain(tmp_path: Path) -> None:
-    """A confirmed image is recorded as the head, and no longer as an unfinished upload."""
+    """When an image is confirmed, it becomes the head and its upload is no longer unfinished."""
     facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
     db = Database.create(tmp_path / "meta.db", Pragmas(), facts)
     db.begin_local()
@@ -35,7 +35,7 @@ def test_confirmed_image_is_recorded_as_the_head_of_the_chain(tmp_path: Path) ->
 
 
 async def test_manifest_that_does_not_match_the_head_of_the_chain_is_refused() -> None:
-    """A manifest is parsed only after its hash was compared with the hash in the head."""
+    """A manifest is parsed only if it has the hash that the head contains."""
     store = MemoryStore()
     await store.put(HEAD.manifest_key, b"something else")
 

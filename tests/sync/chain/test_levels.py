@@ -1,4 +1,4 @@
-"""Level objects: merged changelogs, which speed up a restore and do not change its result."""
+"""Level objects (merged changelogs): they make a restore faster, but do not change its result."""
 
 import gc
 import itertools
@@ -53,7 +53,7 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Yield a database that records its changes, and a copy that receives these changes."""
+    """Yield a database that records its changes, and a replica of it."""
     db = Database.create(tmp_path / "meta.db", Pragmas(), PROPERTIES)
     yield Pair(db, tmp_path)
     db.close()
@@ -120,7 +120,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
 
 @contextmanager
 def without_levels(store: MemoryStore) -> Iterator[None]:
-    """Hide all level objects of the store while the context is active."""
+    """Hide all level objects of a store while the context is active."""
     kept = {key: data for key, data in store.objects.items() if key.startswith("level/")}
     for key in kept:
         del store.objects[key]
@@ -140,7 +140,7 @@ async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Re
 async def test_restore_from_level_objects_equals_a_restore_from_changelogs(
     power: Power, seed: int
 ) -> None:
-    """The restored history contains moved blocks, and packs that were created and deleted."""
+    """Level objects give the same restore result even for moved blocks and deleted packs."""
     async with power.session("a", tasks=False) as session:
         await _work(session, seed, (RUN + 1) * RUN + 3)
         await session.leveler.make_due()
@@ -157,7 +157,7 @@ async def test_restore_from_level_objects_equals_a_restore_from_changelogs(
 async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
     power: Power, damage: str
 ) -> None:
-    """A restore reports a damaged level object and reads the changelogs instead."""
+    """If a level object is damaged, a restore reports the damage and reads the changelogs."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, (RUN + 1) * RUN)
         await session.leveler.make_due()
@@ -183,7 +183,7 @@ async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
 
 
 async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power: Power) -> None:
-    """A restore that cannot apply a level object starts again without level objects."""
+    """If a level object cannot be applied, the restore begins again without level objects."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -204,7 +204,7 @@ async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power
 async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifest(
     power: Power,
 ) -> None:
-    """The error of a failed restore keeps no manifest in memory during the next attempt."""
+    """A failed restore must free its manifest before the next attempt."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN)
         await session.leveler.make_due()
@@ -230,7 +230,7 @@ async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifes
 async def test_restore_uses_changelogs_instead_of_level_objects_of_another_history(
     power: Power, later: int
 ) -> None:
-    """The changelogs after the run of a level object show that it belongs to another history."""
+    """A level object of another history is detected by the hashes of later changelogs."""
     async with power.session("a", tasks=False) as session:
         await _work(session, 1, RUN - 2)  # Txg 1 is the fence record.
         young = dict(power.store.objects)
@@ -265,7 +265,7 @@ async def levels_of(power: Power, session: Session, txg: int) -> Section:
 
 
 def steps(start: int, end: int) -> int:
-    """Return how many objects a restore from *start* to *end* reads if all level objects exist."""
+    """Return how many objects a restore between two txgs reads if all level objects exist."""
     count, longest = 0, RUN**LEVELS_MAX
     while start < end:
         run = 1
@@ -312,7 +312,7 @@ async def test_restore_reads_the_computed_number_of_objects(power: Power) -> Non
 
 @pytest.mark.slow
 async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Power) -> None:
-    """A chain of 6,248 txgs is the worst case: a restore reads objects of each level twice."""
+    """With 6,248 txgs, a restore reads the maximum number of objects: each level twice."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
@@ -334,7 +334,7 @@ def _piece(txg: int, previous: str = NO_HASH, schema_version: int = 1) -> MergeI
 
 
 async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
-    """The first changelog of a level object must follow the last restored changelog."""
+    """The first changelog in a level object must follow the last changelog that was restored."""
     async with power.session("a", tasks=False) as session:
         opened, start = session.volume, session.link
         await append_empty_changelogs(session, 2 * RUN)
@@ -348,7 +348,7 @@ async def test_level_object_of_another_chain_is_refused(power: Power) -> None:
 
 
 def test_changelogs_with_a_gap_are_not_merged() -> None:
-    """Changelogs are merged only if each contains the hash of its predecessor."""
+    """Changelogs are merged only if each changelog contains the hash of its predecessor."""
     one = _piece(1)
     with pytest.raises(FormatError, match="does not directly follow changelog"):
         levels.merge(1, UUID, [one, _piece(2)])
@@ -365,7 +365,7 @@ def test_changelogs_of_a_newer_schema_version_are_not_merged() -> None:
 
 
 def test_changelogs_with_too_many_changes_are_not_merged() -> None:
-    """A restore reads the changelogs one by one if their level object would be too large."""
+    """A level object that would be too large is not made; a restore reads the changelogs."""
     one = _piece(1)
     pieces = [one, _piece(2, one.link.hash)]
     assert levels.merge(1, UUID, pieces).last == 2
@@ -374,7 +374,7 @@ def test_changelogs_with_too_many_changes_are_not_merged() -> None:
 
 
 def test_images_and_changelogs_stored_in_parts_are_not_merged() -> None:
-    """An image contains no changes to merge, and a changelog in several parts is too large."""
+    """An image has no changes to merge, and a changelog in parts is too large for a merge."""
     from tests.codec.changelogs import GROUP, IMAGE
 
     for changelog in (GROUP, IMAGE):
@@ -383,7 +383,7 @@ def test_images_and_changelogs_stored_in_parts_are_not_merged() -> None:
 
 
 def test_restore_uses_the_longest_level_object_that_fits() -> None:
-    """A level object fits if it starts after the current txg and ends at or before the target."""
+    """A level object is used if it starts after the current txg and ends by the target txg."""
     ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
     assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")

@@ -1,4 +1,4 @@
-"""The last txg of the chain, derived from the names of objects."""
+"""The last txg of the chain, as derived from the keys of objects."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.sync.opening.histories import written
 async def test_txg_number_in_an_existing_object_key_is_not_used_again(
     power: Power, key: str
 ) -> None:
-    """A txg number counts as used if the name of any object contains it."""
+    """A txg number is used if any object key contains the number."""
     power.store.objects[ObjectKey(key)] = b"?"
     power.store.objects[ObjectKey("pack/00/x")] = b"?"
     keyring = (await power.keys()).keyring
@@ -34,7 +34,7 @@ async def test_txg_number_in_an_existing_object_key_is_not_used_again(
 
 
 async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
-    """Return the last txg that the changelog names prove, and the number of requests sent."""
+    """Return the last txg that the changelog keys prove, and the number of requests."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     found = [(Txg(txg), key_of(Txg(txg))) for txg in txgs]
@@ -42,7 +42,7 @@ async def reached(power: Power, known: int, *txgs: int) -> tuple[int, int]:
 
 
 async def test_changelog_keys_after_a_small_gap_are_trusted_without_a_request(power: Power) -> None:
-    """A small gap may be a few lost changelogs, so a changelog key just after it is accepted."""
+    """Lost changelogs may leave a small gap, so a changelog key after such a gap is accepted."""
     assert await reached(power, 9) == (9, 0)
     assert await reached(power, 9, 3, 10, 11, 11 + TXG_GAP_MAX) == (11 + TXG_GAP_MAX, 0)
 
@@ -50,7 +50,7 @@ async def test_changelog_keys_after_a_small_gap_are_trusted_without_a_request(po
 async def test_changelog_keys_after_a_large_gap_count_only_if_a_writer_made_one_of_them(
     power: Power,
 ) -> None:
-    """A changelog that a writer made proves that all numbers before it were used."""
+    """After a large gap, one authentic changelog proves that all earlier numbers were used."""
     await written(power)  # Txgs 1 to 9 contain the written files.
     ahead = 9 + TXG_GAP_MAX + 1
     power.store.objects[key_of(Txg(ahead))] = power.store.objects[key_of(Txg(9))]
@@ -62,17 +62,17 @@ async def test_changelog_keys_after_a_large_gap_count_only_if_a_writer_made_one_
 
 
 async def test_changelog_keys_with_impossible_txgs_are_ignored(power: Power) -> None:
-    """The chain could not continue after a txg number above the maximum."""
+    """A changelog key with an impossible txg is ignored, because no txg could follow it."""
     assert await reached(power, 9, 10 + TXG_LEAP_MAX, (1 << 63) - 2) == (9, 0)
 
 
-async def test_many_forged_changelog_keys_cost_a_bounded_number_of_requests(power: Power) -> None:
+async def test_many_forged_changelog_keys_cost_a_limited_number_of_requests(power: Power) -> None:
     far = [txg * 1000 for txg in range(1, 1000)]
     assert await reached(power, 9, *far) == (9, TXG_GAPS_MAX)
 
 
 async def test_unavailable_changelog_is_not_reported_as_forged(power: Power) -> None:
-    """A timeout does not prove that an object is forged or damaged."""
+    """If a changelog cannot be read because of a timeout, it may still be authentic."""
     store = FaultyStore(power.store)
     keyring = (await power.keys()).keyring
     store.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))

@@ -1,4 +1,4 @@
-"""Replay: applying changelogs up to a later txg, and errors about damaged objects."""
+"""Replay: applying changelogs up to a later txg, and its errors about damaged objects."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.thorough
 async def a_week(
     power: Power, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> tuple[dict[int, dict[str, list[object]]], str]:
-    """Ship six txgs; return the rows after each txg, and the UUID of the filesystem."""
+    """Ship six txgs; return the rows after each txg and the UUID of the filesystem."""
     states: dict[int, dict[str, list[object]]] = {}
     frozen: dict[str, list[object]] = {}
 
@@ -75,7 +75,7 @@ async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -
 async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_existing_txg(
     power: Power, tmp_path: Path
 ) -> None:
-    """The txg of a quarantined state may be lost when the bucket is restored from a backup."""
+    """A restore accepts that the requested txg is lost, as after a restore of an older bucket."""
     states, uuid = await a_week(power)
     last = max(states)
     assert await restored(power, tmp_path / "meta.db", uuid, last + 50) == states[last]
@@ -84,7 +84,7 @@ async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_existing_txg(
 async def test_restore_of_an_existing_txg_lists_no_changelogs(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a week, a listing of all changelogs contains 120,000 names."""
+    """A restore lists no changelogs, because a listing may contain 120,000 names after a week."""
     states, uuid = await a_week(power)
     listed: list[str] = []
     original = power.store.list
@@ -131,7 +131,7 @@ async def test_mount_error_names_a_damaged_changelog(power: Power, damage: str) 
 async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
     power: Power, damage: str
 ) -> None:
-    """No change in a changelog is applied if one of its parts is damaged."""
+    """If a part of a changelog is damaged, no change of the changelog is applied."""
     await a_week(power, UploadBounds(run_bytes=500))
     parts = keys_of(power, "changelog-part/")
     objects = power.store.objects
@@ -148,7 +148,7 @@ async def test_damaged_part_of_a_changelog_is_named_in_the_mount_error(
 
 
 async def test_mount_uses_an_older_image_if_the_newest_image_is_damaged(power: Power) -> None:
-    """A mount reports a damaged image and restores an older image, so no file is lost."""
+    """A mount reports a damaged image, and restores an older image without loss of files."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, b"first")
         head = await session.make_image()

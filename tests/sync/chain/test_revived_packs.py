@@ -1,4 +1,4 @@
-"""Revived packs: a file restored from the past refers to a pack that had no live block."""
+"""Revived packs: a dead pack is used again, because a file was copied from the past."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -55,7 +55,7 @@ async def revive(session: Session, txg: Txg, old: Ino) -> Ino:
 
 @asynccontextmanager
 async def revived(plain: Power) -> AsyncIterator[tuple[Session, Ino, Txg]]:
-    """Yield a session with a file that revived a pack, and the txg in which the pack had died."""
+    """Yield a session with a file that revived a pack, and the txg in which the pack died."""
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
         past = await ship(session)
@@ -66,12 +66,12 @@ async def revived(plain: Power) -> AsyncIterator[tuple[Session, Ino, Txg]]:
 
 
 def state_of(session: Session) -> list[tuple[int, Txg | None]]:
-    """Return the live bytes of each pack, and the txg in which it died."""
+    """Return the live bytes and the txg of death of each pack."""
     return [(row.live_bytes, row.died_txg) for row in packs.iterate(session.db)]
 
 
 async def test_revived_block_gets_a_new_number_at_its_former_location(plain: Power) -> None:
-    """A revived block has a new number, because changelogs list locations only for new numbers."""
+    """A revived block gets a new number, so that the changelog contains its location."""
     async with revived(plain) as (session, ino, _died):
         located = block_map.locate(session.db, ino, BlockIndex(0))
         assert located is not None
@@ -95,7 +95,7 @@ async def test_another_host_can_read_a_revived_block(plain: Power, has_image: bo
 
 
 async def fill_run(session: Session) -> None:
-    """Ship txgs until the next txg starts a run of level 1."""
+    """Ship txgs until the next txg begins a run of a level 1 object."""
     while session.link.txg % LEVEL_FAN_OUT:
         write_file(session, b"%d" % session.link.txg)
         await ship(session)
@@ -133,7 +133,7 @@ async def test_level_object_records_that_a_revived_pack_died_again(plain: Power)
 
 
 async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
-    """A follower applies the changelogs in which a pack is revived and dies again."""
+    """A follower must apply changelogs in which a pack is revived and dies a second time."""
     async with revived(plain) as (session, ino, _died):
         for _ in range(2):
             await ship(session)
@@ -147,7 +147,7 @@ async def test_follower_and_writer_agree_on_revived_packs(plain: Power) -> None:
 
 
 async def test_pack_revived_after_a_snapshot_is_listed_in_the_next_changelog(plain: Power) -> None:
-    """A pack that is revived before and after the snapshot is listed in two changelogs."""
+    """A pack that is revived before and after a snapshot is listed in two changelogs."""
     again: list[Path] = []
 
     def hook(step: str) -> None:
@@ -177,7 +177,7 @@ async def test_pack_revived_after_a_snapshot_is_listed_in_the_next_changelog(pla
 async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_record(
     plain: Power, step: str
 ) -> None:
-    """After the kill the next mount ships the file; a new host learns when the pack died again."""
+    """After a kill, the next mount ships the file that revived the pack."""
     kill = KillAt(step)
     async with plain.session("a", tasks=False, hook=kill) as session:
         old = write_file(session, CONTENT)
@@ -208,7 +208,7 @@ async def test_kill_while_a_revived_pack_is_shipped_keeps_the_pack_and_its_recor
 async def test_unshipped_copy_of_a_past_file_can_be_recovered_from_a_fenced_host(
     plain: Power, is_kept: bool
 ) -> None:
-    """The new writer counts a revived pack as dead, but retains it as long as the point in time."""
+    """For the new writer a revived pack is dead, but the pack is retained."""
     async with plain.session("a", tasks=False) as session:
         old = write_file(session, CONTENT)
         past = await ship(session)

@@ -1,4 +1,4 @@
-"""Locations of blocks and packs in a changelog."""
+"""Locations of blocks and packs in the changelog of a cut."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def row(number: int, pack: int | None) -> BlockRow:
 
 
 def test_changelog_has_the_locations_of_blocks_uploaded_after_its_snapshot() -> None:
-    """The snapshot of a txg has no location for a block that is uploaded later."""
+    """The snapshot of a txg lacks the location of a block that is uploaded later."""
     cut = Cut({BlockId(2), BlockId(3)}, BlockId(4))
     cut.resolve(Placed(BlockId(2), HASH, PackId(7), 16, 60), PackRecord(PackId(7), KEY, 1000))
     cut.give_up([BlockId(3)])
@@ -39,13 +39,13 @@ def test_changelog_has_the_locations_of_blocks_uploaded_after_its_snapshot() -> 
 
 
 def test_changelog_without_a_required_block_location_is_refused() -> None:
-    """Other hosts could not read a block that has no location."""
+    """A changelog must contain the location of each block, or other hosts cannot read it."""
     with pytest.raises(MetadataError):
         locations_of(News([row(1, None)], []), Cut(set(), BlockId(10)))
 
 
 def test_changelog_reports_packs_without_a_row_as_deleted() -> None:
-    """A condemned pack is reported as condemned until its row is deleted."""
+    """A condemned pack is reported as deleted only when its row is deleted."""
     condemned = PackNews(PackId(4), KEY, 1000, PackState.CONDEMNED)
     news = News([], [condemned, PackNews(PackId(5), None, None, None)])
     assert pack_notes_of(news, Cut(set(), BlockId(10))) == (

@@ -1,4 +1,4 @@
-"""Merging changelogs into level objects in the background."""
+"""The level writer, which merges changelogs into level objects in the background."""
 
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.limits import LEVEL_FAN_OUT
@@ -27,7 +27,7 @@ async def test_level_object_is_created_when_all_of_its_changelogs_are_shipped(po
 
 
 async def test_next_mount_creates_missing_level_objects(power: Power) -> None:
-    """After a crash, level objects may be missing for complete runs of changelogs."""
+    """A crash may leave complete runs of changelogs without level objects; a mount creates them."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN + 1)
         await session.leveler.make_due()
@@ -45,7 +45,7 @@ async def test_next_mount_creates_missing_level_objects(power: Power) -> None:
 
 
 async def test_no_level_object_is_created_for_txgs_that_contain_an_image(power: Power) -> None:
-    """A changelog that only announces an image has no changes to merge."""
+    """Changelogs that announce an image contain no changes, so they are not merged."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
@@ -60,7 +60,7 @@ async def test_no_level_object_is_created_for_txgs_that_contain_an_image(power: 
 
 
 async def test_merge_of_changelogs_is_retried_after_an_outage(power: Power) -> None:
-    """If the upload of a level object fails, the writer uploads the object later."""
+    """If the upload of a level object fails, the level writer uploads it later."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await append_empty_changelogs(session, 4 * RUN - 1)

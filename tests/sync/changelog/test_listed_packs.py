@@ -1,4 +1,4 @@
-"""Packs that a changelog lists: each location is listed once, and again if it changes later."""
+"""The packs that a changelog lists: each new or changed location is listed once."""
 
 import random
 
@@ -20,7 +20,7 @@ __all__ = ["plain"]
 
 
 async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> None:
-    """A block that is uploaded after the cut is not listed again in the next changelog."""
+    """A block that is uploaded after a cut is listed in one changelog, not in two."""
     async with plain.session("a", tasks=False) as session:
         for number in range(3):
             for part in range(3):
@@ -37,7 +37,7 @@ async def test_changelogs_list_each_new_block_and_pack_once(plain: Power) -> Non
 
 
 async def test_block_healed_after_a_cut_is_listed_in_the_next_changelog(plain: Power) -> None:
-    """A damaged block moves to a pack that the unfinished changelog lists with all its blocks."""
+    """A block is healed into a pack that the unfinished changelog lists already."""
     written: list[Ino] = []
 
     def hook(step: str) -> None:
@@ -67,7 +67,7 @@ async def test_block_healed_after_a_cut_is_listed_in_the_next_changelog(plain: P
 
 
 class _Work:
-    """Random writes, uploads, compaction, damage and healing, which run at the same time."""
+    """Random writes, uploads, compaction, damage and healing that run concurrently."""
 
     def __init__(self, session: Session, dice: random.Random) -> None:
         self._session = session
@@ -76,7 +76,7 @@ class _Work:
         self._contents = [dice.randbytes(size) for size in (300, 3000, 9000) for _ in range(4)]
 
     async def run(self) -> None:
-        """Run all kinds of work until the writer has finished."""
+        """Run all kinds of work until the random writer has finished."""
         async with trio.open_nursery() as nursery:
             for work in (self._write, self._ship, self._upload, self._compact, self._damage):
                 nursery.start_soon(work)
@@ -121,7 +121,7 @@ class _Work:
 
 
 def listed(session: Session) -> list[tuple[object, ...]]:
-    """Return the location of each block that a file uses, and the packs with such blocks."""
+    """Return the locations of all blocks that files use, and the packs of these blocks."""
     return session.db.all(
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
         " WHERE refs > 0 ORDER BY block"

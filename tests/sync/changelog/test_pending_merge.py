@@ -1,4 +1,4 @@
-"""Merging pending change records, which bounds their number."""
+"""Merging of pending change records, which limits the number of records."""
 
 import pytest
 import trio
@@ -57,7 +57,7 @@ async def test_pending_change_records_of_an_unconfirmed_txg_are_not_merged(
         gate = faulty.hold("create")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.flush)
-            await gate.wait_started()  # The first pack is now uploading.
+            await gate.wait_started()  # The upload of the first pack is running.
             await change(20)
             assert await session.condenser.condense(records_min=5)
             gate.open()
@@ -68,7 +68,7 @@ async def test_pending_change_records_of_an_unconfirmed_txg_are_not_merged(
 
 
 async def test_pending_change_records_of_a_failed_txg_are_merged(power: Power) -> None:
-    """In an outage, each failed upload of a part cuts the txg again, and more records wait."""
+    """While an outage lasts, records of a failed txg are merged with newer records."""
     faulty = FaultyStore(power.store)
     bounds = UploadBounds(run_bytes=4000)
     async with power.session("a", tasks=False, store=faulty, bounds=bounds) as session:

@@ -5,7 +5,7 @@ from s3fs_meta.sync.changelog.since_image import SinceImage
 
 
 def test_image_resets_the_counter_of_changelog_bytes_since_the_last_image() -> None:
-    """Changelogs that are small enough to contain only locations do not trigger a new image."""
+    """Changelogs up to a small size contain only locations, so they trigger no new image."""
     since = SinceImage()
     since.add(10)
     since.add_earlier([1, NEWS_BYTES_MIN])

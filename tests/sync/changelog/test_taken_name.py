@@ -1,4 +1,4 @@
-"""Foreign objects under the name of the next changelog."""
+"""Foreign objects that have the key of the next changelog."""
 
 import pytest
 
@@ -19,7 +19,7 @@ JUNK = [b"?", b"S3FSMETA\x00\x63" + bytes(100)]
 async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_key(
     power: Power, ahead: int, content: bytes
 ) -> None:
-    """If an invalid object has the name of the next changelog, that txg becomes an image."""
+    """If a foreign object has the key of the next changelog, the writer makes an image instead."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -28,7 +28,7 @@ async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_key(
         for txg in range(3, 9):
             inos[txg] = write_file(session, b"%d" % txg)
             await session.flush()
-            # A reader of an earlier txg treats a foreign object as a damaged changelog.
+            # A reader of an earlier txg considers the foreign object a damaged changelog.
             if key_of(session.link.txg) > taken:
                 async with power.session(f"at-{txg}", options=READ_ONLY, tasks=False) as other:
                     await require_files(other, inos, txg)
@@ -42,7 +42,7 @@ async def test_writer_continues_if_an_invalid_object_has_the_next_changelog_key(
 async def test_authentic_changelog_of_another_host_at_the_next_key_fences_the_writer(
     power: Power,
 ) -> None:
-    """An authentic changelog proves that another host writes, even without a valid lease."""
+    """An authentic changelog at the next key proves that another host writes."""
     async with power.session("a", tasks=False) as session:
         lease = power.store.objects[ObjectKey("lease")]
         async with power.session("b", options=TAKEOVER, tasks=False) as other:

@@ -1,4 +1,4 @@
-"""The limit of the WAL's growth during an upload that needs a snapshot."""
+"""The limit on the growth of the WAL while an upload needs a snapshot."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ async def test_upload_is_stopped_once_the_wal_has_grown_too_much(db: Database) -
 
 async def test_upload_is_not_stopped_while_the_wal_is_small(db: Database) -> None:
     bound = WalBound(db, 1 * MIB)
-    create_inodes(db, 60_000)  # growth before the upload does not count
+    create_inodes(db, 60_000)  # Growth of the WAL before the upload does not count.
     assert db.wal_bytes > 1 * MIB
 
     async def upload() -> None:
@@ -63,4 +63,4 @@ async def test_upload_is_not_stopped_while_the_wal_is_small(db: Database) -> Non
     assert await bound.completes(upload)
     assert bound.scope is None
     create_inodes(db, 60_000)
-    bound.check()  # no upload runs, so nothing is stopped
+    bound.check()  # No upload is running, so nothing is stopped.

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_loss_of_a_host_loses_only_unshipped_changes(power: Power) -> None:
-    """Another host restores the first image and applies the changelogs after it."""
+    """Another host restores the first image and applies all changelogs after this image."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, b"%d" % number * 3000) for number in range(20)]
         await session.flush()
@@ -54,7 +54,7 @@ async def test_loss_of_a_host_loses_only_unshipped_changes(power: Power) -> None
 
 
 async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
-    """Each epoch begins with a fence record; each changelog has the hash of its predecessor."""
+    """The first changelog of each epoch is a fence record that continues the chain."""
     for host in "aba":
         async with power.session(host) as session:
             write_file(session, host.encode())
@@ -75,7 +75,7 @@ async def test_chain_has_no_gap_between_two_epochs(power: Power) -> None:
 async def test_zero_and_duplicate_blocks_found_after_the_snapshot_reach_other_hosts(
     power: Power,
 ) -> None:
-    """A block in the snapshot may be recognised as zeros or as a duplicate when it is uploaded."""
+    """A block may turn out to be zeros or a duplicate only after the snapshot."""
     async with power.session("a", tasks=False) as session:
         zeros = [write_file(session, bytes(9000)) for _ in range(3)]
         doubles = [write_file(session, b"same" * 2000) for _ in range(3)]
@@ -99,7 +99,7 @@ async def test_zero_and_duplicate_blocks_found_after_the_snapshot_reach_other_ho
 
 
 async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Power) -> None:
-    """While fsck -y publishes an image as the next txg, the upload finds duplicate blocks."""
+    """An upload finds duplicate blocks while fsck -y publishes an image as the next txg."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"same" * 2000)
         await session.flush()
@@ -128,8 +128,8 @@ async def _require_bounded_wal(session: Session) -> None:
     assert session.db.wal_bytes < 40 * MIB
 
 
-async def test_wal_size_is_bounded_while_an_upload_waits_for_the_store(power: Power) -> None:
-    """No snapshot of the database stays open during an outage, so the WAL can restart."""
+async def test_wal_size_is_limited_while_an_upload_waits_for_the_store(power: Power) -> None:
+    """During an outage no snapshot stays open, so the WAL can restart."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -145,10 +145,10 @@ async def test_wal_size_is_bounded_while_an_upload_waits_for_the_store(power: Po
         assert await read_file(session, ino) == b"waits"
 
 
-async def test_wal_size_is_bounded_while_an_image_waits_for_the_store(
+async def test_wal_size_is_limited_while_an_image_waits_for_the_store(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks are uploaded before an image opens its snapshot, so an outage delays the snapshot."""
+    """An image uploads blocks before it opens a snapshot, so an outage delays only the snapshot."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         ino = write_file(session, b"waits")
@@ -167,7 +167,7 @@ async def test_wal_size_is_bounded_while_an_image_waits_for_the_store(
 
 
 async def test_image_is_abandoned_if_the_wal_grows_too_large(power: Power) -> None:
-    """Blocks uploaded for an abandoned image keep their locations, which the next txg ships."""
+    """If an image is abandoned, the next txg ships the locations of the blocks uploaded for it."""
     bounds = UploadBounds(image_wal_bytes=1 * MIB)
     faulty, gates, away = FaultyStore(power.store), list[StoreGate](), trio.Event()
 
@@ -201,7 +201,7 @@ async def _expect_abandoned(session: Session) -> None:
 
 
 async def test_host_that_mounts_again_applies_only_new_changelogs(power: Power) -> None:
-    """A host that unmounted cleanly applies later changelogs to its local state."""
+    """After a clean unmount, a host keeps its local state and applies only later changelogs."""
     async with power.session("a") as session:
         ino = write_file(session, b"from a")
         await unmount(session)
@@ -210,7 +210,7 @@ async def test_host_that_mounts_again_applies_only_new_changelogs(power: Power) 
         await unmount(session)
     async with power.session("a") as session:
         assert await read_file(session, ino) == b"from a"
-        assert session.cache.misses == 0  # All blocks of the file are in the cache.
+        assert session.cache.misses == 0  # The cache contains all blocks of the file.
         assert await read_file(session, other) == b"from b"
         assert not session.volume.notices
         assert not list(session.volume.state_dir.path.glob("kept-*"))
@@ -233,7 +233,7 @@ async def test_unshipped_changes_of_a_crashed_mount_are_shipped_by_the_next_moun
 
 
 async def test_failed_upload_of_a_changelog_is_retried_with_the_same_bytes(power: Power) -> None:
-    """A changelog keeps its bytes after the first attempt to append it."""
+    """A retry of a changelog must send the same bytes as the first attempt."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -254,7 +254,7 @@ async def test_failed_upload_of_a_changelog_is_retried_with_the_same_bytes(power
 
 
 async def test_paused_writer_is_fenced_when_it_resumes_after_a_takeover(power: Power) -> None:
-    """Another host has taken the number of the next changelog, so the mount turns read-only."""
+    """A mount turns read-only when another host has used the number of its next changelog."""
     async with power.session("a", tasks=False) as old:
         write_file(old, b"before")
         await old.flush()
@@ -274,7 +274,7 @@ async def test_paused_writer_is_fenced_when_it_resumes_after_a_takeover(power: P
 
 
 async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None:
-    """The writer ships changes after sync_interval, even if no flush is requested."""
+    """Changes are shipped after sync_interval without a flush."""
     shipped = trio.Event()
 
     def hook(step: str) -> None:
@@ -284,7 +284,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # The change is not yet recorded.
+        assert session.shipper.oldest_ns == 0  # The change has no record yet.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(20):
@@ -331,9 +331,9 @@ async def test_unmount_keeps_the_lease_while_a_changelog_is_unconfirmed(power: P
 
 
 class _GrowingWal(FaultyStore):
-    """A store that simulates a task that fills the WAL during each upload of a pack."""
+    """A store that fills the WAL with changes during each upload of a pack."""
 
-    session: Session | None = None  # the session whose WAL grows
+    session: Session | None = None  # The session whose WAL grows.
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -352,10 +352,10 @@ class _GrowingWal(FaultyStore):
         self.session = session
 
 
-async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_number_of_cuts(
+async def test_image_that_must_be_the_next_txg_is_postponed_after_a_limited_number_of_cuts(
     power: Power,
 ) -> None:
-    """After a postponed image, the next attempt continues, and no change is lost."""
+    """A postponed image is completed by the next attempt, and no change is lost."""
     store, cuts = _GrowingWal(power.store), list[str]()
 
     def hook(step: str) -> None:
@@ -383,7 +383,7 @@ async def test_image_that_must_be_the_next_txg_is_postponed_after_a_bounded_numb
 
 
 async def test_failed_append_of_an_image_is_retried_without_a_further_txg(power: Power) -> None:
-    """After the first attempt the txg is fixed, so its changes do not wait for a later txg."""
+    """The txg of an image is fixed by the first attempt, so a retry adds no changes."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)

@@ -1,4 +1,4 @@
-"""Two histories of one filesystem: another host writes to a restored older copy of the bucket."""
+"""Two histories of one filesystem: another host writes to an older copy of the bucket."""
 
 import pytest
 
@@ -45,13 +45,13 @@ def put_back(power: Power, objects: dict[str, bytes]) -> None:
 
 
 async def publish(power: Power) -> None:
-    """Publish the local state of the first host, as fsck -y --publish-local does."""
+    """Publish the local state of the first host as fsck -y --publish-local does."""
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         await unmount(session)
 
 
 async def keep_theirs(power: Power, files: Files, last: int) -> Txg:
-    """Write files on host b until its txg is later than *last*, and keep that txg as "theirs"."""
+    """Write files on host b until its txg is later than *last*; keep this point as "theirs"."""
     async with power.session("b", tasks=False) as session:
         while session.link.txg <= last:
             fill(session, files, b"%d" % session.link.txg * 900)

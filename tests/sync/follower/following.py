@@ -19,11 +19,11 @@ FOLLOWS = SessionOptions(cache_bytes=256 * MIB, follow=True, poll_interval_s=0.0
 
 
 class Listener(NoKernel):
-    """A substitute for the kernel that records announced changes and wakes waiting tests."""
+    """A substitute for the kernel: it records announced changes and wakes waiting tests."""
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
-        # The listener awaits *react* before it announces a txg.
+        # The listener awaits *react* before it announces each txg.
         self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self.turns: list[Turned | None] = []
         self._waiting: dict[int, trio.Event] = {}
@@ -47,7 +47,7 @@ class Listener(NoKernel):
         return self.follower.link.txg
 
     async def wait_for(self, txg: int) -> None:
-        """Wait until the follower shows a txg."""
+        """Wait until the follower shows this txg."""
         if self._shown() >= txg:
             return
         event = self._waiting[txg] = trio.Event()

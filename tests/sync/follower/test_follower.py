@@ -40,7 +40,7 @@ async def test_follower_shows_each_shipped_txg(power: Power) -> None:
 
 
 async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> None:
-    """A follower deletes the rows and block files of removed files, and of no other files."""
+    """When files are removed, a follower deletes their rows and block files, and no others."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -52,7 +52,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]  # a follower session
-                pass  # The context is entered only after the follower has switched to the new txg.
+                pass  # The context begins only after the follower has switched to the new txg.
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())
@@ -60,7 +60,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
 
 
 async def test_follower_notifies_the_kernel_of_exactly_the_changes_in_a_txg(power: Power) -> None:
-    """The announced changes include a name that now refers to another inode."""
+    """The announced changes also include a name that refers to a new inode."""
     async with power.session("a") as writer:
         one, other = write_file(writer, b"one"), write_file(writer, b"other")
         writer.db.begin()
@@ -76,7 +76,7 @@ async def test_follower_notifies_the_kernel_of_exactly_the_changes_in_a_txg(powe
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
-    """A poll's cost does not depend on the filesystem's size; every few polls add a listing."""
+    """A poll costs one small request, and every few polls cost one listing more."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -99,7 +99,7 @@ async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> 
 
 
 async def test_cache_of_a_follower_stays_valid_after_a_remount(power: Power) -> None:
-    """The next mount finds the cached blocks that a follower fetched."""
+    """The blocks that a follower has fetched are in the cache of the next mount."""
     async with power.session("a") as writer:
         ino = write_file(writer, b"x" * 100_000)
         await ship(writer)
@@ -112,7 +112,7 @@ async def test_cache_of_a_follower_stays_valid_after_a_remount(power: Power) -> 
 
 
 async def test_killed_follower_resumes_after_its_last_applied_txg(power: Power) -> None:
-    """A follower keeps the changes that it applied before the kill, and fetches only later txgs."""
+    """After a kill, a follower keeps the applied changes and fetches only later txgs."""
     async with power.session("a") as writer:
         async with following(power) as (session, listener):
             ino = write_file(writer, b"x" * 100_000)
@@ -128,7 +128,7 @@ async def test_killed_follower_resumes_after_its_last_applied_txg(power: Power) 
 
 
 async def test_host_with_unshipped_changes_cannot_become_a_follower(power: Power) -> None:
-    """Unshipped changes of a host would conflict with the changes of other hosts."""
+    """A host with unshipped changes cannot follow, because other hosts' changes may conflict."""
     async with power.session("a") as writer:
         write_file(writer, b"unshipped")
         writer.durability.commit()
@@ -143,7 +143,7 @@ async def test_host_with_unshipped_changes_cannot_become_a_follower(power: Power
 async def test_follower_invalidates_all_inodes_after_a_huge_txg(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower remembers only a limited number of changed inodes."""
+    """A follower announces a limited number of inodes; after a huge txg it announces all."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")
@@ -157,8 +157,10 @@ async def test_follower_invalidates_all_inodes_after_a_huge_txg(
         assert await read_file(session, large[-1]) == b"8"
 
 
-async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each checkpoint lets the WAL of a follower restart."""
+async def test_wal_size_of_a_follower_is_limited(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each checkpoint, the WAL of a follower restarts."""
     monkeypatch.setattr(follower_module, "WAL_CHECKPOINT_BYTES", 4096)
     async with power.session("a") as writer, following(power) as (session, listener):
         lengths = []
@@ -173,7 +175,7 @@ async def test_wal_of_a_follower_is_bounded(power: Power, monkeypatch: pytest.Mo
 
 
 async def test_follower_reports_an_outage_and_continues_afterwards(power: Power) -> None:
-    """During an outage of the store the follower shows its last state."""
+    """During an outage a follower keeps showing its last txg."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)
         async with power.session(

@@ -1,4 +1,4 @@
-"""Resync: a follower that cannot apply a txg restores an image while it answers requests."""
+"""Resync: a follower that cannot apply a txg restores an image and answers requests meanwhile."""
 
 from collections.abc import Awaitable, Callable
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Power) -> None:
-    """A follower drops its rows and cached blocks, and then applies later txgs as usual."""
+    """After a resync, a follower has new rows and an empty cache, and applies later txgs."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -42,7 +42,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
             await writer.publish_anew()
             await listener.wait_for(writer.link.txg)
 
-            assert listener.turns == [None]  # The kernel must look up every name again.
+            assert listener.turns == [None]  # The kernel must look up every name a second time.
             assert inodes.find(session.db, gone) is None
             assert session.cache.index.blocks() == []
             assert await read_file(session, kept) == b"kept" * 20_000
@@ -60,7 +60,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
 
 
 async def test_follower_restores_an_image_if_its_next_changelog_is_missing(power: Power) -> None:
-    """A listing shows that later changelogs exist although the next one is missing."""
+    """If a listing shows later changelogs, the next changelog is missing, not late."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -89,7 +89,7 @@ async def ship_file(session: Session, content: bytes) -> Ino:
 
 
 async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None:
-    """A follower keeps its last state, and does not fetch a damaged changelog repeatedly."""
+    """A follower keeps showing its last txg, and fetches a damaged changelog only once."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -113,7 +113,7 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
 
 
 async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power) -> None:
-    """A host that knows a later txg reports an older bucket and keeps showing its own state."""
+    """A follower that knows a later txg than the bucket reports this and stays unchanged."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
@@ -132,7 +132,7 @@ async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power
 
 
 async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: Power) -> None:
-    """If another process changed the follower's rows, a txg is applied in full or not at all."""
+    """If the rows of a follower were changed, a txg is applied completely or not at all."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):
@@ -152,7 +152,7 @@ async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: 
 
 
 async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) -> None:
-    """A block fetched while the database is replaced leaves neither a row nor a file."""
+    """A block that is fetched while the database is replaced leaves no row and no file."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):
@@ -172,7 +172,7 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
 
 
 def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return a hook that runs at each announcement and makes the database swap fail."""
+    """Return a hook that makes the database swap fail at each announcement."""
 
     async def react() -> None:
         spoil()
@@ -184,7 +184,7 @@ def spoiling(spoil: Callable[[], object]) -> Callable[[], Awaitable[object]]:
 async def test_failed_resync_preserves_the_visible_state_of_a_follower(
     power: Power, how: str, mock_clock: MockClock
 ) -> None:
-    """After a failed resync, the follower answers requests and tries again."""
+    """After a failed resync, the follower answers requests and retries the resync later."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first" * 1000)
         async with following(power, tasks=False) as (session, listener):
@@ -234,7 +234,7 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
 
 
 async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None:
-    """If neither the new nor the old database can be opened, the status advises a remount."""
+    """If neither database can be opened after a resync, the status advises a remount."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):

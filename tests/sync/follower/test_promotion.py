@@ -34,7 +34,7 @@ pytestmark = pytest.mark.thorough
 
 
 class FenceStore(FaultyStore):
-    """A store that runs a hook before it creates a changelog, and can lose the reply."""
+    """A store that runs a hook before it creates a changelog, and that can lose the response."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -57,7 +57,7 @@ class FenceStore(FaultyStore):
 
 
 class Killed(BaseException):
-    """Raised to simulate that the process is killed by SIGKILL."""
+    """Raised to simulate a kill of the process by SIGKILL."""
 
 
 class KillingStore(FaultyStore):
@@ -92,7 +92,7 @@ class KillingStore(FaultyStore):
 
 
 async def test_promoted_follower_writes_and_fences_the_former_writer(power: Power) -> None:
-    """A promoted follower holds the lease, has appended a fence record and can write files."""
+    """A promoted follower has the lease and a fence record, and can write files."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone" * 30_000)
         await ship(writer)
@@ -123,7 +123,7 @@ async def test_promoted_follower_writes_and_fences_the_former_writer(power: Powe
 
 
 async def test_promotion_is_refused_while_another_host_has_the_lease(power: Power) -> None:
-    """After a refused promotion, the writer and the follower continue unchanged."""
+    """If a promotion is refused, the writer and the follower continue as before."""
     async with power.session("a") as writer, following(power) as (session, listener):
         before = dict(power.store.objects)
         with pytest.raises(HeldError):
@@ -139,7 +139,7 @@ async def test_promotion_after_a_clean_unmount_of_the_writer_needs_no_force(powe
     async with following(power) as (session, _listener):
         assert session.follower is not None
         async with session.follower.paused(), power.session("a") as writer:
-            # The follower is promoted before it polls the last txg.
+            # The follower is promoted before it has polled the last txg.
             ino = write_file(writer, b"last")
             await writer.flush()
             await writer.close()
@@ -151,7 +151,7 @@ async def test_promotion_after_a_clean_unmount_of_the_writer_needs_no_force(powe
 async def test_promotion_restores_the_newest_state_if_the_next_changelogs_were_deleted(
     power: Power,
 ) -> None:
-    """A fence record under the name of a deleted changelog would fork the chain."""
+    """A fence record with the key of a deleted changelog would fork the chain."""
     await power.retain(0)
     async with following(power) as (other, listener):
         assert other.follower is not None
@@ -182,14 +182,14 @@ async def test_only_a_follower_can_be_promoted(power: Power) -> None:
 
 
 async def test_promotion_applies_a_changelog_appended_during_the_promotion(power: Power) -> None:
-    """The old writer may append a changelog before the new writer's fence record."""
+    """The promotion applies a changelog that the old writer appends before the fence record."""
     async with power.session("a", tasks=False) as writer:
         await writer.flush()
         ino = write_file(writer, b"last moment")
         store = FenceStore(power.store)
 
         async def append() -> None:
-            # The flush of the old writer fails, although its changelog exists.
+            # The flush of the old writer fails, although its changelog is in the bucket.
             with pytest.raises(FencedError):
                 await writer.flush()
 
@@ -204,7 +204,7 @@ async def test_promotion_applies_a_changelog_appended_during_the_promotion(power
 
 
 async def test_promotion_can_be_retried_after_a_failure(power: Power) -> None:
-    """After a lost reply, a follower does not know whether its fence record is stored."""
+    """If the response is lost, a follower cannot know whether its fence record is stored."""
     async with power.session("a"):
         pass
     store = FenceStore(power.store)
@@ -219,7 +219,7 @@ async def test_promotion_can_be_retried_after_a_failure(power: Power) -> None:
         lost = ObjectKey(changelog_codec.key_of(session.follower.link.next_txg))
         assert lost in power.store.objects
 
-        link = await session.promote()  # The failed promotion acquired the lease.
+        link = await session.promote()  # The failed promotion has acquired the lease.
 
         assert changelog_codec.key_of(link.txg) > lost
         ino = write_file(session, b"x")
@@ -233,7 +233,7 @@ async def test_promotion_can_be_retried_after_a_failure(power: Power) -> None:
 async def test_unmount_after_a_failed_promotion_releases_the_lease(
     power: Power, is_stored: bool
 ) -> None:
-    """Another host can write at once, whether or not the fence record has reached the bucket."""
+    """After the unmount another host can write, whether or not the fence record was stored."""
     async with power.session("a") as writer:
         ino = write_file(writer, b"shipped")
         await unmount(writer)
@@ -260,7 +260,7 @@ async def test_unmount_after_a_failed_promotion_releases_the_lease(
 
 
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:
-    """A follower that ends during its promotion accepts no changes, but releases the lease."""
+    """A follower that is unmounted during its promotion accepts no changes."""
     store = FenceStore(power.store)
     async with power.session("b", options=READS, session_options=FOLLOWS, store=store) as session:
 
@@ -295,7 +295,7 @@ _CHANGES = 2 + 1 + 2 + 1 + 2 + 2
 
 
 async def _requires_what_was_shipped(power: Power, ino: Ino, goes_on: str) -> None:
-    """Require that the killed host, and then another host, can read the shipped file."""
+    """Require that the killed host and another host can read the shipped file."""
     if goes_on == "follows":
         async with following(power) as (session, _listener):
             assert await read_file(session, ino) == b"shipped"
@@ -361,7 +361,7 @@ async def test_promoted_writer_uploads_in_the_background(
 
         monkeypatch.setattr(follower, "close", close_slowly)
         await trio.testing.wait_all_tasks_blocked()
-        await follower.poll_once()  # The follower now waits for its next poll.
+        await follower.poll_once()  # The follower is waiting for its next poll.
         await trio.testing.wait_all_tasks_blocked()
         await session.promote()
         write_file(session, b"written after it")

@@ -1,4 +1,4 @@
-"""Quarantine before a resync: a follower saves cached blocks of damaged packs."""
+"""Quarantine before a resync: a follower keeps cached blocks of damaged packs."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ CONTENT = b"only cached" * 1000
 
 
 async def _written(power: Power, *contents: bytes) -> list[Ino]:
-    """Write files on host a, each into a separate pack, and unmount."""
+    """Write files on host a, each into a pack of its own, and unmount."""
     found = []
     async with power.session("a", tasks=False) as session:
         for content in contents:
@@ -35,7 +35,7 @@ async def _poll(session: Session) -> None:
 
 
 async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(power: Power) -> None:
-    """fsck -y replaces the block of a missing pack with a hole, but the follower has it cached."""
+    """A follower has cached a block that fsck -y replaced with a hole, and quarantines it."""
     [sound] = await _written(power, b"sound" * 1000)
     packs = [data for key, data in power.store.objects.items() if key.startswith("pack/")]
     [ino] = await _written(power, CONTENT)
@@ -63,7 +63,7 @@ async def test_last_copies_of_lost_blocks_are_quarantined_and_can_be_exported(po
 
 
 async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
-    """A follower that restores an image of an intact filesystem drops its cached blocks."""
+    """If the filesystem is intact, a resync drops cached blocks instead of quarantining them."""
     [ino] = await _written(power, CONTENT)
     async with following(power, tasks=False) as (session, listener):
         await read_file(session, ino)
@@ -78,7 +78,7 @@ async def test_resync_without_damage_quarantines_nothing(power: Power) -> None:
 async def test_follower_keeps_its_cache_if_the_quarantine_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk a follower keeps showing the last txg before the repair."""
+    """If the disk is too full for a quarantine, a follower shows the txg before the repair."""
     [ino] = await _written(power, CONTENT)
 
     def fail(source: object, target: object, **_options: object) -> None:

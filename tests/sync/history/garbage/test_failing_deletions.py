@@ -1,4 +1,4 @@
-"""DELETE requests that fail: a later pass of garbage collection deletes the same objects."""
+"""Failing DELETE requests: a later pass of garbage collection deletes the same objects."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.thorough
 
 
 class _InterruptedDeletions(FaultyStore):
-    """A store in which one DELETE request deletes only half of the objects, and then fails."""
+    """A store in which one DELETE request fails after it has deleted half of the objects."""
 
-    left = 0  # the number of DELETE requests up to the one that fails; 0 if none fails
+    left = 0  # Counts DELETE requests up to the failing request; 0 if no request fails.
 
     @override
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -45,7 +45,7 @@ async def _make_garbage(power: Power) -> None:
 
 
 def _require_counted(session: Session) -> None:
-    """Require that no pack is left condemned, and that the total is that of the stored packs."""
+    """Require that no pack stays condemned, and that the total is the size of all stored packs."""
     rows = list(packs.iterate(session.db))
     assert all(row.state is PackState.STORED for row in rows)
     assert session.db.counters.stored_bytes == sum(row.object_bytes for row in rows)
@@ -55,7 +55,7 @@ def _require_counted(session: Session) -> None:
 async def test_failed_deletions_are_repeated(
     power: Power, is_remounted: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The same objects remain as without a failure, and the row of each deleted pack is deleted."""
+    """After a failure, garbage collection leaves the same objects as without the failure."""
     await _make_garbage(power)
     counts: dict[int, Counter[str]] = {}
     at, has_failed = 0, True
@@ -76,7 +76,7 @@ async def test_failed_deletions_are_repeated(
             _require_counted(session)
             assert (await session.reclaimer.plan()).total == 0
         counts[at] = Counter(key.partition("/")[0] for key in copied.store.objects)
-        del counts[at]["changelog"]  # each pass that deletes objects ships a txg
+        del counts[at]["changelog"]  # Each pass that deletes objects ships a txg.
 
     assert at > 4
     assert all(counts[one] == counts[at] for one in counts), counts

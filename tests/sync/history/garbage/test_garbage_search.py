@@ -1,4 +1,4 @@
-"""Finding garbage in the bucket; ``test_reclaim`` tests the deletion."""
+"""The search for garbage in the bucket; ``test_reclaim`` tests the deletion of garbage."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def _with_another_time(key: ObjectKey, data: bytes, keyring: Keyring) -> bytes:
 
 
 async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None:
-    """A damaged or incomplete image is not listed; an image without its changelog is listed."""
+    """An image is listed if its objects are complete and intact, even without its changelog."""
     async with power.session("a", tasks=False) as session:
         for number in range(4):
             write_file(session, b"%d" % number)
@@ -42,7 +42,7 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
         del objects[ObjectKey(images[2].key.replace("manifest", "000000"))]
         del objects[ObjectKey(f"changelog/{images[3].txg:012d}")]
         again = StoredImages(power.store, opened.keyring, opened.superblock.uuid)
-        # No changelog connects the image with earlier or later txgs.
+        # No changelog connects this image with earlier or later txgs.
         only = images[3]._replace(is_txg=True)
         assert await again.list_images() == [images[0], only, images[4]]
 
@@ -59,7 +59,7 @@ async def test_only_images_that_can_be_restored_are_listed(power: Power) -> None
 async def test_image_with_a_wrong_manifest_hash_is_not_listed(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without encryption, anyone can forge a manifest, but not the hash recorded for it."""
+    """In an unencrypted bucket a forged manifest is detected by the recorded hash."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -67,7 +67,7 @@ async def test_image_with_a_wrong_manifest_hash_is_not_listed(
         opened = session.volume
         finder = Finder(session.db, power.store, opened.keyring, opened.superblock.uuid)
         images = await finder.images()
-        # The recorded head contains the hashes of the current and the previous manifest.
+        # The recorded head contains the hashes of the current manifest and the previous manifest.
         for at in (3, 2):
             key, honest = images[at].key, power.store.objects[images[at].key]
             power.store.objects[key] = _with_another_time(key, honest, opened.keyring)
@@ -86,7 +86,7 @@ async def test_image_with_a_wrong_manifest_hash_is_not_listed(
 async def test_manifest_hash_in_a_kept_point_does_not_replace_the_recorded_hash(
     power: Power, at: int
 ) -> None:
-    """Without encryption, anyone can forge a kept point, and an image that omits pieces."""
+    """A forged kept point must not make garbage collection accept a forged image."""
     async with power.session("a", tasks=False) as session:
         for number in range(3):
             write_file(session, b"%d" % number)
@@ -104,8 +104,8 @@ async def test_manifest_hash_in_a_kept_point_does_not_replace_the_recorded_hash(
         assert key not in {one.key for one in await fresh.images([claim])}
 
 
-async def test_replaced_manifest_is_read_again(power: Power) -> None:
-    """A manifest whose size or time has changed is a different object."""
+async def test_replaced_manifest_is_read_a_second_time(power: Power) -> None:
+    """If the size or time of a manifest changes, the manifest is read a second time."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"x")
@@ -118,7 +118,7 @@ async def test_replaced_manifest_is_read_again(power: Power) -> None:
 
 
 async def test_image_whose_pieces_have_the_wrong_total_size_is_not_listed(power: Power) -> None:
-    """An image is incomplete if the total size of its pieces differs from its database's size."""
+    """An image is incomplete if its pieces are smaller or larger than its database."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         [image] = await StoredImages(
@@ -136,7 +136,7 @@ async def test_image_whose_pieces_have_the_wrong_total_size_is_not_listed(power:
 
 
 async def test_pieces_of_an_image_that_is_being_uploaded_are_not_garbage(power: Power) -> None:
-    """The manifest of a recent image is uploaded after its pieces."""
+    """Pieces without a manifest may belong to an image that is being uploaded."""
     piece = ObjectKey("image/000000000007-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
         opened = session.volume
@@ -149,7 +149,7 @@ async def test_pieces_of_an_image_that_is_being_uploaded_are_not_garbage(power: 
 
 
 async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
-    """A manifest of a newer version that is not authentic does not stop garbage collection."""
+    """A manifest of a newer version that is not authentic must not stop garbage collection."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     piece = ObjectKey("image/000000000001-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:
@@ -189,10 +189,10 @@ async def test_images_of_other_filesystems_are_not_garbage(power: Power) -> None
         assert len(store.calls) == 1, "one piece shows the owner of the image"
 
 
-async def test_search_for_orphan_packs_uses_bounded_memory(
+async def test_search_for_orphan_packs_uses_limited_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pack rows and the listing are compared for one prefix of pack names at a time."""
+    """The search compares pack rows with the listing for one key prefix at a time."""
     assert list(garbage_search.groups(10)) == [""]
     assert len(list(garbage_search.groups(16 * RECLAIM_PACK_ROWS))) == 16
     assert list(garbage_search.groups(10**9))[-1] == "ff"
@@ -216,9 +216,9 @@ async def test_search_for_orphan_packs_uses_bounded_memory(
         for key in strays:
             del power.store.objects[key]
         assert await finder.find_orphans(Epoch(5), 1000) == []
-        # The object has a pack's key, but is not a pack.
+        # The object has the key of a pack, but its content is not a pack.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
-        # A second search does not read the checked objects again.
+        # A second search does not read objects that were checked before.
         assert await finder.find_orphans(Epoch(5), 1000) == []
         assert len(await finder.find_orphans(Epoch(6), 1000)) == 1

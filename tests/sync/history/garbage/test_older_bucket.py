@@ -1,4 +1,4 @@
-"""A bucket that is replaced by an older copy, during a mount or between two mounts."""
+"""A bucket that is replaced by an older copy, during a mount or between mounts."""
 
 import secrets
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ async def ship(session: Session, *numbers: int) -> dict[int, Ino]:
 
 
 def put_back(power: Power, older: Mapping[ObjectKey, bytes]) -> None:
-    """Replace the bucket's content with an older copy of it."""
+    """Replace the content of the bucket with an older copy."""
     power.store.objects.clear()
     power.store.objects.update(older)
 
@@ -63,7 +63,7 @@ async def require_all(power: Power, inos: Mapping[int, Ino], host: str = "c") ->
 async def test_running_mount_repairs_a_bucket_replaced_by_an_older_copy(
     power: Power, end: str
 ) -> None:
-    """A running mount publishes an image and uploads missing packs from its cache."""
+    """A running mount publishes an image and uploads missing packs from the cache."""
     async with power.session("a", tasks=end == "fsync=remote") as session:
         inos = await ship(session, 1, 2)
         older = dict(power.store.objects)
@@ -126,7 +126,7 @@ async def test_writer_restores_its_own_lease_in_an_older_bucket(power: Power) ->
 
 
 async def test_several_tasks_may_notice_an_older_lease_at_the_same_time(power: Power) -> None:
-    """Only one task restores the lease; the calls of the other tasks succeed as well."""
+    """If several tasks notice the older lease, one task restores it and all calls succeed."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     store = FaultyStore(power.store)
@@ -149,7 +149,7 @@ async def test_several_tasks_may_notice_an_older_lease_at_the_same_time(power: P
 async def test_writer_restores_its_own_lease_after_a_reset_during_an_image(
     power: Power, step: str
 ) -> None:
-    """A bucket that is reset while an image is uploaded does not make the mount read-only."""
+    """If the bucket is reset during the upload of an image, the mount stays writable."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     resets: list[str] = []
@@ -174,7 +174,7 @@ async def test_writer_restores_its_own_lease_after_a_reset_during_an_image(
 async def test_unmount_fails_if_the_bucket_is_reset_before_the_lease_is_released(
     power: Power,
 ) -> None:
-    """The lease stays acquired, so that no other host writes to the older bucket."""
+    """The unmount keeps the lease, so that no other host writes to the older bucket."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -211,7 +211,7 @@ async def test_writer_does_not_replace_the_lease_of_another_host_in_an_older_buc
 async def test_lease_that_is_read_after_a_lost_reply_may_be_from_an_older_bucket(
     power: Power,
 ) -> None:
-    """The writer stores its own lease again, as it does before each txg."""
+    """If a read finds an older lease of this host, the writer stores its current lease."""
     await shipped(power, "a", 1)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -268,7 +268,7 @@ class _NoImages(FaultyStore):
 async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
     power: Power, killed: bool
 ) -> None:
-    """If a repair of an older bucket fails, the next flush retries it.
+    """If the repair of an older bucket fails, the next flush retries the repair.
 
     If the writer is killed, a mount is refused until fsck -y repairs the bucket.
     """
@@ -304,7 +304,7 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
 async def test_full_disk_postpones_the_image_that_repairs_an_older_bucket(
     power: Power, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Without disk space for a copy of the database, the mount continues and tries again later."""
+    """If the disk has no space for an image, the mount continues and retries later."""
     async with power.session("a", tasks=False) as session:
         inos = await ship(session, 1)
         older = dict(power.store.objects)
@@ -320,7 +320,7 @@ async def test_full_disk_postpones_the_image_that_repairs_an_older_bucket(
                 with pytest.raises(error):
                     await work()
         assert abandoned_txgs.wanted(session.db) is not None
-        # The reset is noticed after the next append; no further txg precedes the image.
+        # The next append notices the reset; no further txg precedes the image.
         assert key_of(Txg(lost + 2)) not in power.store.objects
 
         await session.flush()
@@ -329,7 +329,7 @@ async def test_full_disk_postpones_the_image_that_repairs_an_older_bucket(
 
 
 async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power) -> None:
-    """One small range read checks whether the last changelog still exists."""
+    """A small range read checks whether the last changelog still exists."""
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
         await ship(session, 1, 2)
@@ -345,7 +345,7 @@ async def test_check_for_an_older_bucket_sends_one_request_per_txg(power: Power)
 
 
 class _HeldImages(FaultyStore):
-    """A store that holds the creation of packs or images at a gate while *held* is set."""
+    """A store that delays the creation of packs or images while *held* is set."""
 
     held: str | None = None
 
@@ -355,17 +355,17 @@ class _HeldImages(FaultyStore):
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
-        """Create an object, but wait at the gate if its key begins with *held*."""
+        """Create an object; if its key begins with *held*, wait first."""
         if self.held is not None and key.startswith(self.held):
             await self.gate.pass_through()
         return await super().create(key, data)
 
 
 @pytest.mark.parametrize("held", ["pack/", "image/"])
-async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
+async def test_wal_size_is_limited_while_an_older_bucket_is_repaired(
     power: Power, held: str
 ) -> None:
-    """The snapshot of the image that repairs an older bucket does not stay open in an outage."""
+    """The image that repairs an older bucket must not keep its snapshot open during an outage."""
     store = _HeldImages(power.store)
     bounds, cuts = UploadBounds(image_wal_bytes=8 * MIB), list[str]()
 
@@ -405,7 +405,7 @@ async def test_wal_size_is_bounded_while_an_older_bucket_is_repaired(
 
 
 async def test_cancelled_upload_of_blocks_before_an_image_undoes_the_cut(power: Power) -> None:
-    """After the undone cut, the next flush ships the changes."""
+    """If a cut is undone by a cancellation, the next flush ships its changes."""
     store = _HeldImages(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         inos = await ship(session, 1)
@@ -445,7 +445,7 @@ async def shipped(power: Power, host: str, *numbers: int) -> dict[int, Ino]:
 
 
 async def publish(power: Power, options: OpenOptions) -> None:
-    """Publish the local state of host a; require that no object is lost and nothing quarantined."""
+    """Publish the local state of host a, and require that nothing is lost or quarantined."""
     before = dict(power.store.objects)
     async with power.session("a", options=options, tasks=False) as session:
         assert session.volume.mended
@@ -459,7 +459,7 @@ async def publish(power: Power, options: OpenOptions) -> None:
 async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
     power: Power, before: str
 ) -> None:
-    """The older bucket has an earlier lease of this host, or the lease that this host replaced."""
+    """fsck publishes the local state if the older lease belongs to this host or its predecessor."""
     inos = await shipped(power, before, 1, 2)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 3, 4)
@@ -476,7 +476,7 @@ async def test_fsck_publishes_the_local_state_if_no_other_host_wrote(
 async def test_fsck_requires_the_publish_local_option_after_another_host_wrote(
     power: Power,
 ) -> None:
-    """The other host's txgs stay in the history; the local state becomes the current state."""
+    """The txgs of the other host stay in the history, and the local state becomes current."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3, 4)
@@ -535,7 +535,7 @@ async def test_interrupted_publication_is_not_resumed_after_another_host_wrote(
 async def test_next_mount_of_this_host_completes_an_interrupted_publication(
     power: Power, step: str
 ) -> None:
-    """A publication that is killed after its fence record has no image yet."""
+    """After a kill, the publication has a fence record but no image."""
     inos = await shipped(power, "a", 1)
     older = dict(power.store.objects)
     inos |= await shipped(power, "a", 2, 3)

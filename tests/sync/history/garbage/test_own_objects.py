@@ -12,7 +12,7 @@ from tests.sync.own import own, use
 
 
 async def test_image_pieces_without_a_manifest_are_recognised_as_own_objects(power: Power) -> None:
-    """A writer that is killed before it writes the manifest leaves image pieces in the bucket."""
+    """A killed writer may leave image pieces without a manifest in the bucket."""
     await use(power)
     for key in list(power.store.objects):
         if image_codec.parse_manifest_key(key) is not None:
@@ -22,7 +22,7 @@ async def test_image_pieces_without_a_manifest_are_recognised_as_own_objects(pow
 
 
 async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> None:
-    """The names of all objects of one image contain the same random digits."""
+    """All object keys of an image contain the same random digits, which identify its pieces."""
     for key in power.store.objects:
         if image_codec.parse_manifest_key(key) is not None:
             power.store.objects[key] = b"rotten"
@@ -31,7 +31,7 @@ async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> Non
 
 
 async def test_unreadable_object_is_not_treated_as_foreign(power: Power) -> None:
-    """An object is not classified if the store does not respond."""
+    """An object that cannot be read is neither own nor foreign until the store responds."""
     await use(power)
     contents = await removal.list_contents(power.store)
     keys = await power.keys()

@@ -1,4 +1,4 @@
-"""Garbage collection: a pack is condemned, the change is shipped, and the pack is deleted."""
+"""Garbage collection: it condemns a pack, ships this change and then deletes the pack."""
 
 import itertools
 import os
@@ -65,7 +65,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: P
         remove_file(session, ino)
 
         await session.make_image()
-        assert key in power.store.objects  # The previous image still needs the pack.
+        assert key in power.store.objects  # The previous image still refers to the pack.
         write_file(session, b"other")
         await session.make_image()
         assert key not in power.store.objects
@@ -150,7 +150,7 @@ async def test_default_retention_keeps_every_object_younger_than_a_week(
 async def test_fast_clock_deletes_no_object_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """If the clock is a year fast, the retention floor does not pass the second-last image."""
+    """A clock that is a year fast must not move the retention floor past the second-last image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):
@@ -168,7 +168,7 @@ async def test_fast_clock_deletes_no_object_that_the_last_images_need(
 
 
 async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> None:
-    """A clock set back, a longer retention or another host never lowers the retention floor."""
+    """The floor stays if the clock is set back, the retention grows or another host mounts."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):
@@ -192,7 +192,7 @@ async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> No
 
 
 async def test_nothing_is_deleted_before_the_new_retention_floor_is_shipped(power: Power) -> None:
-    """The changelog with condemned packs and the higher floor is confirmed before any deletion."""
+    """Objects are deleted only after the changelog with the new floor is confirmed."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -216,7 +216,7 @@ async def test_nothing_is_deleted_before_the_new_retention_floor_is_shipped(powe
 
 
 async def test_idle_mount_searches_for_garbage_once_per_day(power: Power, clock: HandClock) -> None:
-    """A new txg, a changed retention or the end of a day starts the next search for garbage."""
+    """A search for garbage follows a new txg, a new retention or the end of a day."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
 
@@ -260,7 +260,7 @@ async def test_search_for_garbage_is_repeated_if_it_failed_or_found_garbage(powe
 async def test_garbage_collection_of_an_idle_filesystem_eventually_stops(
     power: Power, clock: HandClock
 ) -> None:
-    """Garbage collection ships txgs, which must not create ever more garbage."""
+    """Each garbage collection ships a txg, but these txgs must not cause further collections."""
     await power.retain(5)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -283,7 +283,7 @@ async def test_garbage_collection_of_an_idle_filesystem_eventually_stops(
 async def test_orphan_packs_are_deleted_and_other_objects_are_kept(
     power: Power, clock: HandClock
 ) -> None:
-    """An orphan pack has no row, and its epoch ended before the retention floor."""
+    """A pack without a row is garbage if its epoch ended before the retention floor."""
     await power.retain(5)
     foreign = [ObjectKey(f"{kind}/notes.txt") for kind in ("pack", "image", "changelog")]
     foreign.append(ObjectKey("pack/ab/1-ab" + "1" * 30))
@@ -304,7 +304,7 @@ async def test_orphan_packs_are_deleted_and_other_objects_are_kept(
 
 
 async def test_orphan_pack_within_the_retention_is_kept(power: Power, clock: HandClock) -> None:
-    """A quarantined state may refer to a pack that has no row."""
+    """A pack without a row is kept within the retention: a quarantined state may need it."""
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
@@ -320,7 +320,7 @@ async def test_orphan_pack_within_the_retention_is_kept(power: Power, clock: Han
 
 
 async def test_unreferenced_parts_of_changelogs_are_deleted(power: Power) -> None:
-    """Parts of a later txg are kept, because the next changelog may refer to them."""
+    """Parts of a later txg are kept, because the next changelog may refer to these parts."""
     async with power.session("a", tasks=False) as session:
         txg = await _txg(session)
         prefix = changelog.part_prefix(txg, session.volume.keeper.epoch, bytes(8))
@@ -345,7 +345,7 @@ FORESEEABLE = (
 async def test_foreign_object_with_a_predictable_key_is_not_deleted(
     power: Power, key: ObjectKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names of changelogs and level objects are predictable, so their content decides the owner."""
+    """Keys of changelogs are predictable, so the content shows whether an object is foreign."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -390,7 +390,7 @@ async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: 
 
 
 async def test_old_images_are_thinned_out_if_there_are_many(power: Power, clock: HandClock) -> None:
-    """Garbage collection deletes some images of a day, and all retained points stay restorable."""
+    """If a day has many images, some are deleted, but all retained points stay restorable."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(40):
@@ -430,7 +430,7 @@ async def test_txg_published_as_an_image_is_kept_while_later_txgs_are_retained(
 async def test_fenced_writer_deletes_nothing_even_without_a_change(
     power: Power, clock: HandClock
 ) -> None:
-    """The next writer's floor may depend on an image that the fenced writer would delete."""
+    """The fenced writer must not delete an image on which the next writer's floor may depend."""
     await power.retain(8 * DAY)
     async with power.session("a", tasks=False) as session:
         for _ in range(4):
@@ -447,7 +447,7 @@ async def test_fenced_writer_deletes_nothing_even_without_a_change(
 
 
 async def test_condemning_many_packs_does_not_block_other_tasks(power: Power) -> None:
-    """Rows of condemned and deleted packs are changed in slices."""
+    """Rows of many condemned or deleted packs are changed in slices."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -498,8 +498,8 @@ async def test_dry_run_of_garbage_collection_lists_exactly_the_next_deletions(po
         )
 
 
-async def test_each_garbage_collection_deletes_a_bounded_number_of_objects(power: Power) -> None:
-    """If a run reaches the maximum number of deletions, the next runs delete the rest."""
+async def test_each_garbage_collection_deletes_a_limited_number_of_objects(power: Power) -> None:
+    """A run deletes at most a given number of objects; later runs delete the others."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -525,7 +525,7 @@ async def _restore_at(power: Power, session: Session, txg: Txg) -> list[str]:
 async def test_late_deletion_of_an_old_image_loses_no_point_in_time(
     power: Power, clock: HandClock
 ) -> None:
-    """A shipped row announces the deletion of an image, so no later floor depends on the image."""
+    """A shipped row announces the deletion of an image, so no later floor relies on the image."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as slow:
@@ -553,7 +553,7 @@ async def test_late_deletion_of_an_old_image_loses_no_point_in_time(
 async def test_row_of_an_abandoned_image_is_deleted_after_the_image(
     power: Power, clock: HandClock
 ) -> None:
-    """The row of an abandoned image is deleted even if the store's reply was lost."""
+    """If the response to a deletion is lost, the row of the abandoned image is still deleted."""
     await power.retain(8 * DAY)
     faulty = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=faulty) as session:
@@ -571,7 +571,7 @@ async def test_row_of_an_abandoned_image_is_deleted_after_the_image(
 
 
 async def test_status_reports_why_garbage_collection_failed(power: Power, clock: HandClock) -> None:
-    """The status shows the reason for a failure until garbage collection succeeds."""
+    """The status shows why garbage collection failed, until a later run succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

@@ -1,4 +1,4 @@
-"""Retention: the points in time and images that are kept."""
+"""Retention: which points in time and images are kept."""
 
 import itertools
 
@@ -75,7 +75,7 @@ def test_retention_floor_is_the_newest_txg_that_is_old_enough(data: st.DataObjec
 
 
 async def test_unreadable_changelogs_lower_the_retention_floor() -> None:
-    """A changelog with an unreadable time counts as too young to delete."""
+    """A changelog whose time cannot be read counts as too young to be deleted."""
     store = await chain_of({txg: txg * 10 for txg in range(1, 21)})
     finder = TxgTimes(store, PLAIN, UUID)
     for txg in (9, 10, 11):
@@ -87,7 +87,7 @@ async def test_unreadable_changelogs_lower_the_retention_floor() -> None:
 
 
 async def test_search_for_the_retention_floor_reads_each_changelog_at_most_once() -> None:
-    """The search for the retention floor is a binary search over the times of changelogs."""
+    """The retention floor is found by a binary search over the times of changelogs."""
     store = FaultyStore(await chain_of({txg: txg for txg in range(1, 513)}))
     finder = TxgTimes(store, PLAIN, UUID)
     assert await finder.newest_before(300, Txg(0), Txg(512)) == 300
@@ -98,7 +98,7 @@ async def test_search_for_the_retention_floor_reads_each_changelog_at_most_once(
 
 
 async def test_changelog_of_a_newer_version_prevents_garbage_collection() -> None:
-    """A program that does not know the format of a changelog deletes nothing."""
+    """A changelog of a newer format prevents deletions, because its meaning is unknown."""
     store, key = MemoryStore(), key_of(Txg(1))
     link = Changelog(Kind.FENCE, Txg(1), Epoch(1), "00" * 16, UUID, 1, 5, NO_HASH)
     payload = envelope.decode(b"changes", key, encode(link, PLAIN), PLAIN)
@@ -110,7 +110,7 @@ async def test_changelog_of_a_newer_version_prevents_garbage_collection() -> Non
 
 
 def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_retention() -> None:
-    """The base image is the image from which the oldest retained point in time is restored."""
+    """The base image is kept, because a restore of the oldest retained point begins with it."""
     images = [image(txg, txg * 100) for txg in (1, 5, 9, 12)]
 
     assert [one.txg for one in newest(images)] == [12, 9]
@@ -128,7 +128,7 @@ def test_garbage_collection_keeps_the_last_images_and_the_base_image_of_the_rete
 def test_some_of_many_images_within_the_retention_are_deleted(
     steps: list[int], floor: int, retention_ns: int
 ) -> None:
-    """The image before each retained point is older by at most about an eighth of the retention."""
+    """Images are deleted only if each retained point still has a close earlier image."""
     images = [image(number, sum(steps[:number])) for number in range(len(steps))]
     stay = [one for one in images if one.key in kept(images, Txg(floor), retention_ns)]
     base = base_of(images, Txg(floor))
@@ -142,13 +142,13 @@ def test_some_of_many_images_within_the_retention_are_deleted(
 
 
 def test_image_with_a_wrong_time_does_not_displace_other_images() -> None:
-    """An image whose time is far in the future does not cause the deletion of other images."""
+    """An image with a time far in the future must not cause the deletion of other images."""
     images = [image(1, 100), image(2, 10**9), image(3, 300), image(4, 400), image(5, 500)]
     assert kept(images, Txg(1), 80) == {images[at].key for at in (0, 1, 2, 3, 4)}
 
 
 def test_txgs_published_as_images_are_kept_within_the_retention() -> None:
-    """A txg that was published as an image is kept if it is later than the base image."""
+    """A txg that was published as an image is kept if it is newer than the base image."""
     images = [image(txg, txg) for txg in range(1, 8)]
     images[0] = images[0]._replace(is_txg=True)
     images[3] = images[3]._replace(is_txg=True)

@@ -1,4 +1,4 @@
-"""Garbage collection in a bucket that changes on its own: resets, and deletions without effect."""
+"""Garbage collection in a bucket that is reset or that ignores deletions."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def make_images(session: Session, count: int) -> Txg:
-    """Make images, each after a change, without garbage collection; return the last txg."""
+    """Make images after changes, without garbage collection; return the last txg."""
     for _ in range(count):
         write_file(session, b"x" * 5000)
         await session.imager.make()
@@ -47,7 +47,7 @@ async def require_restorable(power: Power, session: Session, txg: Txg) -> None:
 async def test_garbage_found_before_a_reset_of_the_bucket_is_not_deleted(
     power: Power, garbage: str
 ) -> None:
-    """After a reset, the images that were found to be garbage may be the only ones left."""
+    """After a reset, images that were found to be garbage may be the only images left."""
     await power.retain(0)
     faulty = FaultyStore(power.store)
     older: dict[ObjectKey, bytes] = {}
@@ -68,7 +68,7 @@ async def test_garbage_found_before_a_reset_of_the_bucket_is_not_deleted(
         await make_images(session, 3)
         ino = write_file(session, b"current")
         await session.flush()
-        if garbage != "images":  # the rows of the abandoned images are already shipped
+        if garbage != "images":  # The rows of the abandoned images are shipped already.
             with pytest.raises(StoreUnavailableError):
                 await session.reclaimer.reclaim()
         is_armed = True
@@ -83,7 +83,7 @@ async def test_garbage_found_before_a_reset_of_the_bucket_is_not_deleted(
 
 
 async def test_packs_condemned_before_a_reset_of_the_bucket_are_usable_again(power: Power) -> None:
-    """Points in time of the older state need these packs, for example for a rollback."""
+    """After a reset, points in time of the older state need the condemned packs."""
     await power.retain(0)
     older: dict[ObjectKey, bytes] = {}
     condemned: list[PackId] = []
@@ -118,7 +118,7 @@ async def test_packs_condemned_before_a_reset_of_the_bucket_are_usable_again(pow
 async def test_pack_with_a_sent_delete_stays_condemned_after_a_reset_of_the_bucket(
     power: Power,
 ) -> None:
-    """The store may have deleted the object although no reply arrived."""
+    """The store may have deleted a pack although the response was lost."""
     await power.retain(0)
     faulty, condemned = FaultyStore(power.store), list[PackId]()
 
@@ -156,26 +156,26 @@ async def _restored(power: Power, session: Session) -> Database:
 
 
 def require_unchanged(power: Power, expected: Mapping[ObjectKey, bytes]) -> None:
-    """Require that the bucket contains all objects of its older state."""
+    """Require that the bucket contains all objects of its state before the reset."""
     present = power.store.objects
     assert [key for key, data in expected.items() if present.get(key) != data] == ["lease"]
 
 
 class _KeptObjects(FaultyStore):
-    """A store that confirms the deletion of images, but keeps their objects."""
+    """A store that confirms the deletion of images, but keeps the images."""
 
     deletions = 0
 
     @override
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
-        """Delete only objects that do not belong to images."""
+        """Delete only objects that are not part of an image."""
         self.deletions += 1
         assert self.deletions < 50, "garbage collection does not end"
         await super().delete([key for key in keys if not key.startswith(image.PREFIX)])
 
 
 async def test_reclaim_stops_if_the_store_still_lists_deleted_objects(power: Power) -> None:
-    """The error names an object and says what to do."""
+    """The error names an object that the store still lists, and a remedy."""
     await power.retain(0)
     store = _KeptObjects(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -191,20 +191,20 @@ async def test_reclaim_stops_if_the_store_still_lists_deleted_objects(power: Pow
 
 
 class _SearchedStore(FaultyStore):
-    """A store that calls a function when the search for garbage has passed the packs."""
+    """A store that calls a function after the search for garbage has listed the packs."""
 
     on_search: Callable[[], None] = staticmethod(lambda: None)
 
     @override
     async def enter(self, method: str, key: str) -> Fault | None:
-        """Call the function at the listing of the parts of changelogs."""
+        """Call the function when the parts of changelogs are listed."""
         if (method, key) == ("list", changelog.PART_PREFIX):
             self.on_search()
         return await super().enter(method, key)
 
 
 async def test_pack_that_was_used_again_during_the_search_is_not_deleted(power: Power) -> None:
-    """Points in time since the search may need the pack, although it is dead again."""
+    """If a pack was used again and died again during the search, new points may need it."""
     await power.retain(0)
     store = _SearchedStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:

@@ -1,4 +1,4 @@
-"""Searches through the history index, and the same searches through all changelogs."""
+"""Helpers for searches with the history index, and for the same searches without it."""
 
 from s3fs_meta.codec.history_index import HistoryIndex
 from s3fs_meta.model import Ino, Txg
@@ -11,13 +11,13 @@ from tests.sync.conftest import Power
 
 
 def search_of(power: Power, session: Session) -> HistorySearch:
-    """Return a search in the history of a session's filesystem."""
+    """Return a search in the history of a session."""
     opened = session.volume
     return HistorySearch(power.store, opened.keyring, opened.uuid, session.link)
 
 
 def of_inode(ino: Ino) -> Match:
-    """Return a match function for changes of one inode."""
+    """Return a function that matches changes of one inode."""
 
     def match(index: HistoryIndex) -> int:
         row = index.inodes.find(ino)

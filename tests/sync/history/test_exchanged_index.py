@@ -1,4 +1,4 @@
-"""Index objects from another history of the same filesystem, at the keys of later index objects."""
+"""Index objects that were replaced by index objects of another history of the filesystem."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -68,7 +68,7 @@ async def two_histories(power: Power) -> AsyncIterator[tuple[Session, Ino, bytes
 async def test_restored_older_index_object_hides_no_change(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A valid index object does not prove that the lower-level objects it covers are valid."""
+    """A valid index object of level 2 does not prove that the level 1 objects are valid."""
     async with two_histories(power) as (session, ino, other):
         await index_all(session)
         wanted = [one for one in changing(await all_changes(session), ino) if one[0] <= RUN * RUN]
@@ -103,12 +103,12 @@ async def test_adjacent_index_objects_are_verified_with_few_changelogs(power: Po
 
         await search.walk(last_parts, Txg(1), Txg(RUN * RUN)).take(8)
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # requests: one listing, the level 2 object and its proof, eight level 1 objects
+    # The requests are one listing, the level 2 object, its proof and eight level 1 objects.
     assert sent == 1 + 2 + 8
 
 
 async def test_index_writer_merges_no_index_object_of_another_history(power: Power) -> None:
-    """In this test no neighbouring index object contradicts the exchanged index object."""
+    """No neighbouring index object contradicts the index object of the other history."""
     objects = power.store.objects
     async with two_histories(power) as (session, _ino, other):
         for run in (3, 5):
@@ -121,7 +121,7 @@ async def test_index_writer_merges_no_index_object_of_another_history(power: Pow
 
 
 async def test_run_of_txgs_that_ends_with_abandoned_txgs_gets_no_index_object(power: Power) -> None:
-    """Searches and fsck would refuse the index object, as the fence record names another txg."""
+    """No index object is made for a run with abandoned txgs, because searches would refuse it."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * RUN - 4 - session.link.txg)
         named = session.link

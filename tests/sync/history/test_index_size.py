@@ -1,4 +1,4 @@
-"""The size of the history index: at most a quarter of its changelogs' size."""
+"""The size of the history index: at most a quarter of the size of its changelogs."""
 
 import random
 from collections import Counter
@@ -44,25 +44,25 @@ class Work:
         inodes.set_size(self.db, ino, self.rnd.randrange(10**6), 0)
 
     def untar(self) -> None:
-        """Extract the files of an archive."""
+        """Create many files at once, as an extracted archive does."""
         for _ in range(50):
             self.make(b"source_file_%d.c" % len(self.files))
 
     def edit(self) -> None:
-        """Edit some of many documents."""
+        """Change a few of many files, as users edit documents."""
         while len(self.files) < 2000:
             self.make(b"document %d.txt" % len(self.files))
         for _ in range(10):
             self.touch(self.rnd.choice(self.files)[0])
 
     def log(self) -> None:
-        """Append to one log file."""
+        """Append repeatedly to one log file."""
         if not self.files:
             self.make(b"log")
         self.touch(self.files[0][0])
 
     def temporary(self) -> None:
-        """Create files with random names, and remove them a few txgs later."""
+        """Create files with random names, and remove these files a few txgs later."""
         for _ in range(10):
             self.make(b"tmp%08x.swp" % self.rnd.randrange(1 << 32))
         while len(self.files) > 40:

@@ -1,4 +1,4 @@
-"""Comparing index objects with their changelogs."""
+"""The check that index objects agree with their changelogs."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ KEY = RUNS.key_of(1, Txg(HISTORY_FAN_OUT))
 async def test_index_check_accepts_an_index_object_older_than_a_restored_changelog(
     power: Power,
 ) -> None:
-    """A search reads the changelogs that the index object marks as unknown."""
+    """The index object marks a changelog as unknown, so a search reads the changelog itself."""
     objects, damaged = power.store.objects, key_of(Txg(5))
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
@@ -54,7 +54,7 @@ async def fault(session: Session) -> str | None:
 async def test_index_check_finds_another_history_even_if_lower_index_objects_are_missing(
     power: Power,
 ) -> None:
-    """An index object is checked even if the lower-level objects that it covers are missing."""
+    """An index object of another history is found even if the objects below it are missing."""
     objects, above = power.store.objects, RUNS.key_of(2, Txg(HISTORY_FAN_OUT**2))
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, HISTORY_FAN_OUT**2)

@@ -1,4 +1,4 @@
-"""Merging changes into objects of the history index."""
+"""Merging of changes into objects of the history index."""
 
 import random
 from collections import Counter
@@ -54,7 +54,7 @@ def of_runs(runs: Sequence[HistoryIndex | None]) -> HistoryIndex:
 
 
 def run_of(number: int, changed: dict[int, ChangedRows]) -> HistoryIndex:
-    """Return the index object of a run; *changed* maps positions in the run to changed rows."""
+    """Return the index object of a run; *changed* maps positions in the run to changed inodes."""
     first = number * RUN + 1
     empty = ChangedRows(set(), set(), set())
     return of_txgs([txg_changes(first + at, changed.get(at, empty)) for at in range(RUN)])
@@ -152,7 +152,7 @@ def test_merge_of_a_large_run_fails_before_all_changes_are_in_memory(
         merger.add_txg(at, txg_changes(at + 1, part))
         is_full.append(merger.is_full)
         if at == 2:
-            merger.join()  # the run has four different inodes
+            merger.join()  # The run changes four different inodes.
     assert is_full == [False, False, True, True]
     with pytest.raises(TooManyChangesError):
         merger.join()

@@ -1,4 +1,4 @@
-"""Searches of the history index for txgs that changed an inode or removed a name."""
+"""Searches in the history index for txgs that changed an inode or removed a name."""
 
 import random
 from dataclasses import replace
@@ -74,7 +74,7 @@ async def found_certainly(
 
 
 async def test_index_search_of_thousands_of_txgs_needs_few_requests(power: Power) -> None:
-    """In the test, the changed txgs are in the first, a middle and the last run of two levels."""
+    """The changed txgs are in the first, a middle and the last run of two levels."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
     async with power.session("a", tasks=False) as session:
@@ -138,7 +138,7 @@ async def test_search_without_a_valid_index_object_finds_all_changes(
 async def test_search_advises_deleting_an_unusable_index_object_that_fsck_keeps(
     power: Power, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """fsck deletes only objects of this filesystem, so the user must delete a foreign object."""
+    """fsck keeps a foreign object at the key of an index object; only the user may delete it."""
     key = RUNS.key_of(1, Txg(RUN))
     async with power.session("a", tasks=False) as session:
         files = await work(session, 2 * RUN)
@@ -160,7 +160,7 @@ async def test_search_advises_deleting_an_unusable_index_object_that_fsck_keeps(
 
 
 async def test_index_search_reports_a_txg_with_unknown_changes_as_uncertain(power: Power) -> None:
-    """A txg that was published as an image may have changed any inode."""
+    """A txg that was published as an image is uncertain, because it may change any inode."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"x")
         await session.shipper.ship(anyway=True)
@@ -173,7 +173,7 @@ async def test_index_search_reports_a_txg_with_unknown_changes_as_uncertain(powe
 
 
 async def test_index_search_finds_removed_and_replaced_names(power: Power) -> None:
-    """The index finds a removed name by its text, and a replaced name by its cookie."""
+    """The index finds a removed name by its bytes, and a replaced name by its cookie."""
     async with power.session("a", tasks=False) as session:
         old, new = (write_file(session, text) for text in (b"old", b"new"))
         dentries.add(session.db, ROOT_INO, b"report", old)
@@ -215,7 +215,7 @@ async def test_index_search_returns_only_txgs_in_the_given_range(power: Power) -
 
 
 async def lose_last_changelogs(power: Power) -> bytes:
-    """Restore an older bucket with a later index object, as a replica may; return the object."""
+    """Restore an older bucket that has a later index object; return this object."""
     objects, key = power.store.objects, RUNS.key_of(1, Txg(2 * RUN))
     async with power.session("a", tasks=False) as session:
         await work(session, 2 * RUN - 10 - session.link.txg)
@@ -235,7 +235,7 @@ async def lose_last_changelogs(power: Power) -> bytes:
 async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
     power: Power, indexes: bool
 ) -> None:
-    """New txgs reuse the numbers of lost txgs, and the writer replaces the index object."""
+    """After txgs are lost, new txgs get their numbers, and the index object is replaced."""
     lost = await lose_last_changelogs(power)
     async with power.session("b", tasks=False) as session:
         await session.indexer.make_due()  # A mount also builds the index in the background.

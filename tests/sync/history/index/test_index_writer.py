@@ -1,4 +1,4 @@
-"""The index writer, which indexes new txgs, and gradually also earlier txgs."""
+"""The index writer: it indexes new txgs at once, and earlier txgs step by step."""
 
 import pytest
 
@@ -38,7 +38,7 @@ async def ship_files(session: Session, count: int) -> None:
 
 
 async def test_index_of_existing_txgs_equals_the_index_of_new_txgs(power: Power) -> None:
-    """In a bucket without an index, each check makes some of the missing index objects."""
+    """If the bucket has no index, each check creates some of the missing index objects."""
     async with power.session("a", tasks=False) as session:
         keyring = session.volume.keyring
         await session.indexer.make_due()
@@ -86,8 +86,8 @@ async def test_index_writer_uses_changelogs_that_the_level_writer_has_read(power
     assert [call for call in store.calls if call.key.startswith(CHANGELOGS)] == []
 
 
-async def test_index_writer_keeps_a_bounded_number_of_changes_in_memory(power: Power) -> None:
-    """If too many txgs are shipped between two checks, some changelogs are read twice."""
+async def test_index_writer_keeps_a_limited_number_of_changes_in_memory(power: Power) -> None:
+    """If many txgs are shipped between two checks, some changelogs are read a second time."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         await session.indexer.make_due()
@@ -134,7 +134,7 @@ async def test_unreadable_changelog_is_marked_as_unknown_in_the_index(power: Pow
 async def test_no_index_object_is_created_for_txgs_with_too_many_changes(
     power: Power, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a run with too many changes, the index writer continues with the next run."""
+    """A run with too many changes is skipped, and the index writer continues with the next run."""
     async with power.session("a", tasks=False) as session:
         await session.indexer.make_due()
         files = Files(session)

@@ -1,4 +1,4 @@
-"""The storage cost of kept points."""
+"""The storage costs of kept points."""
 
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.meta.db.database import Database
@@ -25,13 +25,13 @@ def make_pack(db: Database, size_bytes: int, died: int | None) -> PackId:
 
 
 async def test_cost_of_a_kept_point_covers_only_packs_that_it_alone_needs(db: Database) -> None:
-    """A pack that is alive or died after the retention floor adds no cost to a kept point."""
-    make_pack(db, 1, 5)  # The pack was already dead at both kept points.
+    """A kept point costs nothing for packs that are alive or that the retention keeps."""
+    make_pack(db, 1, 5)  # The pack was dead at both kept points.
     make_pack(db, 20, 15)  # Only the first kept point needs the pack.
-    make_pack(db, 300, 25)  # Both kept points need the pack.
+    make_pack(db, 300, 25)  # Both kept points need this pack.
     first = point_of(KEYRING, "a", txg=10, image=1, next_pack=db.counters.next_pack)
     make_pack(db, 4000, 25)  # Only the second kept point needs the pack.
-    make_pack(db, 50_000, 90)  # The retention keeps the pack.
+    make_pack(db, 50_000, 90)  # The retention still keeps this pack.
     make_pack(db, 600_000, None)
     second = point_of(KEYRING, "b", txg=20, image=1, next_pack=db.counters.next_pack)
     make_pack(db, 7_000_000, 30)  # The pack was created after both kept points.

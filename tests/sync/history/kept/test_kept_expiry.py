@@ -1,4 +1,4 @@
-"""The rules of ``keep --expire``."""
+"""Expiry of kept points by ``keep --expire``."""
 
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
@@ -13,7 +13,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 class Made(NamedTuple):
-    """The properties of a kept point that decide whether it expires."""
+    """The properties of a kept point that the expiry rules use."""
 
     key: str
     txg: int
@@ -23,18 +23,18 @@ class Made(NamedTuple):
 
 
 def at(when: datetime, *, auto: bool = True, ahead: timedelta = timedelta(0)) -> Made:
-    """Return a point that was kept at a given time, by a clock that was fast by *ahead*."""
+    """Return a point that was kept at a given time, with a clock that is fast by *ahead*."""
     created_ns = int((when + ahead).timestamp()) * 10**9
     return Made(when.isoformat(), int(when.timestamp()), created_ns, auto)
 
 
 def nights(count: int) -> list[Made]:
-    """Return one kept point per night for the first *count* nights."""
+    """Return one kept point for each of the first *count* nights."""
     return [at(FIRST + timedelta(days=number)) for number in range(count)]
 
 
 def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str, tuple[str, ...]]:
-    """Return the days of the points that are not dropped, and the rule that keeps each point."""
+    """Return the days of the remaining points, and the rule that keeps each point."""
     return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
 
 
@@ -45,7 +45,7 @@ def test_expiry_keeps_the_latest_kept_point_of_each_day() -> None:
 
 
 def test_expiry_after_a_year_keeps_daily_and_weekly_and_monthly_points() -> None:
-    """The policy matches restic forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12."""
+    """The expected points are those of restic forget with equal daily, weekly and monthly rules."""
     found = staying(nights(365), Policy(daily=7, weekly=5, monthly=12))
     days = [day for day, why in found.items() if "daily" in why]
     assert days == [f"2026-12-{day}" for day in range(31, 24, -1)]
@@ -59,13 +59,13 @@ def test_expiry_after_a_year_keeps_daily_and_weekly_and_monthly_points() -> None
 
 
 def test_expiry_keeps_the_oldest_point_until_every_period_has_a_point() -> None:
-    """If the oldest point were dropped, the history would start again with each new period."""
+    """The oldest point is not dropped, so that the history grows until every period has a point."""
     found = staying(nights(10), Policy(monthly=3))
     assert list(found) == ["2026-01-10", "2026-01-01"]
 
 
 def test_nightly_expiry_keeps_the_same_points_as_one_later_expiry() -> None:
-    """A point that one nightly expiry drops would also be dropped by every later expiry."""
+    """A point that a nightly expiry drops would not be kept by any later expiry."""
     policy = Policy(daily=7, weekly=5, monthly=12)
     kept: list[Made] = []
     for point in nights(400):
@@ -79,7 +79,7 @@ def test_nightly_expiry_keeps_the_same_points_as_one_later_expiry() -> None:
 
 @pytest.mark.parametrize("policy", [Policy(last=3), Policy(daily=3), Policy(yearly=1)])
 def test_points_dated_by_a_fast_clock_do_not_expire_other_points(policy: Policy) -> None:
-    """Some points are dated ten years ahead, and a later time span has correct times again."""
+    """Some points have times ten years in the future, because a clock was wrong."""
     kept = [at(one, ahead=timedelta(days=3650)) for one in (FIRST + i * DAY for i in range(5))]
     for number in range(5, 30):
         point = at(FIRST + number * DAY)
@@ -88,14 +88,14 @@ def test_points_dated_by_a_fast_clock_do_not_expire_other_points(policy: Policy)
 
 
 def test_expiry_ignores_points_that_were_kept_by_hand() -> None:
-    """Expiry never drops points kept by hand, and does not count them against automatic points."""
+    """Points kept by hand are neither dropped nor counted."""
     hand = at(FIRST + timedelta(hours=3), auto=False)
     points = [at(FIRST), hand]
     assert judge(points, Policy(last=1), UTC) == [(points[0], ("last",))]
 
 
 def test_expiry_policy_counts_days_from_midnight_in_local_time() -> None:
-    """Half past midnight in one time zone is still the previous day in another one."""
+    """Days are counted in local time: half past midnight may be the previous day elsewhere."""
     points = [at(datetime(2026, 3, 1, hour, 30, tzinfo=UTC)) for hour in (20, 22, 23)]
     there = timezone(timedelta(hours=1))
     assert [bool(why) for _point, why in judge(points, Policy(daily=2), there)] == [
@@ -119,6 +119,6 @@ def test_each_expiry_rule_keeps_the_configured_number_of_points(policy: Policy, 
 
 
 def test_empty_expiry_policy_is_detected() -> None:
-    """The command refuses an empty policy, because it would drop every point."""
+    """An empty policy would drop every point, so the command refuses it."""
     assert Policy().is_empty
     assert not Policy(yearly=1).is_empty

@@ -1,4 +1,4 @@
-"""Kept points in the bucket."""
+"""Kept points as objects in the bucket."""
 
 import pytest
 
@@ -18,7 +18,7 @@ KEYRING = Keyring.from_master(bytes(range(32)))
 
 
 def store_with(*names: str) -> MemoryStore:
-    """Return a store with one kept point for each name, at txg 42 and the txgs after it."""
+    """Return a store with a kept point for each name, at txg 42 and at the following txgs."""
     store = MemoryStore()
     for number, name in enumerate(names):
         point = point_of(KEYRING, name, txg=42 + number, random=number)
@@ -113,6 +113,6 @@ async def test_kept_points_beyond_the_maximum_are_counted_but_not_read(
 
 
 def test_kept_points_with_equal_names_are_listed_latest_first() -> None:
-    """Two hosts can keep points under one name if one host has lost the lease."""
+    """Two kept points can have one name if a host stored a point after it lost the lease."""
     both = [point_of(KEYRING, "a", txg=txg, random=txg) for txg in (42, 43)]
     assert [point.txg for point in KeptPoints(tuple(both)).named("a")] == [43, 42]

@@ -1,4 +1,4 @@
-"""Pins: the objects that kept points need."""
+"""Pins: objects that stay in the bucket because kept points need them."""
 
 import random
 
@@ -36,7 +36,7 @@ def test_nothing_is_pinned_without_kept_points() -> None:
 
 
 def test_kept_point_pins_packs_that_died_after_the_txg_of_the_point() -> None:
-    """A pack that died in the txg of the point had no live block at the end of that txg."""
+    """A pack that died in the txg of a point is not pinned: the point needs none of its blocks."""
     pins = pins_of(point(42, 40, next_pack=9))
     assert pins.needs_pack(PackId(8), Txg(43))
     assert not pins.needs_pack(PackId(8), Txg(42))
@@ -44,7 +44,7 @@ def test_kept_point_pins_packs_that_died_after_the_txg_of_the_point() -> None:
 
 
 def test_pack_is_pinned_only_if_a_kept_point_falls_within_its_lifetime() -> None:
-    """The pinned packs of random kept points are compared with the definition of a pin."""
+    """For random packs and points, the pinned packs are those that live at some kept point."""
     rnd = random.Random(7)
     for _ in range(200):
         txgs = sorted(rnd.sample(range(1, 60), rnd.randrange(6)))
@@ -58,7 +58,7 @@ def test_pack_is_pinned_only_if_a_kept_point_falls_within_its_lifetime() -> None
 
 
 def test_point_of_an_earlier_txg_that_is_kept_later_pins_its_packs() -> None:
-    """A point that is kept later for an earlier txg records a higher next pack number."""
+    """If an earlier txg is kept later, the point also pins packs that were created in between."""
     pins = pins_of(point(10, 1, next_pack=50), point(20, 1, next_pack=30))
     assert pins.needs_pack(PackId(40), Txg(11))
     assert pins.needs_pack(PackId(40), Txg(25))
@@ -91,7 +91,7 @@ def test_kept_point_pins_changelogs_and_level_objects_after_its_image() -> None:
 
 
 def test_kept_point_with_an_incomplete_image_pins_all_earlier_metadata() -> None:
-    """To restore the point, an older image or pieces of another image may be needed."""
+    """A restore may need an older image or pieces of other images, so all of them are pinned."""
     broken = point(42, 40)
     pins = KeptPointPins(KeptPoints((broken,)), set(), END)
     assert pins.broken == [broken]
@@ -114,7 +114,7 @@ def test_unreadable_kept_point_pins_every_object_that_the_point_may_need() -> No
 
 @pytest.mark.parametrize("txg", [1001, 10**12])
 def test_kept_point_beyond_the_end_of_the_chain_pins_no_metadata(txg: int) -> None:
-    """A forged name, or a point of another history, must not prevent all deletions."""
+    """A kept point with a forged key or of another history must not prevent all deletions."""
     one = UnreadablePoint(ObjectKey("kept/x"), Txg(txg), "damaged")
     pins = KeptPointPins(KeptPoints((point(txg, 990),), (one,)), set(), END)
     assert not pins.needs_image(Txg(5))

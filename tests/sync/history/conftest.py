@@ -10,12 +10,12 @@ from tests.sync.history.files import Files
 
 @pytest.fixture
 async def files(power: Power) -> AsyncIterator[Files]:
-    """Return file operations in a session on the host "a" without background tasks."""
+    """Return file operations in a session of host a without background tasks."""
     async with power.session("a", tasks=False) as session:
         yield Files(session)
 
 
 @pytest.fixture(params=[False, True], ids=["no index", "indexed"])
 def indexing(request: pytest.FixtureRequest) -> bool:
-    """Return whether the test builds the history index."""
+    """Return True if the test builds the history index."""
     return bool(request.param)

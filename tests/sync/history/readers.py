@@ -1,4 +1,4 @@
-"""Readers of a bucket at one point in time."""
+"""Helpers that read a bucket at one point in time."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.sync.conftest import Power
 
 
 def at(txg: int) -> PointInTime:
-    """Return the point in time of a txg."""
+    """Return the point in time of the given txg."""
     return PointInTime(f"txg={txg}", txg=Txg(txg))
 
 
@@ -30,7 +30,7 @@ async def bucket_of(power: Power) -> Bucket:
 
 
 async def open_at(power: Power, txg: int, state: Path, earlier: Volume | None = None) -> Volume:
-    """Open the filesystem at a txg, starting from an earlier point in time if one is open."""
+    """Open the filesystem at a txg; if an earlier point in time is open, continue from it."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="off"))
     bucket = await bucket_of(power)
     return await open_snapshot(

@@ -1,4 +1,4 @@
-"""Sessions and readers with a clock that the test sets."""
+"""Sessions and readers whose clock the test sets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ async def bucket_at(power: Power, now_ns: int = 0, store: ObjectStore | None = N
     )
 
 
-FAR = 10**19 // 5  # a time later than mkfs, which used the real clock
+FAR = 10**19 // 5  # This time is later than the time of mkfs, which used the real clock.
 
 
 async def nine_txgs(power: Power, *, image_at: int = 6, levels: bool = False) -> dict[int, Link]:

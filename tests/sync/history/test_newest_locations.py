@@ -27,7 +27,7 @@ async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
 
 
 def newest(session: Session, path: Path) -> NewestState:
-    """Return a search in the newest state, whose directory does not exist yet."""
+    """Return a search in the newest state; its directory does not exist yet."""
     opened = session.volume
     return NewestState(
         opened.store,
@@ -41,7 +41,7 @@ def newest(session: Session, path: Path) -> NewestState:
 async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
     power: Power, tmp_path: Path
 ) -> None:
-    """The search finds any block with the same content, regardless of its number."""
+    """A block with the same content is found even if it has a different number."""
     async with power.session(tasks=False) as session:
         sound = write_file(session, b"sound" * 100)
         await session.flush()
@@ -72,7 +72,7 @@ async def test_lost_block_is_found_by_its_hash_in_the_newest_state(
 async def test_search_for_locations_in_an_unreadable_newest_state_finds_none(
     power: Power, tmp_path: Path
 ) -> None:
-    """If the newest state is unreadable, a read fails with the error of the requested block."""
+    """If the newest state cannot be read, the read fails with the error of the lost block."""
     async with power.session(tasks=False) as session:
         ino = write_file(session, b"content" * 100)
         await session.make_image()

@@ -1,4 +1,4 @@
-"""The overview of a filesystem, which is computed from its bucket alone."""
+"""The overview of a filesystem, computed only from the objects in its bucket."""
 
 import pytest
 
@@ -78,7 +78,7 @@ async def test_overview_of_a_filesystem_that_was_never_mounted_has_no_faults(pow
 
 
 async def test_overview_sends_about_ten_requests(power: Power) -> None:
-    """The number of requests for an overview does not depend on the number of txgs."""
+    """The overview sends the same number of requests for any number of txgs."""
     await nine_txgs(power)
     store = CountingStore(power.store)
 
@@ -92,7 +92,7 @@ async def test_overview_sends_about_ten_requests(power: Power) -> None:
 async def test_missing_changelog_is_reported_as_a_fault_unless_a_later_image_exists(
     power: Power, *, levels: bool
 ) -> None:
-    """After a gap, no txg is reachable; changelogs before the newest image are not examined."""
+    """A missing changelog makes later txgs unreachable, unless a later image exists."""
     await nine_txgs(power, levels=levels)
     del power.store.objects[key_of(Txg(3))]
     assert (await examined(power)).faults == ()
@@ -106,7 +106,7 @@ async def test_missing_changelog_is_reported_as_a_fault_unless_a_later_image_exi
 
 
 async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
-    """The overview reports the missing changelogs and still reaches the last txg."""
+    """If a level object replaces missing changelogs, the last txg is reached."""
     await ship_until(power, 12)
     assert level_codec.key_of(1, Txg(10)) in power.store.objects
     del power.store.objects[key_of(Txg(8))]
@@ -132,7 +132,7 @@ async def test_newest_txg_is_the_txg_before_a_damaged_last_changelog(power: Powe
 
 
 async def test_lost_last_changelog_in_a_level_object_is_reported_as_a_fault(power: Power) -> None:
-    """A level object proves that the lost changelog existed, and contains its changes."""
+    """A level object proves that a lost changelog existed, and has its changes."""
     await ship_until(power, 10)
     del power.store.objects[key_of(Txg(10))]
 
@@ -204,7 +204,7 @@ async def test_lost_lease_is_reported_and_the_image_is_found_without_the_lease(
 
     found = await overview.examine(store, power.remembered("-"), power.secret, SetClock(FAR))
 
-    # The overview never lists the packs, which are most of the objects in a bucket.
+    # The overview does not list packs, which are most of the objects in a bucket.
     assert not [one for one in store.calls if "pack/".startswith(one.key) and one.method == "list"]
     assert len(store.calls) < 15
     assert found.lease is None
@@ -237,7 +237,7 @@ async def test_overview_with_a_wrong_passphrase_or_an_empty_bucket_is_an_error(
 
 
 async def test_newest_txg_and_gaps_are_found_from_object_keys_alone(power: Power) -> None:
-    """Without keys the overview reads no content of objects.
+    """The newest txg is found by object keys, without a passphrase for the content.
 
     It ignores objects whose names contain a txg far after the newest changelog.
     """

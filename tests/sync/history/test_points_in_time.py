@@ -1,4 +1,4 @@
-"""Finding the txg of a point in time."""
+"""The search for the txg of a point in time."""
 
 import itertools
 from collections.abc import AsyncGenerator
@@ -44,7 +44,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 
 
 async def test_search_by_time_finds_the_last_txg_at_or_before_the_time(power: Power) -> None:
-    """The exact time of a txg selects this txg; a nanosecond earlier selects the previous txg."""
+    """The time of a txg selects this txg; one nanosecond less selects the previous txg."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 18)]
@@ -56,7 +56,7 @@ async def test_search_by_time_finds_the_last_txg_at_or_before_the_time(power: Po
 
 
 async def test_search_for_a_point_in_time_sends_few_requests(power: Power) -> None:
-    """The binary search for a point in time reads about log2(n) of n changelogs."""
+    """The search for a time reads about log2(n) of n changelogs."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         for number in range(1, 65):
@@ -68,14 +68,14 @@ async def test_search_for_a_point_in_time_sends_few_requests(power: Power) -> No
 
     read = {call.key for call in store.calls if call.method == "get"}
     changelogs = [key for key in read if key.startswith("changelog/")]
-    # The search reads both ends and log2(64) changelogs; one more read is accepted.
+    # The search reads both ends and log2(64) changelogs; one further read is accepted.
     assert 3 <= len(changelogs) <= 2 + 7
 
 
-async def test_search_for_an_earlier_txg_does_not_search_the_end_of_the_chain_again(
+async def test_search_for_an_earlier_txg_does_not_search_for_the_end_of_the_chain(
     power: Power,
 ) -> None:
-    """With many changelogs after the last image, each search for the end needs many requests."""
+    """The end of the chain is remembered, because finding it needs many requests."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in (1, 2, 3)]
@@ -106,7 +106,7 @@ async def test_txg_after_the_known_end_of_the_chain_is_found(power: Power) -> No
 
 
 async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) -> None:
-    """A txg shipped after the clock was set back has a later time than its predecessor."""
+    """After the clock was set back, the next txg still gets a later time than its predecessor."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         before = await ship_at(session, clock, FAR + 100 * SECOND_NS)
@@ -121,7 +121,7 @@ async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) ->
 
 
 async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
-    """If a host's clock is an hour slow, each txg still has a later time than the txg before it."""
+    """A fence record is later than its predecessor even if the clock of the host is slow."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -137,7 +137,7 @@ async def test_fence_records_are_points_in_time_without_changes(power: Power) ->
 
 
 async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(power: Power) -> None:
-    """The oldest point in time is txg 0, which mkfs made."""
+    """The oldest point in time is txg 0, which mkfs has made."""
     async with session_at(power, SetClock(FAR)):
         pass
 
@@ -150,7 +150,7 @@ async def test_error_about_a_time_before_mkfs_names_the_oldest_point_in_time(pow
 
 
 async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power: Power) -> None:
-    """A point in time needs an image and every changelog after that image."""
+    """A point in time is complete if it has an image and all changelogs after the image."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -169,7 +169,7 @@ async def test_oldest_point_in_time_has_an_image_and_all_later_changelogs(power:
 
 
 async def test_damage_to_the_only_manifest_is_reported_as_a_missing_image(power: Power) -> None:
-    """The bucket still has its lease, so the error is not about a missing lease."""
+    """If the lease exists but no image can be read, the error reports the missing image."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         await ship_at(session, clock, FAR + SECOND_NS)
@@ -181,7 +181,7 @@ async def test_damage_to_the_only_manifest_is_reported_as_a_missing_image(power:
 
 
 async def test_retained_history_begins_with_the_retention_floor(power: Power) -> None:
-    """Packs of a txg before the retention floor may be deleted, although its changelog exists."""
+    """Below the retention floor, packs may be deleted although changelogs exist."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + SECOND_NS)
@@ -221,7 +221,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
 
 
 async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power: Power) -> None:
-    """A host compares the bucket with the last txg and hash that it remembers."""
+    """A host refuses a bucket without the last txg and hash that the host has seen."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         old = dict(power.store.objects)
@@ -241,7 +241,7 @@ async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power
 
 
 class HidingStore(MemoryStore):
-    """A store that returns the last changelog a few times, and then hides the latest changelogs."""
+    """A store that returns the last changelog a few times, and then hides the last changelogs."""
 
     def __init__(self, power: Power, last: Txg, end: Txg, times: int) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class HidingStore(MemoryStore):
 
 
 async def mark_at_end(power: Power) -> AbbreviatedLink:
-    """Ship three changes; return the last txg and hash, as the last mount printed them."""
+    """Ship three changes; return the last txg and hash, as a mount prints them."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         links = [await ship_at(session, clock, FAR + number * SECOND_NS) for number in range(1, 4)]
@@ -281,7 +281,7 @@ async def mark_at_end(power: Power) -> AbbreviatedLink:
 async def test_store_that_hides_changelogs_after_a_listing_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """A mount checks the state that it restored, not the earlier listing, and writes nothing."""
+    """A mount checks the state that it has restored, not the listing before, and writes nothing."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)
@@ -297,7 +297,7 @@ async def test_store_that_hides_changelogs_after_a_listing_is_refused(
 async def test_new_host_without_the_at_least_option_accepts_a_store_that_hides_changelogs(
     power: Power,
 ) -> None:
-    """A new host cannot detect hidden changelogs, as SECURITY.md states."""
+    """A new host cannot detect that a store hides changelogs (see SECURITY.md)."""
     mark = await mark_at_end(power)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=0)
 
@@ -308,7 +308,7 @@ async def test_new_host_without_the_at_least_option_accepts_a_store_that_hides_c
 async def test_point_in_time_from_a_store_that_hides_changelogs_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The chain that a search for a point in time reads must contain the remembered txg."""
+    """The search for a point in time checks that the chain contains the remembered txg."""
     mark = await mark_at_end(power)
     options = OpenOptions(at_least=mark)
     for times in (0, 1):
@@ -327,7 +327,7 @@ async def test_point_in_time_from_a_store_that_hides_changelogs_is_refused(
 
 
 async def test_hash_of_the_restored_txg_is_compared_with_the_at_least_option(power: Power) -> None:
-    """A mount with --at-least compares the txg and the hash of the state that it serves."""
+    """The option --at-least requires a txg and the hash of the restored state."""
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()
     other = AbbreviatedLink(end.txg, "0123456789abcdef")

@@ -1,4 +1,4 @@
-"""Opening the filesystem at an earlier txg."""
+"""Mounts of the filesystem at an earlier txg."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thorough
 async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_local_state(
     power: Power, tmp_path: Path
 ) -> None:
-    """Closing a mount of an earlier txg deletes its directory; the bucket does not change."""
+    """When a mount of an earlier txg ends, its directory is deleted; the bucket is unchanged."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"first")
         first = await session.flush()
@@ -51,7 +51,7 @@ async def test_mount_of_a_point_in_time_shows_its_files_and_leaves_no_local_stat
 async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """Two mounts never share the state directory of one point in time."""
+    """Two mounts of one point in time cannot use the same state directory."""
     first = await open_at(power, 0, tmp_path / "then")
 
     with pytest.raises(HeldError):
@@ -64,7 +64,7 @@ async def test_state_directory_of_a_point_in_time_that_is_in_use_is_refused(
 async def test_refused_mount_of_a_point_in_time_leaves_no_database(
     power: Power, tmp_path: Path
 ) -> None:
-    """A mount is refused for a future txg and for a txg with a damaged changelog."""
+    """A mount of a future txg or of a damaged changelog is refused, and leaves no database."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
@@ -82,7 +82,7 @@ async def test_refused_mount_of_a_point_in_time_leaves_no_database(
 async def test_point_in_time_whose_block_size_differs_from_the_superblock_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The refused database is closed, because an open file keeps its disk space."""
+    """The refused database is closed, so that its disk space is freed."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
@@ -109,7 +109,7 @@ def rows(volume: Volume) -> list[object]:
 async def test_later_point_in_time_is_built_from_an_earlier_point(
     power: Power, tmp_path: Path
 ) -> None:
-    """The database of a later point in time is identical to one restored from an image."""
+    """A database built from an earlier point in time is identical to a restored database."""
     async with power.session("a", tasks=False) as session:
         first = await some_txgs(session)
         await session.make_image()
@@ -156,7 +156,7 @@ async def test_later_point_in_time_is_restored_from_an_image_if_a_changelog_is_d
 
 
 async def some_txgs(session: Session, count: int = 40) -> Txg:
-    """Ship some txgs and the level objects that are due; return the last txg."""
+    """Ship some txgs and create the level objects for complete runs; return the last txg."""
     for number in range(count):
         ino = write_file(session, b"%d" % number)
         if number % 3 == 0:

@@ -1,4 +1,4 @@
-"""Finding the inodes that changed between two txgs."""
+"""The search for inodes that changed between two txgs."""
 
 import random
 
@@ -39,7 +39,7 @@ async def between(
 
 
 async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Power) -> None:
-    """The tested ranges of txgs begin and end within, at and after indexed runs."""
+    """The ranges begin and end within, at and after runs that are indexed."""
     async with power.session("a", tasks=False) as session:
         made: dict[int, Ino] = {}
         for _ in range(2 * RUN + 5):
@@ -58,7 +58,7 @@ async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Pow
         await between(session, power, 0, 2 * RUN, meter)
 
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # The search requests a listing, two index objects, and one changelog.
+    # The search requests a listing, two index objects and one changelog.
     assert sent == 4
 
 
@@ -77,7 +77,7 @@ async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_
 
 
 async def test_search_for_changed_inodes_ends_at_its_limits(power: Power) -> None:
-    """Millions of txgs between an old kept point and the retention floor may have no index."""
+    """If too many txgs have no index, the search ends at its limit without a result."""
     async with power.session("a", tasks=False) as session:
         for _ in range(2):
             write_file(session, b"x")

@@ -1,4 +1,4 @@
-"""Search results for the changes of each txg, which several searches share."""
+"""Results of the scan of each txg, which several searches share."""
 
 import pytest
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.thorough
     [(4, 2), (3, 3), (0, 4)],
     ids=["both fit", "one fits", "none fits"],
 )
-async def test_scan_keeps_results_up_to_its_bound(
+async def test_scan_keeps_results_up_to_its_limit(
     power: Power, files: Files, kept_max: int, decodings: int
 ) -> None:
-    """Each cached txg counts as one result, in addition to its changes."""
+    """Each kept txg counts as one result in addition to its changes."""
     txgs = [(await files.make(b"%d" % number, 10))[1] for number in range(2)]
     decoded: list[bytes] = []
 

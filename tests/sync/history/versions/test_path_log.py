@@ -29,7 +29,7 @@ RUN = HISTORY_FAN_OUT
 async def logged(
     power: Power, tmp_path: Path, files: Files, *paths: bytes, indexing: bool
 ) -> list[list[Txg]]:
-    """Return the log of each path; if *indexing* is set, build the history index first."""
+    """Return the log of each path; with *indexing*, build the history index first."""
     if indexing:
         await files.index()
     bucket = await bucket_of(power)
@@ -39,7 +39,7 @@ async def logged(
 async def test_log_of_a_directory_lists_all_changes_in_its_tree(
     power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    """Changes outside the directory, and reads inside it, are not listed in its log."""
+    """The log of a directory omits changes outside the directory, and reads."""
     top = await files.make_directory(b"top")
     made_top = files.session.link.txg
     sub = await files.make_directory(b"sub", top)
@@ -81,7 +81,7 @@ async def test_log_of_a_directory_includes_a_file_until_it_is_moved_out(
 async def test_log_of_a_moved_directory_lists_changes_of_its_tree(
     power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    """Names inside a moved directory do not change, so the index does not list them."""
+    """When a directory is moved, the index does not list the names inside the directory."""
     top = await files.make_directory(b"top")
     sub = await files.make_directory(b"sub", top)
     made_sub = files.session.link.txg
@@ -134,7 +134,7 @@ async def test_log_of_a_replaced_file_lists_the_txgs_of_all_its_inodes(
 async def test_log_lists_txgs_whose_changes_are_unknown(
     power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    """The log includes a file removed before an image, because a changelog contains its name."""
+    """A removal before an image is found by the name in its changelog."""
     top = await files.make_directory(b"top")
     _, made = await files.make(b"file", 10, top)
     other, _ = await files.make(b"other", 10)
@@ -151,7 +151,7 @@ async def test_log_lists_txgs_whose_changes_are_unknown(
 async def test_log_finds_the_removal_of_a_name_in_a_txg_without_an_index(
     power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index omits a txg with too many changes, but the changelog of the txg is readable."""
+    """If a txg has too many changes for the index, its changelog is read instead."""
     changes_of = index_runs.changes_of
     top = await files.make_directory(b"top")
     _, made = await files.make(b"file", 10, top)
@@ -170,9 +170,9 @@ async def test_log_finds_the_removal_of_a_name_in_a_txg_without_an_index(
 
 
 class Tree(NamedTuple):
-    """A model of the files and directories; directories are never removed."""
+    """A model of files and directories; no directory is ever removed."""
 
-    directories: dict[Ino, tuple[bytes, Ino]]  # The name and parent directory of an inode.
+    directories: dict[Ino, tuple[bytes, Ino]]  # Maps each inode to its name and parent directory.
     files: dict[Ino, tuple[bytes, Ino]]
 
 
@@ -211,7 +211,7 @@ async def change_at_random(files: Files, tree: Tree, rnd: random.Random) -> None
 async def test_log_is_equal_with_and_without_the_history_index(
     power: Power, tmp_path: Path, seed: int
 ) -> None:
-    """Files and directories move at random; logs with and without the index are identical."""
+    """After random moves of files and directories, logs with and without the index are equal."""
     rnd = random.Random(seed)
     async with power.session("a", tasks=False) as session:
         files, tree = Files(session), Tree({}, {})
@@ -243,7 +243,7 @@ def _path(tree: Tree, ino: Ino) -> bytes:
 async def test_log_of_thousands_of_txgs_sends_few_requests(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """The number of requests depends on the changes of the path, not on the length of history."""
+    """The log of a path needs requests for the changes of the path, not for all txgs."""
     meter = Meter()
     store = MeteredStore(power.store, meter)
     top = await files.make_directory(b"top")
@@ -262,7 +262,7 @@ async def test_log_of_thousands_of_txgs_sends_few_requests(
     assert [txg for txg in found if txg > made] == changed[::-1]
     assert files.session.link.txg > RUN * RUN
     sent = sum(billed.requests for counts in meter.take().values() for billed in counts.values())
-    # The search requests a listing, the level 2 object, and the level 1 objects with changes.
+    # The search requests a listing, the level 2 object and level 1 objects with changes.
     indexes = 1 + 1 + 3 + 1
     assert sent <= indexes + len(found) + RUN
 

@@ -1,4 +1,4 @@
-"""Versions of a path, found in the bucket at one point in time."""
+"""Versions of a path, found from the bucket at one point in time."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ async def finder_of(
     kept_max: int = HISTORY_KEPT_RESULTS_MAX,
     names_max: int = HISTORY_NAMES_KEPT_MAX,
 ) -> AsyncIterator[PathVersions]:
-    """Yield a search for versions that uses only the bucket, as on a new host."""
+    """Yield a search for versions that uses only the bucket, as a new host does."""
     bucket = await bucket_of(power)
     end, oldest = await bucket.points.newest(), await bucket.points.oldest()
     target = tmp_path / "newest.db"
@@ -79,13 +79,13 @@ async def versions_of(
 
 
 async def names_like(power: Power, tmp_path: Path, above: bytes, pattern: bytes) -> list[bytes]:
-    """Return the names in a directory that match a pattern, as ``versions_of`` finds them."""
+    """Return the names in a directory that match a pattern."""
     async with finder_of(power, tmp_path) as finder:
         return (await finder.names_like(above.split(b"/"), pattern, 100))[0]
 
 
 def decodings_of(function: str, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Record each changeset that a function of ``row_history`` decodes from now on."""
+    """Record each changeset that ``row_history`` decodes from now on."""
     decoded: list[bytes] = []
     called = getattr(row_history, function)
 
@@ -131,7 +131,7 @@ async def test_each_version_of_a_file_has_its_size(
 async def test_versions_of_a_replaced_file_include_its_former_inodes(
     power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    """Many editors write a new file and rename it over the old one."""
+    """A file that an editor replaces by a rename has versions of several inodes."""
     old, created = await files.make(b"f", 10)
     new, draft = await files.make(b"f.tmp", 20)
     replaced = await files.rename(b"f.tmp", b"f")
@@ -185,7 +185,7 @@ async def test_versions_of_a_removed_file_in_a_removed_directory_are_found(
 async def test_deduplication_creates_no_new_version(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """After the upload, a block of zeros becomes a hole, and a duplicate block is shared."""
+    """Turning a block of zeros into a hole, or sharing a duplicate, makes no new version."""
     _, zeros = await files.make(b"zeros", 9, content=bytes(9))
     await files.make(b"f", 9, content=b"equal")
     _, equal = await files.make(b"g", 9, content=b"equal")
@@ -264,7 +264,7 @@ async def test_lost_changelog_and_image_are_listed_as_unknown_versions(
 async def test_changes_of_txgs_abandoned_by_fsck_are_listed_as_unknown(
     power: Power, tmp_path: Path
 ) -> None:
-    """Abandoned changelogs are readable, but no state of the filesystem contains their changes."""
+    """The state of the filesystem never contained the changes of abandoned changelogs."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         ino, created = await files.make(b"f", 10)
@@ -305,7 +305,7 @@ async def test_content_change_and_rename_in_one_txg_are_one_version(
 async def test_former_path_in_a_renamed_directory_shows_versions_before_the_rename(
     power: Power, tmp_path: Path, files: Files, *, indexing: bool
 ) -> None:
-    """Names inside a renamed directory do not change, so the index lists none as removed."""
+    """If a directory is renamed, the index does not list the names inside as removed."""
     directory = await files.make_directory(b"old")
     present, made = await files.make(b"present", 10, directory)
     _, removed_made = await files.make(b"removed", 10, directory)
@@ -393,7 +393,7 @@ async def test_list_of_matching_names_is_marked_incomplete_if_the_directory_has_
 async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directories_had_the_path(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """The search examines at most ``bindings_max`` directories; names in others are missing."""
+    """If more than ``bindings_max`` directories had the path, only these are searched."""
     for name in (b"1", b"2", b"3", b"4"):
         directory = await files.make_directory(b"d")
         await files.make(name, 10, directory)
@@ -411,11 +411,11 @@ async def test_list_of_matching_names_is_marked_incomplete_if_too_many_directori
 async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
     power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names are read in pages on the event loop."""
+    """Names of a large directory are read in pages, so that other tasks can run."""
     for name in (b"a", b"b", b"c", b"d", b"e"):
         await files.make(name, 10)
     limits: list[int] = []
-    steps_at: list[int] = []  # steps of another task before each page
+    steps_at: list[int] = []  # Counts the steps of another task before each page.
     steps = 0
     read = dentries.page_of_names
 
@@ -440,7 +440,7 @@ async def test_other_tasks_run_while_the_names_of_a_large_directory_are_read(
 
     assert found == ([b"a", b"b", b"c", b"d", b"e"], True)
     assert limits == [HISTORY_NAMES_PAGE] * 4
-    # Trio runs ready tasks in rounds, but in any order, so that one step may be missing.
+    # Trio may run ready tasks in any order, so one step may be missing.
     assert steps_at[-1] - steps_at[0] >= 2
 
 
@@ -460,7 +460,7 @@ async def test_list_of_versions_is_marked_incomplete_if_a_name_had_too_many_inod
 async def test_latest_version_is_found_without_reading_all_former_inodes(
     power: Power, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that replaces its file at each save creates many inodes under one name."""
+    """If a program replaces its file at each save, one name has many former inodes."""
     await files.make(b"f", 10)
     for size in range(11, 20):
         await files.make(b"new", size)
@@ -476,7 +476,7 @@ async def test_latest_version_is_found_without_reading_all_former_inodes(
 async def test_changelogs_are_decoded_once_for_all_files_that_match_a_pattern(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two txgs without an index object change all files of a directory."""
+    """Two txgs without an index object change all files of the directory."""
     names = [b"%02d" % number for number in range(20)]
     async with power.session("a", tasks=False) as session:
         files = Files(session)
@@ -498,12 +498,12 @@ async def test_changelogs_are_decoded_once_for_all_files_that_match_a_pattern(
 
     assert found == every
     assert [one.txg for one in found[0].found] == [removed, created]
-    # the directory and its files are searched one after the other
+    # The directory and its files are searched one after another.
     assert max(Counter(of_losses).values()) == 2
     assert max(Counter(of_changes).values()) == 1
 
 
-async def test_versions_are_found_if_no_results_are_kept(
+async def test_versions_are_found_if_no_results_are_kept_in_memory(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = decodings_of("changes_of", monkeypatch)
@@ -520,7 +520,7 @@ async def test_versions_are_found_if_no_results_are_kept(
 
 
 async def test_two_names_of_one_inode_have_equal_versions(power: Power, tmp_path: Path) -> None:
-    """The searches for both names share their results, so no search may change them."""
+    """Searches for two names share their results, so no search may change these results."""
     async with power.session("a", tasks=False) as session:
         files = Files(session)
         directory = await files.make_directory(b"d")
@@ -568,7 +568,7 @@ async def test_former_path_selects_the_first_of_two_removed_files_with_that_name
 async def test_list_of_versions_is_marked_incomplete_if_a_former_inode_is_not_read(
     power: Power, tmp_path: Path, files: Files
 ) -> None:
-    """A list may be incomplete if the current inode alone has enough versions."""
+    """A list of versions may be incomplete even if the current inode has enough versions."""
     await files.make(b"f", 10)
     await files.remove(b"f")
     _, made = await files.make(b"f", 20)

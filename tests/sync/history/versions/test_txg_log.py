@@ -1,4 +1,4 @@
-"""The list of txgs, read from the newest txg backwards."""
+"""The history listing: txgs, read backwards from the newest txg."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -28,7 +28,7 @@ def named(session: Session, name: bytes) -> Ino:
 
 
 async def entries(bucket: Bucket) -> list[TxgRecord]:
-    """Return the complete history."""
+    """Return the complete history listing."""
     last = await bucket.points.newest()
     async with aclosing(txg_log.backwards(bucket, last, Txg(0))) as changelogs:
         return [
@@ -60,7 +60,7 @@ async def test_history_listing_shows_the_kind_and_size_of_each_txg(power: Power)
 async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """History and mount both report that a newer program wrote the changelog."""
+    """A changelog of a newer program is reported as newer by the history and by a mount."""
     async with power.session("a", tasks=False) as session:
         named(session, b"f")
         monkeypatch.setattr(changelog_writer, "SCHEMA_VERSION", 99)
@@ -75,7 +75,7 @@ async def test_changelog_of_a_newer_schema_version_is_not_reported_as_damage(
 
 
 async def test_history_listing_fails_if_a_changelog_was_replaced(power: Power) -> None:
-    """The history compares each changelog with the hash that its successor contains."""
+    """The history listing compares each changelog with the hash in the next changelog."""
     async with power.session("a", tasks=False) as session:
         objects = dict(power.store.objects)
         for content in (b"one", b"three"):

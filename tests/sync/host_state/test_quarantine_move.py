@@ -1,4 +1,4 @@
-"""Moving local state to a quarantine directory: interrupted at each system call, then resumed."""
+"""The move of local state into a quarantine directory, interrupted at each system call."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ if sys.argv[3] == "move":
     sys.addaudithook(exit_early)
     state.quarantine_as("1")
 """
-# Quarantines the local state on a disk that refuses hard links, as vfat does.
+# Quarantines the local state on a disk that refuses hard links, such as vfat.
 CHILD_WITHOUT_LINKS: Final = """
 import errno, os, sys
 from pathlib import Path
@@ -61,7 +61,7 @@ state.quarantine_as("1")
 """
 # Like CHILD, on a disk that refuses hard links; a refused link counts as a call.
 CHILD_KILLED_WITHOUT_LINKS: Final = CHILD.replace("refuses_links = False", "refuses_links = True")
-# Prints the name of each hard link, renamed or removed file, and directory opened to be synced.
+# Prints each name that is linked, renamed or removed, and each directory opened for a sync.
 CHILD_THAT_PRINTS: Final = """
 import os, sys
 from pathlib import Path
@@ -85,7 +85,7 @@ FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
 
 
 def stopped(state: Path, steps: int, work: str = "move", child: str = CHILD) -> bool:
-    """Let a process move the state or resume a move; return whether it exited before the end."""
+    """Run a process that moves the state or resumes a move; return True if it exited early."""
     command = [sys.executable, "-c", child, str(state), str(steps), work]
     status = subprocess.run(command, timeout=60, check=False).returncode
     assert status in {0, KILLED}
@@ -102,12 +102,12 @@ def new_state(path: Path) -> StateDir:
 
 
 def files_in(path: Path) -> dict[str, bytes]:
-    """Return the files of the local state that a directory contains."""
+    """Return the files of local state in a directory."""
     return {name: (path / name).read_bytes() for name in FILES if (path / name).exists()}
 
 
 def require_complete(state: StateDir) -> None:
-    """Require that the next process finds the complete state in exactly one directory."""
+    """Require that the next process finds the complete local state in exactly one directory."""
     assert state.try_lock()
     state.unlock()
     aside = state.quarantine("1")
@@ -117,7 +117,7 @@ def require_complete(state: StateDir) -> None:
 
 @pytest.mark.parametrize("steps", range(STEPS))
 def test_next_process_finishes_or_undoes_a_killed_quarantine(tmp_path: Path, steps: int) -> None:
-    """A database is never separated from its logs or from its block files."""
+    """The database stays together with its logs and its block files."""
     state = new_state(tmp_path / "s")
 
     assert stopped(state.path, steps) == (steps < STEPS - 1)
@@ -141,7 +141,7 @@ def test_resumed_quarantine_may_be_killed_again(tmp_path: Path, steps: int, agai
 def test_killed_quarantine_on_a_disk_without_hard_links_is_finished_or_undone(
     tmp_path: Path, steps: int
 ) -> None:
-    """SQLite would remove a log that it finds without its database."""
+    """SQLite deletes a log if its database is missing, so the log must not stay behind."""
     state = new_state(tmp_path / "s")
     killed = steps < STEPS_WITHOUT_LINKS - 1
     assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS) == killed
@@ -155,7 +155,7 @@ def test_killed_quarantine_on_a_disk_without_hard_links_is_finished_or_undone(
 def test_resumed_quarantine_on_a_disk_without_hard_links_may_be_killed_again(
     tmp_path: Path, steps: int, again: int
 ) -> None:
-    """Once the block files have moved, the next process finishes the move."""
+    """When the block files have moved, the next process finishes the move instead of undoing it."""
     state = new_state(tmp_path / "s")
     assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS)
 
@@ -166,9 +166,9 @@ def test_resumed_quarantine_on_a_disk_without_hard_links_may_be_killed_again(
 
 
 def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Path) -> None:
-    """The next process must not quarantine the files of a new database with the old database."""
+    """A new database and its files must not be moved into the quarantine of the old database."""
     state = new_state(tmp_path / "s")
-    (state.path / "meta.db-wal").unlink()  # the quarantined database has no log, the new one has
+    (state.path / "meta.db-wal").unlink()  # Only the new database has a log.
     assert not stopped(state.path, 100, child=CHILD_KILLED_WITHOUT_LINKS)
     (state.path / "meta.db").write_bytes(b"new db")
     (state.path / "meta.db-wal").write_bytes(b"new wal")
@@ -183,7 +183,7 @@ def test_database_made_after_a_quarantine_without_hard_links_stays(tmp_path: Pat
 def test_database_of_an_older_program_stays_after_a_killed_quarantine_without_hard_links(
     tmp_path: Path, steps: int
 ) -> None:
-    """An older program ignores the mark: it quarantines the rest, and makes a new database."""
+    """An older program ignores the quarantine mark and makes a new database, which must stay."""
     state = new_state(tmp_path / "s")
     assert stopped(state.path, steps, child=CHILD_KILLED_WITHOUT_LINKS)
     for name in FILES:
@@ -200,7 +200,7 @@ def test_database_of_an_older_program_stays_after_a_killed_quarantine_without_ha
 
 
 def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) -> None:
-    """A disk without a journal may write the removal of a name before the new name.
+    """New names are synced before old names are removed, so that a power cut acts like a kill.
 
     The new names are on the disk before the block files move. A move is therefore undone or
     finished after a power cut in the same way as after a kill.
@@ -232,7 +232,7 @@ def test_quarantine_succeeds_for_each_errno_of_a_disk_without_hard_links(
 
 
 def test_quarantine_fails_without_a_change_if_the_disk_refuses_a_link(tmp_path: Path) -> None:
-    """The move is undone if the error is not one that means that the disk has no hard links."""
+    """If a link fails for a reason other than a disk without hard links, the move is undone."""
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(errno.ENOSPC)]
@@ -243,7 +243,7 @@ def test_quarantine_fails_without_a_change_if_the_disk_refuses_a_link(tmp_path: 
 
 
 def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> None:
-    """If the quarantine directory already exists, no file is moved."""
+    """If the quarantine directory exists already, no file is moved."""
     state = new_state(tmp_path / "s")
     state.quarantine("1").mkdir()
     (state.quarantine("1") / "meta.db").write_bytes(b"an earlier state")
@@ -258,7 +258,7 @@ def test_failed_quarantine_leaves_the_local_state_in_place(tmp_path: Path) -> No
 def test_full_disk_during_a_quarantine_leaves_the_local_state_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that were already linked into the quarantine directory are removed from it again."""
+    """If the disk is full, files that were already linked are removed from the quarantine."""
     state = new_state(tmp_path / "s")
     link = os.link
 
@@ -288,7 +288,7 @@ def test_local_state_is_quarantined_on_a_disk_without_hard_links(
 
 
 def test_killed_quarantine_leaves_no_database_without_its_log(tmp_path: Path) -> None:
-    """An older program would open such a database, and lose the changes in the log."""
+    """An older program would open a database without its log and lose the changes in the log."""
     state = new_state(tmp_path / "s")
     assert stopped(state.path, STEPS - 2)
 
@@ -310,7 +310,7 @@ def test_file_named_like_a_quarantine_directory_does_not_prevent_the_lock(tmp_pa
 async def test_unshipped_file_of_a_host_killed_during_the_quarantine_can_be_recovered(
     power: Power,
 ) -> None:
-    """The next mount finds database and block files in one quarantine directory."""
+    """The next mount finds the database and the block files in one quarantine directory."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()

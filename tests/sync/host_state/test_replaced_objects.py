@@ -1,4 +1,4 @@
-"""Saving the objects of the bucket that a repair replaces."""
+"""Copies of objects in the bucket that a repair replaces."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The request log: counts of requests, stored in the state directory."""
+"""The request log: numbers of requests, stored in the state directory."""
 
 import fcntl
 import json
@@ -43,7 +43,7 @@ def test_request_log_adds_the_counts_of_several_processes(tmp_path: Path) -> Non
 
 
 def test_request_log_loses_no_concurrently_added_counts(tmp_path: Path) -> None:
-    """Each thread opens the state directory itself, as separate processes would."""
+    """Several threads, which open the state directory like separate processes, add counts."""
 
     def add() -> None:
         for _ in range(10):
@@ -59,7 +59,7 @@ def test_request_log_loses_no_concurrently_added_counts(tmp_path: Path) -> None:
 
 
 def test_request_log_is_a_json_file_that_older_programs_ignore(tmp_path: Path) -> None:
-    """An older program that does not know the request log can still open the state directory."""
+    """Older programs can open a state directory that contains a request log."""
     state = StateDir(tmp_path / "state")
     request_log.add(state.path, USAGE, {20_000: 100}, NOW_NS)
 
@@ -87,7 +87,7 @@ def test_request_log_deletes_the_oldest_days(tmp_path: Path) -> None:
 
 
 def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> None:
-    """A host's clock may show 1970 after a boot, or temporarily a future year."""
+    """The clock of a host may show 1970 after a boot, or a year in the future."""
     request_log.add(tmp_path, {30_000: USAGE[20_000]}, {}, 30_000 * DAY_NS)
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     ledger = request_log.add(tmp_path, {0: USAGE[20_000]}, {}, 7)
@@ -99,7 +99,7 @@ def test_wrong_clock_deletes_no_request_counts_of_other_days(tmp_path: Path) -> 
 async def test_stopped_process_that_locked_the_request_log_does_not_block_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that cannot lock the request log keeps its counts and saves them later."""
+    """A process that cannot lock the request log keeps its counts in memory for a later save."""
     (tmp_path / "meta.db").touch()
     monkeypatch.setattr(request_log, "REQUESTS_LOCK_S_MAX", 0.02)
     meter = Meter(SetClock(NOW_NS))
@@ -190,7 +190,7 @@ async def test_request_counts_that_cannot_be_written_stay_in_memory(tmp_path: Pa
 
 
 async def test_requests_of_today_include_saved_and_unsaved_counts(tmp_path: Path) -> None:
-    """Today's requests of each class are summed over all causes."""
+    """The requests of today are summed over all causes for each class."""
     request_log.add(tmp_path, {**USAGE, 19_999: USAGE[20_000]}, {}, NOW_NS)
     meter = Meter(SetClock(NOW_NS))
     log = RequestLog(tmp_path, meter, lambda: 123)
@@ -229,8 +229,8 @@ async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None
     assert (tmp_path / "requests.json").stat().st_ino == before
 
 
-def test_number_of_request_causes_per_day_is_bounded(tmp_path: Path) -> None:
-    """A newer program may count more causes, but the file does not grow without limit."""
+def test_number_of_request_causes_per_day_is_limited(tmp_path: Path) -> None:
+    """The number of causes is limited, so that the file does not grow without limit."""
     names = {(f"cause-{number:03}", "put"): Billed(1) for number in range(REQUEST_NAMES_MAX + 1)}
     request_log.add(tmp_path, {20_000: names}, {}, NOW_NS)
 
@@ -248,7 +248,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
     log = RequestLog(tmp_path, meter, lambda: 0)
 
     async def save(count: int) -> None:
-        """Count a request; let intervals pass until the file contains *count* requests."""
+        """Count a request; let save intervals pass until the file contains *count* requests."""
         meter.count(RequestClass.PUT, KEY)
         while (found := request_log.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes the file
             found.usage[20_000]["data", "put"].requests < count
@@ -262,7 +262,7 @@ async def test_mount_saves_its_request_counts_at_intervals(
 
 
 async def test_request_log_is_created_only_in_a_directory_with_local_state(tmp_path: Path) -> None:
-    """A command with a mistyped URL leaves no file behind."""
+    """A command with a mistyped URL must not leave a request log behind."""
     meter = Meter(SetClock(NOW_NS))
     meter.count(RequestClass.PUT, KEY)
 

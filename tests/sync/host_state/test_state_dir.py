@@ -1,4 +1,4 @@
-"""The state directory: lock, owner, permissions, and quarantined states."""
+"""The state directory: its lock, owner, permissions and quarantined states."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ OTHER_UID = 12345
 
 
 async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) -> None:
-    """The lock of a state directory is exclusive, even between two descriptors of one process."""
+    """The lock is exclusive, even between two file descriptors of one process."""
     first, second = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
     await first.lock()
 
@@ -47,7 +47,7 @@ def test_state_directory_that_cannot_be_created_causes_one_error_line(tmp_path: 
 
 
 def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
-    """Database, WAL and blocks move into the quarantine; the state directory is then empty."""
+    """The quarantine contains database, WAL and blocks; the state directory is empty afterwards."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -63,7 +63,7 @@ def test_quarantine_moves_the_complete_local_state(tmp_path: Path) -> None:
 
 
 async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path: Path) -> None:
-    """Snapshot directories that are in use, foreign or accessible to other users are kept."""
+    """Directories of killed mounts are removed unless they are in use, foreign or unsafe."""
     present = StateDir(tmp_path / "fs[1]")
     await present.lock()
     left, used, begun, wanted = (
@@ -91,12 +91,12 @@ async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path:
 async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_directory(
     tmp_path: Path,
 ) -> None:
-    """A state directory that another process removes during the wait stays removed."""
+    """A command that waits for the lock must not create a state directory that was removed."""
     state = StateDir(tmp_path / "s")
     await state.lock()
 
     with trio.fail_after(10), LockWatch(state.path) as watch:
-        (state.path / "lock").unlink()  # The removal of the directory begins.
+        (state.path / "lock").unlink()  # The other process begins to remove the directory.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.wait_until_free)
             await trio.testing.wait_all_tasks_blocked()
@@ -109,7 +109,7 @@ async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_direct
 
 
 def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) -> None:
-    """Database, WAL and blocks are deleted; lock, log file and quarantined states are kept."""
+    """Database, WAL and blocks are deleted; the lock, the log and quarantined states stay."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -123,7 +123,7 @@ def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) ->
 
 
 def test_removal_of_local_state_reports_an_entry_that_cannot_be_removed(small_disk: Path) -> None:
-    """All other entries are removed. A mountpoint stands for an immutable file."""
+    """If one entry cannot be removed, such as a mountpoint, all other entries are removed."""
     state = StateDir(small_disk.parent)
     state.database.write_bytes(b"db")
     state.tmp.mkdir()
@@ -141,7 +141,7 @@ def test_deletion_of_local_state_preserves_files_of_other_programs(tmp_path: Pat
     """A file in ``blocks`` that is neither a block nor the intent log is not deleted."""
     state = StateDir(tmp_path / "s")
     (state.blocks / "15xxx").mkdir(parents=True)
-    (state.blocks / "ab").mkdir()  # an older layout
+    (state.blocks / "ab").mkdir()  # This is the layout of older programs.
     for name in ("15xxx/15ab2", "15xxx/notes.txt", "ab/1ab", "thesis", "intent-log"):
         (state.blocks / name).write_bytes(b"x")
 
@@ -152,7 +152,7 @@ def test_deletion_of_local_state_preserves_files_of_other_programs(tmp_path: Pat
 
 
 def test_deletion_of_local_state_continues_after_an_error_in_the_blocks(tmp_path: Path) -> None:
-    """A block file of an older layout cannot be moved, because a file has its new directory."""
+    """A block file of an older layout cannot be moved if its new directory is a file."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     (state.blocks / "15xxx").mkdir(parents=True)
@@ -185,7 +185,7 @@ def _listing(path: Path) -> list[tuple[str, int, int]]:
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("entry", ["", "meta.db", "blocks", "holder"])
 def test_state_directory_with_an_entry_of_another_user_is_refused(state: Path, entry: str) -> None:
-    """The error names the other user's entry, both users and a remedy; nothing is changed."""
+    """The error names the entry, its owner, the user and a remedy; nothing is changed."""
     os.chown(state / entry, OTHER_UID, -1)
     before = _listing(state)
 
@@ -210,7 +210,7 @@ def test_state_directory_writable_by_other_users_is_refused(state: Path, mode: i
 def test_symbolic_link_in_the_state_directory_is_refused(
     state: Path, tmp_path: Path, name: str
 ) -> None:
-    """A write through a symbolic link could overwrite any file of the user."""
+    """A symbolic link could make the program overwrite any file of the user."""
     target = tmp_path / "precious"
     target.write_bytes(b"precious")
     present = state / name
@@ -236,7 +236,7 @@ def test_symbolic_link_in_place_of_the_state_directory_is_refused(
 
 
 def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
-    """Opening a FIFO could block forever."""
+    """Opening a FIFO could block without end, so special files are refused."""
     os.mkfifo(state / "mount.log")
 
     with pytest.raises(SettingsError, match="special file"):
@@ -244,7 +244,7 @@ def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
 
 
 def test_state_directory_readable_by_other_users_is_made_private(state: Path) -> None:
-    """If other users could read but not write a state directory, its files are trusted."""
+    """Files that other users could only read are trusted, and are made private."""
     state.chmod(0o755)
 
     StateDir(state)
@@ -253,7 +253,7 @@ def test_state_directory_readable_by_other_users_is_made_private(state: Path) ->
 
 
 def test_file_writable_by_others_in_a_readable_state_directory_is_refused(state: Path) -> None:
-    """If other users may have changed a file, its content is not trusted."""
+    """Files that other users could write are not trusted."""
     state.chmod(0o755)
     (state / "meta.db").chmod(0o666)
 
@@ -262,7 +262,7 @@ def test_file_writable_by_others_in_a_readable_state_directory_is_refused(state:
 
 
 def test_file_writable_by_others_in_a_private_state_directory_is_made_private(state: Path) -> None:
-    """In a private directory, other users cannot reach a file even if its mode lets them write."""
+    """In a private directory other users cannot reach a file, so its mode does not matter."""
     (state / "meta.db").chmod(0o664)
 
     StateDir(state)
@@ -283,7 +283,7 @@ def test_state_directory_created_under_any_umask_is_accepted(state: Path) -> Non
 
 
 def test_state_directory_created_by_a_failed_command_is_removed(tmp_path: Path) -> None:
-    """A state directory that a failed command did not create is kept, even if it is unused."""
+    """A failed command removes a state directory only if it has created the directory."""
 
     def command(path: Path) -> None:
         with without_new_remains(path):
@@ -311,7 +311,7 @@ def test_state_directory_created_by_a_failed_command_is_removed(tmp_path: Path) 
     "name", ["meta.db", "holder", "superblock", "kept-1/x", "blocks/7", "tmp/1"]
 )
 def test_state_directory_with_other_files_is_not_removed(tmp_path: Path, name: str) -> None:
-    """Any other file may be valuable, even in a directory that the failed command created."""
+    """A file that the program does not know may be valuable, so its directory stays."""
     path = tmp_path / "state"
 
     def command() -> None:
@@ -327,7 +327,7 @@ def test_state_directory_with_other_files_is_not_removed(tmp_path: Path, name: s
 
 
 def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) -> None:
-    """A mount that is just starting has created only the lock in its state directory."""
+    """A state directory that contains only a lock may belong to a mount that is starting."""
     state = StateDir(tmp_path / "state")
     assert state.try_lock()
 
@@ -343,7 +343,7 @@ def test_state_directory_used_by_another_process_is_not_removed(tmp_path: Path) 
 def test_state_directory_used_just_before_its_removal_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may write to the directory between the check and the lock, and exit."""
+    """Another process may use the directory between the check and the lock."""
     really = StateDir.try_lock
 
     def used(state: StateDir) -> bool:
@@ -359,13 +359,13 @@ def test_state_directory_used_just_before_its_removal_is_not_removed(
 
 
 def test_failed_removal_of_a_state_directory_preserves_the_original_error(tmp_path: Path) -> None:
-    """If a command and its cleanup both fail, the caller receives the command's error."""
+    """If a command and its cleanup both fail, the caller gets the error of the command."""
     path = tmp_path / "state"
 
     def command() -> None:
         with without_new_remains(path):
             path.mkdir(mode=0o777)
-            path.chmod(0o777)  # The removal is refused: other users can write to the directory.
+            path.chmod(0o777)  # Other users can write to the directory.
             raise HeldError("the reason")
 
     with pytest.raises(HeldError, match="the reason"):
@@ -392,7 +392,7 @@ async def test_state_directory_is_created_again_if_it_was_removed_before_the_loc
 def test_lock_of_a_removed_state_directory_is_not_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state directory may be replaced between the opening and the locking of its lock file."""
+    """The lock is not accepted if the state directory was replaced before the lock was taken."""
     state, third = StateDir(tmp_path / "state"), None
     really = fcntl.flock
 

@@ -1,4 +1,4 @@
-"""Uploading image pieces."""
+"""Upload of image pieces."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> 
 
 
 async def test_missing_image_piece_is_detected(tmp_path: Path) -> None:
-    """A new image may refer only to pieces that are still in the store."""
+    """A piece that was deleted from the store must be uploaded for the next image."""
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
@@ -69,7 +69,7 @@ async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
 
 
 def test_two_images_never_have_equal_names() -> None:
-    """Two attempts to make an image of the same txg use different names."""
+    """Two attempts to make an image of one txg use different object keys."""
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix
@@ -77,10 +77,10 @@ def test_two_images_never_have_equal_names() -> None:
 
 @pytest.mark.slow
 async def test_large_database_is_split_into_pieces(tmp_path: Path) -> None:
-    """S3 accepts at most 5 GB in one PUT; pieces of an image are much smaller."""
+    """A large database is split into pieces, because S3 limits one PUT to 5 GB."""
     copy = tmp_path / "copy.db"
     with copy.open("wb") as file:
-        # The test compares only file sizes, so a sparse file is sufficient.
+        # Only file sizes are compared, so a sparse file is sufficient.
         file.truncate(OBJECT_BYTES_MAX + 1)
     store = MemoryStore()
 

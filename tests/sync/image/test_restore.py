@@ -1,4 +1,4 @@
-"""Restoring an image from the bucket."""
+"""The restore of an image from the bucket."""
 
 import errno
 import gc
@@ -44,7 +44,7 @@ from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, resto
 async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory holds only a few image pieces, regardless of the length of the manifest."""
+    """However long the manifest is, only a few image pieces are in memory at once."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
@@ -72,7 +72,7 @@ async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
 
 
 async def test_manifest_with_a_short_piece_before_the_last_piece_is_refused(tmp_path: Path) -> None:
-    """Nothing is downloaded, because the database would exceed the size in the manifest."""
+    """A short piece before the last piece would make the database larger than declared."""
     store = MemoryStore()
     one = Piece(image_codec.piece_key(PREFIX, 0), 4096, image_codec.NO_HASH)
     two = Piece(image_codec.piece_key(PREFIX, 1), 4096, image_codec.NO_HASH)
@@ -82,7 +82,7 @@ async def test_manifest_with_a_short_piece_before_the_last_piece_is_refused(tmp_
         await restored(store, tmp_path / "meta.db")
 
 
-# This program restores from a hostile manifest, whose object has only 4 KiB.
+# This program restores from a hostile manifest whose object has only 4 KiB.
 # The test measures the memory of a separate process.
 _LARGEST = """
 import errno, sys, trio
@@ -106,8 +106,8 @@ trio.run(main)
 
 
 @pytest.mark.slow
-def test_restore_of_the_largest_manifest_uses_bounded_memory(tmp_path: Path) -> None:
-    """The manifest lists as many missing pieces as possible, for a database of 2 TiB."""
+def test_restore_of_the_largest_manifest_uses_limited_memory(tmp_path: Path) -> None:
+    """A manifest of maximum length lists missing pieces for a database of 2 TiB."""
     keys = (image_codec.piece_key(PREFIX, number) for number in range(IMAGE_PIECES_MAX))
     pieces = [Piece(key, IMAGE_PIECE_BYTES, image_codec.NO_HASH) for key in keys]
     hostile = image_codec.encode(image_of(*pieces), KEY, PLAIN)
@@ -150,7 +150,7 @@ async def test_manifest_that_lists_missing_image_pieces_is_ignored(
 
 
 async def test_newer_image_that_the_lease_does_not_refer_to_is_ignored(power: Power) -> None:
-    """An object of a newer version under the name of an image does not prevent a mount."""
+    """An object of a newer version at the key of an image must not prevent a mount."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -174,7 +174,7 @@ async def test_newer_image_that_the_lease_does_not_refer_to_is_ignored(power: Po
 
 
 async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power: Power) -> None:
-    """Metadata of a newer version is not lost, because a newer program can restore it."""
+    """If the only image has a newer version, the error advises an upgrade."""
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
 
@@ -187,7 +187,7 @@ async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power
 async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_damaged(
     power: Power,
 ) -> None:
-    """Only damage can give a piece a newer version than its manifest."""
+    """A piece with a newer version than its manifest is damaged."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         head = await session.make_image()
@@ -203,7 +203,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_dama
 async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log that keeps the error must not keep a hostile manifest in memory."""
+    """An error that is kept in a log must not keep a large manifest in memory."""
     before = manifests_in_memory()
     store = FaultyStore(power.store)
     for key in pieces_of(power):
@@ -220,13 +220,13 @@ async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
 
 
 def manifests_in_memory() -> list[Manifest]:
-    """Return all manifests that a reference keeps in memory."""
+    """Return all manifests that an object keeps in memory."""
     gc.collect()
     return [one for one in gc.get_objects() if type(one) is Manifest]
 
 
-async def test_failed_restore_can_be_repeated_once_the_objects_are_there(power: Power) -> None:
-    """Failures of images are remembered only during one restore."""
+async def test_failed_restore_can_be_repeated_once_the_objects_are_available(power: Power) -> None:
+    """A restore remembers failed images, but the next restore tries them a second time."""
     keys = await power.keys()
     restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
     complete = dict(power.store.objects)
@@ -246,7 +246,7 @@ def pieces_of(power: Power) -> list[str]:
 
 
 async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power: Power) -> None:
-    """A mount can be retried after the damaged image piece has been replaced by an intact copy."""
+    """After a damaged image piece is replaced by an intact copy, the mount succeeds."""
     [key] = pieces_of(power)
     good = power.store.objects[key]  # type: ignore[index]
     power.store.objects[key] = flipped(good, -1)  # type: ignore[index]
@@ -263,7 +263,7 @@ async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power:
 
 
 async def test_error_about_a_missing_image_piece_advises_fsck(power: Power) -> None:
-    """The error of a failed restore names the fsck commands that may help."""
+    """The error of a failed restore names the fsck commands that may repair the bucket."""
     [key] = pieces_of(power)
     del power.store.objects[key]  # type: ignore[arg-type]
 
@@ -284,7 +284,7 @@ async def test_interrupted_restore_starts_from_the_beginning(power: Power, tmp_p
 
 
 async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> None:
-    """Change the schema of the newest image with an SQL statement, and publish the image again."""
+    """Change the schema of the newest image with an SQL statement, and publish this image."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         write_file(session, b"content")
@@ -320,7 +320,7 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 async def test_unencrypted_image_with_an_oversized_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
-    """The state of the ignored image is restored from an older image and changelogs.
+    """An unencrypted image with an oversized value is ignored; an encrypted image is trusted.
 
     An authentic image of an encrypted filesystem is trusted.
     """
@@ -342,7 +342,7 @@ async def test_unencrypted_image_with_an_oversized_value_is_ignored(
 async def test_image_with_a_changed_schema_is_not_used(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """An older image and later changelogs lead to the same state without the forged trigger."""
+    """The restore uses an older image and later changelogs, without the forged trigger."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:
@@ -355,7 +355,7 @@ async def test_image_with_a_changed_schema_is_not_used(
 
 
 def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path) -> None:
-    """A full disk causes the same error before a restore and during a restore."""
+    """The error about a full disk is the same before and during a restore."""
     advice = "delete other files there, or choose a directory on another disk with --cachedir"
 
     with pytest.raises(OSError, match=advice) as before:
@@ -372,7 +372,7 @@ def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path
 
 
 async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power: Power) -> None:
-    """Every older image leads to the next link of kind image, and so to the damaged image."""
+    """Each older image leads to the damaged image; a restore tries only a few of them."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):
@@ -397,8 +397,8 @@ async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power
     assert max(reads.values()) <= 2
 
 
-async def test_restore_follows_a_bounded_number_of_images_from_one_image(power: Power) -> None:
-    """A chain of forged links of kind image could be endless; an older image is then tried."""
+async def test_restore_follows_a_limited_number_of_images_from_one_image(power: Power) -> None:
+    """Forged images could form an endless chain, so an older image is tried after a limit."""
     async with power.session("a", tasks=False) as session:
         first = session.volume.keeper.lease.head
         assert first is not None

@@ -1,4 +1,4 @@
-"""Restore in a separate process: same result, same errors, no inherited files or secrets."""
+"""The restore process: it gives the same result and errors, and inherits no files or secrets."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.thorough
 
 
 class HeldStore(FaultyStore):
-    """A store whose reads of image pieces never return."""
+    """A store in which reads of image pieces never return."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -53,7 +53,7 @@ class HeldStore(FaultyStore):
 
 
 class BrokenStore(FaultyStore):
-    """A store whose reads of image pieces fail."""
+    """A store in which reads of image pieces fail."""
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -127,7 +127,7 @@ async def test_restore_process_builds_the_same_database_as_the_daemon(power: Pow
 async def test_restore_process_reports_the_same_errors_as_the_daemon(
     plain: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Errors of the restore process have the message, errno and log of errors in the daemon."""
+    """An error of the restore process has the message, the errno and the log of the daemon."""
     async with plain.session(tasks=False) as session:
         await ship_some(session, 3)
         for key in [key for key in plain.store.objects if key.startswith("level/")]:
@@ -176,13 +176,13 @@ async def test_restore_process_fails_if_no_disk_space_can_be_reserved(plain: Pow
 
 
 def children() -> set[int]:
-    """Return the PIDs of this process's children."""
+    """Return the PIDs of all children of this process."""
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
 @asynccontextmanager
 async def begun(session: Session, target: Path) -> AsyncIterator[tuple[int, "Outcome"]]:
-    """Start a restore that waits for an image piece; yield its PID and its outcome."""
+    """Start a restore that waits for an image piece; yield its PID and its later outcome."""
     volume, before, outcome = session.volume, children(), Outcome()
     store = HeldStore(volume.store)
     restorer = ProcessRestorer(store, volume.keyring, volume.uuid)
@@ -200,7 +200,7 @@ async def begun(session: Session, target: Path) -> AsyncIterator[tuple[int, "Out
 
 
 class Outcome:
-    """The recorded failure of a restore."""
+    """The failure of a restore, recorded for the test."""
 
     def __init__(self) -> None:
         self.message = ""
@@ -301,7 +301,7 @@ def test_restore_process_exits_when_the_daemon_is_killed(tmp_path: Path, number:
 
 
 def test_errors_of_the_restore_process_have_their_original_messages() -> None:
-    """A full disk is reported with its errno, and a programming error with its name."""
+    """Errors of the restore process keep their errno or their class name."""
     full = error_of(fields_of_error(OSError(errno.ENOSPC, "full", "/path")))
     assert isinstance(full, OSError)
     assert (full.errno, full.strerror, full.filename) == (errno.ENOSPC, "full", "/path")
@@ -312,7 +312,7 @@ def test_errors_of_the_restore_process_have_their_original_messages() -> None:
 
 
 async def test_restore_process_cannot_write_objects() -> None:
-    """A restore only reads, so its process offers no request that writes."""
+    """The restore process has no request that writes objects."""
     ours, theirs = trio.socket.socketpair()
     with ours, theirs:
         store = DaemonStore(Connection(trio.SocketStream(ours)), "memory://")

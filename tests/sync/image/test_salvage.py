@@ -1,4 +1,4 @@
-"""Salvage: use of the intact pieces of an image that cannot be restored in full."""
+"""Salvage: using the intact pieces of an image that cannot be restored completely."""
 
 from contextlib import aclosing
 from dataclasses import replace
@@ -37,7 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
-    """Store an image with its own set of pieces."""
+    """Store an image with pieces that no other image has."""
     pieces = []
     for number, content in enumerate(CONTENTS):
         name = image_codec.piece_key(prefix, number)
@@ -49,7 +49,7 @@ def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
 async def laid_out(
     store: MemoryStore | FaultyStore, path: Path, *, images_max: int = SALVAGE_IMAGES_MAX
 ) -> list[SalvagedImage]:
-    """Lay out every image that has its first piece; return the salvaged images."""
+    """Write the database of every image that has its first piece; return the salvaged images."""
     salvager = Salvager(store, PLAIN, UUID, no_progress, images_max=images_max)
     async with aclosing(salvager.lay_out(path)) as images:
         return [remains async for remains in images]
@@ -58,7 +58,7 @@ async def laid_out(
 async def test_intact_image_pieces_are_written_at_their_offsets(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """In the laid-out database, the bytes of a missing image piece are zeros."""
+    """Intact pieces are at their offsets in the salvaged database, and missing pieces are zeros."""
     del store.objects[image_codec.piece_key(PREFIX, 2)]
     path = tmp_path / "damaged.db"
     [remains] = await laid_out(store, path)
@@ -67,7 +67,7 @@ async def test_intact_image_pieces_are_written_at_their_offsets(
 
 
 async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_path: Path) -> None:
-    """Without the first piece of an image, the schema of its database is unknown."""
+    """The first piece contains the schema, so an image without it cannot be salvaged."""
     store.objects[image_codec.piece_key(PREFIX, 0)] = b"noise"
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
@@ -75,7 +75,7 @@ async def test_image_without_its_first_piece_is_skipped(store: MemoryStore, tmp_
 async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """An identical piece of another image has a different name, but the same content hash."""
+    """A missing piece is found by its content hash among the pieces of other images."""
     other = PREFIX[:-1] + ("0" if PREFIX[-1] != "0" else "1")
     put(store, other, ObjectKey(f"{other}/manifest"))
     del store.objects[image_codec.piece_key(PREFIX, 0)]
@@ -87,7 +87,7 @@ async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
 
 
 async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
-    """Store two images without common pieces; return the keys of their manifests."""
+    """Store two images that share no pieces; return the keys of their manifests."""
     store.objects.clear()
     keys = []
     for txg, prefix in ((1, OLDER), (2, NEWER)):
@@ -107,7 +107,7 @@ async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
 async def test_newest_image_with_few_lost_pieces_is_tried_first(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """Newer metadata is more valuable than a few additional rows of an older image."""
+    """A newer image with few lost pieces is more valuable than an older complete image."""
     older, newer = await put_both(store)
     for number in (3, 7):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -117,7 +117,7 @@ async def test_newest_image_with_few_lost_pieces_is_tried_first(
 async def test_image_that_lost_most_pieces_is_tried_last(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A complete older image has more file names than a newer image that lost most pieces."""
+    """A complete older image is more valuable than a newer image without most of its pieces."""
     older, newer = await put_both(store)
     for number in range(2, 20):
         del store.objects[image_codec.piece_key(NEWER, number)]
@@ -127,8 +127,8 @@ async def test_image_that_lost_most_pieces_is_tried_last(
     assert path.read_bytes()[: 2 * PIECE + 1][-1:] == b"\0"
 
 
-async def test_salvage_reads_a_bounded_number_of_images(store: MemoryStore, tmp_path: Path) -> None:
-    """A hostile bucket may contain any number of image names."""
+async def test_salvage_reads_a_limited_number_of_images(store: MemoryStore, tmp_path: Path) -> None:
+    """A hostile bucket may contain any number of images, so salvage reads a limited number."""
     _older, newer = await put_both(store)
     found = await laid_out(store, tmp_path / "damaged.db", images_max=1)
     assert [one.key for one in found] == [newer]
@@ -137,7 +137,7 @@ async def test_salvage_reads_a_bounded_number_of_images(store: MemoryStore, tmp_
 async def test_unavailable_store_is_not_treated_as_a_damaged_image(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """If an outage counted as damage, fsck would rebuild the filesystem without names."""
+    """An outage must not make fsck rebuild the filesystem without names."""
     faulty = FaultyStore(store)
     faulty.fail("get", StoreUnavailableError("image", 1, 0.0, "away"))
     with pytest.raises(StoreUnavailableError):
@@ -147,7 +147,7 @@ async def test_unavailable_store_is_not_treated_as_a_damaged_image(
 async def test_no_disk_space_is_reserved_for_an_image_without_its_last_piece(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hostile manifest may declare any size, so the last piece must exist."""
+    """A manifest may declare any size, so no space is reserved unless the last piece exists."""
     monkeypatch.setattr(restore, "free_bytes", lambda _path: 0)
     with pytest.raises(OSError, match="are free"):
         await laid_out(store, tmp_path / "damaged.db")
@@ -156,7 +156,7 @@ async def test_no_disk_space_is_reserved_for_an_image_without_its_last_piece(
 
 
 def header(pieces: int) -> bytes:
-    """Return a first image piece whose database header declares *pieces* pages."""
+    """Return a first image piece whose header declares a database of *pieces* pages."""
     magic = b"SQLite format 3\0" + PIECE.to_bytes(2, "big")
     return (magic + bytes(10) + pieces.to_bytes(4, "big")).ljust(PIECE, b"\1")
 
@@ -190,7 +190,7 @@ async def test_image_pieces_without_a_manifest_are_placed_by_their_keys(
 async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
     store: MemoryStore, tmp_path: Path, lost: str
 ) -> None:
-    """Without a manifest, no object lists the pieces of an image."""
+    """Without a manifest, no object lists the pieces, so an image with a gap is not used."""
     store.objects.clear()
     for number, content in enumerate([header(4), *CONTENTS[1:]]):
         put_piece(store, OLDER, number, content)
@@ -208,7 +208,7 @@ async def test_image_pieces_without_a_manifest_are_used_only_if_complete(
 async def test_image_with_a_manifest_is_preferred_unless_most_pieces_are_lost(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """A newer image without a manifest is better than an older image that lost most pieces."""
+    """A newer image without a manifest precedes an older image that lost most of its pieces."""
     older, newer = await put_both(store)
     del store.objects[newer]
     for number, content in enumerate([header(20), *[CONTENTS[1]] * 19]):
@@ -224,7 +224,7 @@ async def test_image_with_a_manifest_is_preferred_unless_most_pieces_are_lost(
 async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One program writes a manifest and its pieces, so both have the same version."""
+    """An image piece of a newer version than its manifest does not belong to the image."""
     key = image_codec.piece_key(PREFIX, 2)
     store.objects[key] = claim_newer(store.objects[key])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -235,7 +235,7 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_lost
 async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
     store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a manifest, the names of the image pieces still contain their positions."""
+    """The pieces are still placed by their keys if the manifest is not authentic."""
     put_piece(store, PREFIX, 0, header(4))
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
@@ -246,7 +246,7 @@ async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
 async def test_image_is_not_used_if_all_its_objects_have_a_newer_version(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    """The error reports the newer version, because a newer program may own the bucket."""
+    """An image whose objects all have a newer version is skipped, and its version is reported."""
     path = tmp_path / "damaged.db"
     salvager = Salvager(store, PLAIN, UUID, no_progress)
     put(store, OLDER, ObjectKey(f"{OLDER}/manifest"))

@@ -1,4 +1,4 @@
-"""Writing images, from which every other host can restore flushed data."""
+"""The image writer, whose images other hosts restore."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
-    """After a flush and a clean unmount, a host without local state reads every byte."""
+    """After a flush and an unmount, a host without local state reads every byte."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         assert await session.make_image() is not None
@@ -45,7 +45,7 @@ async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
 
 
 async def test_flush_of_an_unchanged_filesystem_creates_no_image(power: Power) -> None:
-    """A flush without changes writes nothing to the store, even after a remount."""
+    """A flush without changes writes no object, even after a remount."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
@@ -89,7 +89,7 @@ async def test_failed_upload_of_an_image_is_tried_again(power: Power) -> None:
 
 
 async def test_read_only_session_creates_no_image(power: Power) -> None:
-    """The next read-write mount, which holds the lease, ships the changes of a killed writer."""
+    """A read-only session leaves the changes of a killed writer to the next writer."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -106,7 +106,7 @@ async def test_read_only_session_creates_no_image(power: Power) -> None:
 async def test_image_that_needs_reserved_disk_space_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a copy of the database filled the disk, the open commit group would be rolled back."""
+    """A database copy must not fill the disk, or the open commit group would be undone."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
@@ -121,7 +121,7 @@ async def test_image_that_needs_reserved_disk_space_is_postponed(
 
 
 async def test_degraded_session_ships_nothing(power: Power) -> None:
-    """Contradictory rows of a degraded session must not reach the bucket."""
+    """A degraded session may have contradictory rows, which must not reach the bucket."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         before = dict(power.store.objects)
@@ -137,7 +137,7 @@ async def test_degraded_session_ships_nothing(power: Power) -> None:
 async def test_full_image_is_created_if_the_last_image_is_damaged(
     power: Power, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The image after a damaged image is complete and reuses no earlier piece."""
+    """After a damaged image, the next image is complete and uses no piece of earlier images."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         head = await session.make_image()
@@ -167,7 +167,7 @@ async def test_full_image_is_created_if_the_last_image_is_damaged(
 
 
 async def test_new_image_is_postponed_while_the_last_image_is_unreachable(power: Power) -> None:
-    """An outage does not make the next image upload all pieces again."""
+    """If the last image is unreachable, the next image waits instead of uploading all pieces."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)
@@ -185,7 +185,7 @@ async def test_new_image_is_postponed_while_the_last_image_is_unreachable(power:
 async def test_failed_image_leaves_no_copy_of_the_database(
     power: Power, monkeypatch: pytest.MonkeyPatch, journal_mode: str, step: str
 ) -> None:
-    """A leftover copy of the database would use space on a nearly full disk."""
+    """If an image fails, its copy of the database is deleted to free disk space."""
     faulty = FaultyStore(power.store)
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", store=faulty, options=options, tasks=False) as session:
@@ -215,7 +215,7 @@ async def test_failed_image_leaves_no_copy_of_the_database(
 
 
 async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) -> None:
-    """In rollback journal modes, an image's copy of the database is in the database's directory."""
+    """A crash may leave an image's copy of the database, which the next mount removes."""
     async with power.session("a", tasks=False) as session:
         path = session.volume.state_dir.path
         (path / "meta.db-snapshot").write_bytes(b"half")
@@ -227,7 +227,7 @@ async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) 
 
 
 async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Power) -> None:
-    """The bytes since the last image include all changelogs that the bucket lists after it."""
+    """Changelogs that the bucket lists after the last image count, even from earlier mounts."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()
         for number in range(5):
@@ -255,7 +255,7 @@ async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Powe
 async def test_image_is_due_when_changelogs_reach_a_quarter_of_the_size_of_the_last_image(
     power: Power,
 ) -> None:
-    """Bytes of changelogs are compared with the stored bytes of the last image's pieces."""
+    """The bytes of changelogs are compared with the stored bytes of the last image."""
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due(changelog_bytes_min=0):
             write_file(session, b"x")
@@ -273,7 +273,7 @@ async def test_image_is_due_when_changelogs_reach_a_quarter_of_the_size_of_the_l
 
 
 async def test_garbage_collection_alone_does_not_trigger_an_image(power: Power) -> None:
-    """An idle filesystem must not make an image every day because of garbage collection."""
+    """Txgs of garbage collection do not trigger images, or an idle filesystem would make many."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for number in range(3):
@@ -289,7 +289,7 @@ async def test_garbage_collection_alone_does_not_trigger_an_image(power: Power) 
 
 
 async def test_pending_deletion_of_packs_triggers_an_image(power: Power) -> None:
-    """The packs of a removed file can be deleted after two more images."""
+    """The next image allows the deletion of packs of removed files, so it is made early."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"large" * 1000)
@@ -306,7 +306,7 @@ async def test_pending_deletion_of_packs_triggers_an_image(power: Power) -> None
 
 
 async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Power) -> None:
-    """Images of the next writer list a lost block without a location."""
+    """An image lists a block that another host has lost without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()
@@ -329,7 +329,7 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
 async def test_no_image_is_made_from_a_database_damaged_by_an_unclean_shutdown(
     power: Power, make: Callable[[Session], Awaitable[object]], clean_ends: int
 ) -> None:
-    """The mount reads no damaged row, but other hosts would restore the damaged image.
+    """After an unclean shutdown, the database is checked before an image is made from it.
 
     Mounts that end cleanly without an image leave the check to the next mount.
     """

@@ -29,12 +29,12 @@ async def fencer_beside(session: Session) -> Fencer:
 
 
 async def same(db: Database) -> Database:
-    """Return the database unchanged, without applying any changelog."""
+    """Return the database unchanged; no changelog is applied."""
     return db
 
 
 async def test_held_lease_is_acquired_only_by_its_holder_or_by_force(power: Power) -> None:
-    """Another host needs force to acquire a lease that was not released."""
+    """Another host needs force to acquire a lease that its holder has not released."""
     async with power.session("a") as session:
         lease = session.volume.keeper.lease
         with pytest.raises(HeldError):
@@ -49,7 +49,7 @@ async def test_held_lease_is_acquired_only_by_its_holder_or_by_force(power: Powe
 
 
 async def test_no_epoch_is_used_twice_after_an_older_lease_is_restored(power: Power) -> None:
-    """The chain contains a later epoch than a restored older lease."""
+    """If an older lease was restored, the next epoch follows the latest epoch in the chain."""
     first = power.store.objects[lease_codec.KEY]
     async with power.session("a") as session:
         await session.close()
@@ -64,7 +64,7 @@ async def test_no_epoch_is_used_twice_after_an_older_lease_is_restored(power: Po
 
 
 async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
-    """The fence record uses the number of the former writer's next txg."""
+    """The fence record gets the number of the next txg of the former writer."""
     async with power.session("a", tasks=False) as session:
         opened = session.volume
         before = chain.recorded(session.db)
@@ -85,7 +85,7 @@ async def test_fence_record_follows_the_last_changelog(power: Power) -> None:
 
 
 async def test_takeover_fails_if_another_host_continues_to_append_changelogs(power: Power) -> None:
-    """The takeover fails after a number of retries, and leaves no pending changes."""
+    """A takeover gives up after some retries if another host appends changelogs."""
     async with power.session("a", tasks=False) as session:
         rounds = 0
 
@@ -99,7 +99,7 @@ async def test_takeover_fails_if_another_host_continues_to_append_changelogs(pow
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        # The test simulates a host that has not seen the latest changelogs.
+        # This host has not seen the latest changelogs.
         chain.record(session.db, before)
         session.db.commit()
 
@@ -113,7 +113,7 @@ async def test_takeover_fails_if_another_host_continues_to_append_changelogs(pow
 
 @pytest.mark.parametrize("newer", [True, False])
 async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer: bool) -> None:
-    """A damaged changelog, whose epoch is unreadable, does not prevent a takeover."""
+    """A takeover succeeds despite a damaged changelog, but not if a newer program wrote it."""
     async with power.session("a", tasks=False) as session:
         fencer = await fencer_beside(session)
         link = chain.recorded(session.db)
@@ -122,7 +122,7 @@ async def test_changelog_of_a_newer_program_stops_a_takeover(power: Power, newer
         damaged = bytearray(power.store.objects[key])
         damaged[-1] ^= 64
         if newer:
-            damaged[9] ^= 64  # Byte 9 of an envelope is in the version field.
+            damaged[9] ^= 64  # Byte 9 of an envelope belongs to the version field.
         power.store.objects[key] = bytes(damaged)
         before = dict(power.store.objects)
 

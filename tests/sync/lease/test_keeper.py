@@ -1,4 +1,4 @@
-"""The lease: conditional writes admit one writer at a time."""
+"""The lease: conditional writes ensure that only one host writes at a time."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"),
 
 
 class Host:
-    """A host that can acquire the lease; it has a keeper and an identity."""
+    """A host that can acquire the lease, with its keeper and identity."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ async def store() -> MemoryStore:
 
 
 async def test_every_acquisition_of_the_lease_raises_the_epoch(store: MemoryStore) -> None:
-    """A released lease is acquired with the next epoch."""
+    """The next acquisition of a released lease gets the next epoch."""
     first = await Host(store, "a").acquire()
     await first.release()
     second = await Host(store, "b").acquire()
@@ -66,7 +66,7 @@ async def test_every_acquisition_of_the_lease_raises_the_epoch(store: MemoryStor
 
 
 async def test_lease_held_by_another_host_is_not_acquired(store: MemoryStore) -> None:
-    """The error names the holder of the lease and --takeover; the lease does not change."""
+    """The error names the holder of the lease and the option --takeover; the lease is unchanged."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -77,7 +77,7 @@ async def test_lease_held_by_another_host_is_not_acquired(store: MemoryStore) ->
 
 
 async def test_host_acquires_its_own_lease_again_without_waiting(store: MemoryStore) -> None:
-    """After a crash, the same state directory acquires its lease again with a new epoch."""
+    """After a crash, a host acquires its own lease with a new epoch and without waiting."""
     first = Host(store, "a")
     await first.acquire()
     again = Host(store, "a")
@@ -97,7 +97,7 @@ async def test_every_acquisition_of_the_lease_creates_a_new_nonce(store: MemoryS
 async def test_host_treats_a_lease_with_another_nonce_as_the_lease_of_another_host(
     store: MemoryStore,
 ) -> None:
-    """All copies of a state directory have the same holder name, so the nonce decides."""
+    """All copies of a state directory have the same holder name, so the nonce is compared."""
     await Host(store, "a").acquire()
     before = dict(store.objects)
 
@@ -120,7 +120,7 @@ async def test_host_treats_a_lease_with_another_nonce_as_the_lease_of_another_ho
 async def test_host_treats_a_lease_of_another_machine_as_the_lease_of_another_host(
     store: MemoryStore, here: MachineMarks, *, refused: bool
 ) -> None:
-    """An unknown machine identity is treated as matching any other."""
+    """If the identity of the machine is unknown, the lease counts as written on this machine."""
     host = Host(store, "a")
     host.hold = host.hold._replace(machine=MachineMarks("aa" * 16, "bb" * 16))
     lease = (await host.acquire()).lease
@@ -136,7 +136,7 @@ async def test_host_treats_a_lease_of_another_machine_as_the_lease_of_another_ho
 
 
 async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: MemoryStore) -> None:
-    """After a takeover, the former holder can neither move the head nor release the lease."""
+    """After a takeover, the former holder can neither change the head nor release the lease."""
     old = await Host(store, "a").acquire()
     new = await Host(store, "b").acquire(force=True)
 
@@ -153,7 +153,7 @@ async def test_former_holder_of_the_lease_is_fenced_after_a_takeover(store: Memo
 async def test_lease_refers_to_the_newest_image_after_release_and_acquisition(
     store: MemoryStore,
 ) -> None:
-    """The next holder of the lease finds the head that the previous holder recorded."""
+    """The next holder of the lease gets the head that the previous holder has recorded."""
     first = await Host(store, "a").acquire()
     await first.move_head(HEAD)
     await first.release()
@@ -163,13 +163,13 @@ async def test_lease_refers_to_the_newest_image_after_release_and_acquisition(
     assert second.lease.head == HEAD
 
 
-async def test_lease_write_with_a_lost_reply_is_recognised_as_successful(
+async def test_lease_write_with_a_lost_response_is_recognised_as_successful(
     store: MemoryStore,
 ) -> None:
-    """After a lost reply, the write counts as successful if the stored lease has the bytes sent."""
+    """If the response to a write is lost, the stored lease shows whether the write succeeded."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
-    # The first request succeeded, so the store answers its retry with status 412.
+    # The first request succeeded, so the store answers the retry with status 412.
     store.objects[lease_codec.KEY] = ours
 
     await keeper.move_head(HEAD)
@@ -181,7 +181,7 @@ async def test_lease_write_with_a_lost_reply_is_recognised_as_successful(
 async def test_http_status_412_fences_the_host_if_another_host_holds_the_lease(
     store: MemoryStore,
 ) -> None:
-    """After status 412, a lease that was written by another host indicates a takeover."""
+    """If a write gets status 412 and the lease names another host, a takeover has happened."""
     keeper = await Host(store, "a").acquire()
     theirs = replace(keeper.lease, epoch=Epoch(9), host="elsewhere")
     store.objects[lease_codec.KEY] = lease_codec.encode(theirs)
@@ -191,7 +191,7 @@ async def test_http_status_412_fences_the_host_if_another_host_holds_the_lease(
 
 
 async def test_error_about_a_missing_lease_reports_an_interrupted_mkfs() -> None:
-    """If the bucket has a superblock and no lease, the error names a remedy."""
+    """If the bucket has a superblock but no lease, the error names a remedy."""
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         await LeaseKeeper(MemoryStore(), SystemClock()).read()
 
@@ -209,7 +209,7 @@ async def test_lease_in_a_store_without_conditional_writes_is_overwritten(
 
 
 async def test_late_lease_write_of_a_host_does_not_fence_the_host(store: MemoryStore) -> None:
-    """A server may execute a request after its timeout; the lease then has this host's epoch."""
+    """A request of this host that the server executes late does not look like a takeover."""
     keeper = await Host(store, "a").acquire()
     late = replace(keeper.lease, head=HEAD)
     store.objects[lease_codec.KEY] = lease_codec.encode(late)
@@ -223,7 +223,7 @@ async def test_late_lease_write_of_a_host_does_not_fence_the_host(store: MemoryS
 async def test_lease_acquired_by_a_copied_state_directory_fences_the_original(
     store: MemoryStore,
 ) -> None:
-    """Copies of a state directory have the same holder and epoch, but different process ids."""
+    """The process id distinguishes a host from a copy of its state directory."""
     second = Host(store, "a").keeper
     await second.read()
     await Host(store, "a").acquire()
@@ -236,7 +236,7 @@ async def test_lease_acquired_by_a_copied_state_directory_fences_the_original(
 async def test_periodic_check_of_the_lease_detects_a_takeover(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The keeper remembers a takeover, so later checks need no request."""
+    """After a takeover is detected, further checks of the lease send no request."""
     faulty = FaultyStore(store)
     old = await Host(faulty, "a").acquire()
     await Host(store, "b").acquire(force=True)
@@ -255,7 +255,7 @@ async def test_periodic_check_of_the_lease_detects_a_takeover(
 async def test_lease_is_checked_at_most_once_per_interval(
     store: MemoryStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Many packs per second do not cause equally many requests for the lease."""
+    """The lease is not requested for each of many packs per second."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     faulty.calls.clear()
@@ -269,7 +269,7 @@ async def test_lease_is_checked_at_most_once_per_interval(
 
 
 async def test_failed_check_of_the_lease_does_not_stop_uploads(store: MemoryStore) -> None:
-    """A damaged or unavailable lease is checked again later; uploads continue until then."""
+    """If the lease cannot be read, uploads continue and the lease is checked later."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a", check_s=0).acquire()
     faulty.fail("get", TransientStoreError("lease", "SlowDown"))
@@ -285,7 +285,7 @@ async def test_failed_check_of_the_lease_does_not_stop_uploads(store: MemoryStor
 async def test_old_lease_from_a_store_without_conditional_writes_is_not_treated_as_a_takeover(
     store: MemoryStore,
 ) -> None:
-    """A store without conditional writes may return an older lease."""
+    """A store without conditional writes may return an older lease, which is no takeover."""
     before = store.objects[lease_codec.KEY]
     keeper = await Host(store, "a", conditional=False, check_s=0).acquire()
     store.objects[lease_codec.KEY] = before
@@ -301,7 +301,7 @@ async def test_old_lease_from_a_store_without_conditional_writes_is_not_treated_
 async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket(
     store: MemoryStore,
 ) -> None:
-    """The host reads its own earlier lease, but another host replaces that lease first."""
+    """A host tries to replace its older lease, but another host has acquired this lease."""
     older = store.objects[lease_codec.KEY]
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
@@ -329,7 +329,7 @@ async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket
 async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires_the_lease(
     store: MemoryStore,
 ) -> None:
-    """While a host acquires the lease, an older lease replaces the one that it has read."""
+    """During an acquisition, the bucket is reset and contains an older lease of another host."""
     other = await Host(store, "b").acquire()
     older = store.objects[lease_codec.KEY]
     await other.release()
@@ -360,7 +360,7 @@ async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires
 async def test_fenced_host_does_not_write_the_lease_of_an_older_bucket(
     store: MemoryStore, held: str
 ) -> None:
-    """The older bucket has a lease of the fenced host, but another host is the writer."""
+    """In an older bucket, a fenced host must not replace its own earlier lease."""
     host = Host(store, "a")
     await host.acquire()
     older = store.objects[lease_codec.KEY]
@@ -407,7 +407,7 @@ class DelayedWrite:
 async def test_delayed_lease_write_is_refused_after_a_later_write(
     store: MemoryStore, after: str
 ) -> None:
-    """After another write of the lease, the condition of a delayed request no longer holds."""
+    """A delayed lease write is refused, because a later write has changed the lease."""
     keeper = await Host(store, "a").acquire()
     delayed = DelayedWrite(store)
     keeper._store = delayed  # type: ignore[assignment]  # noqa: SLF001 - a slow store
@@ -427,7 +427,7 @@ async def test_delayed_lease_write_is_refused_after_a_later_write(
     assert store.objects == before
 
 
-async def test_lease_after_a_write_with_an_unknown_outcome_must_have_the_own_epoch(
+async def test_lease_after_a_write_with_an_unknown_outcome_must_have_the_epoch_of_the_host(
     store: MemoryStore,
 ) -> None:
     older = store.objects[lease_codec.KEY]
@@ -447,7 +447,7 @@ async def test_lease_after_a_write_with_an_unknown_outcome_must_have_the_own_epo
 async def test_lease_of_the_same_epoch_from_another_acquisition_fences_the_host(
     store: MemoryStore,
 ) -> None:
-    """Two hosts can use the same epoch if the bucket was replaced by an older copy."""
+    """After a reset of the bucket, two hosts can use the same epoch, but not the same nonce."""
     keeper = await Host(store, "a").acquire()
     store.objects[lease_codec.KEY] = lease_codec.encode(replace(keeper.lease, nonce=new_nonce()))
 
@@ -456,7 +456,7 @@ async def test_lease_of_the_same_epoch_from_another_acquisition_fences_the_host(
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no lease"], ids=["missing", "damaged"])
-async def test_lost_lease_is_stored_again_only_if_it_has_not_changed(
+async def test_lost_lease_is_stored_only_if_it_has_not_changed(
     store: MemoryStore, damaged: bytes
 ) -> None:
     keeper = await Host(store, "a").acquire()
@@ -478,7 +478,7 @@ async def test_lost_lease_is_stored_again_only_if_it_has_not_changed(
 
 
 async def test_lease_write_gives_up_if_the_store_refuses_every_write(store: MemoryStore) -> None:
-    """A store whose ETags always change must not cause an endless loop."""
+    """If ETags change at every read, a lease write fails instead of looping forever."""
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""A lease that is lost while a host holds it: the host restores it, or reports an error."""
+"""A lease that is lost while a host holds it: the host restores the lease or reports an error."""
 
 import pytest
 import trio
@@ -45,7 +45,7 @@ def _lose_last_changelog(power: Power, session: Session) -> None:
 @pytest.mark.parametrize("news", [True, False], ids=["news", "nothing new"])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_flush_restores_a_lost_lease(power: Power, damage: str, news: bool) -> None:
-    """If the last changelog belongs to this host, the flush restores the lost lease."""
+    """A flush restores a lost lease if the last changelog shows that this host is the writer."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"before")
         await session.flush()
@@ -78,7 +78,7 @@ async def test_upload_of_an_image_restores_a_lost_lease(power: Power) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_fenced_host_does_not_restore_its_lease(power: Power, damage: str) -> None:
-    """The fence record of the other host is in the chain, although the lease is lost."""
+    """A lost lease is not restored if the chain contains the fence record of another host."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"of a")
         await session.flush()
@@ -115,7 +115,7 @@ async def test_new_holder_restores_its_lease_before_it_appends_its_fence_record(
 
 
 async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power: Power) -> None:
-    """A mount that lost its lease turns read-only, advises fsck and keeps unshipped changes."""
+    """A mount that cannot restore its lease is read-only, advises fsck and keeps its changes."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -142,7 +142,7 @@ async def test_lost_lease_is_not_restored_if_the_last_changelog_is_missing(power
 async def test_lost_lease_is_not_restored_in_a_removed_filesystem(
     power: Power, has_tombstone: bool
 ) -> None:
-    """The last changelog still exists if it was shipped after destroy listed the objects."""
+    """A changelog shipped during destroy may still exist, but the superblock is removed."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -166,7 +166,7 @@ async def test_lost_lease_is_not_restored_in_a_removed_filesystem(
 async def test_lost_lease_is_restored_while_another_task_appends_a_txg(
     power: Power, check: str
 ) -> None:
-    """A check of the lease does not treat a txg that this host is appending as a foreign txg."""
+    """A check of the lease must not mistake a txg that this host appends for a foreign txg."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
         write_file(session, b"before")

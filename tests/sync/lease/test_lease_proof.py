@@ -39,13 +39,13 @@ def lease_of(power: Power) -> Lease:
 
 
 def names_in(power: Power, host: str) -> list[str]:
-    """Return the entries of a state directory, without the WAL that SQLite removes at close."""
+    """Return the entries of a state directory except the WAL, which SQLite removes at close."""
     names = (path.name for path in (power.home / host).iterdir())
     return sorted(name for name in names if not name.startswith("meta.db-"))
 
 
 async def require_refused(power: Power, host: str, why: str) -> None:
-    """Require that a mount is refused and changes nothing in the bucket or on the host."""
+    """Require that a mount is refused, and that bucket and host are unchanged."""
     objects = dict(power.store.objects)
     names = names_in(power, host)
     with pytest.raises(HeldError, match=f"copy or a backup .*{why}.*--takeover"):
@@ -61,7 +61,7 @@ async def require_refused(power: Power, host: str, why: str) -> None:
 async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_a_takeover(
     power: Power,
 ) -> None:
-    """The nonce in a backup of a state directory differs from the nonce in the lease."""
+    """The nonce in the backup of a state directory is older than the nonce in the lease."""
     async with power.session("a") as session:
         write_file(session, b"before")
         session.durability.commit()
@@ -81,7 +81,7 @@ async def test_backup_of_a_state_directory_from_before_the_last_mount_needs_a_ta
 async def test_copied_state_needs_a_takeover_after_the_running_writer_ships_a_txg(
     power: Power,
 ) -> None:
-    """A copied state directory has the correct nonce, but not the last txg of the chain."""
+    """The copy has the nonce of the lease, but it does not have the last txg of the chain."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         ino = write_file(writer, b"goes on")
@@ -99,11 +99,11 @@ async def test_copied_state_needs_a_takeover_after_the_running_writer_ships_a_tx
 async def test_follower_on_a_copied_state_needs_a_takeover_for_a_promotion(
     power: Power, *, restored: bool
 ) -> None:
-    """A copied state directory has read the last txg as a follower, but did not write it."""
+    """A follower has read the last txg, which does not prove that its host wrote the txg."""
     async with power.session("a", tasks=False) as writer:
         copy_state(power, "a", "copy")
         if restored:
-            # Without its WAL, the copied database is in an older state.
+            # Without its WAL, the copied database is older.
             (power.home / "copy" / "meta.db-wal").unlink()
         write_file(writer, b"goes on")
         txg = await ship(writer)
@@ -123,7 +123,7 @@ async def test_follower_on_a_copied_state_needs_a_takeover_for_a_promotion(
 async def test_copied_state_on_another_machine_needs_a_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A copied state directory has the correct nonce and txg, but a different machine identity."""
+    """The copy has the nonce and the last txg, but its machine has a different identity."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -142,7 +142,7 @@ async def test_copied_state_on_another_machine_needs_a_takeover(
 async def test_host_with_an_unknown_machine_identity_needs_no_takeover(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
 ) -> None:
-    """After a crash, a container may restart on another machine with the same volume."""
+    """A container may restart on another machine with the same volume, so no takeover is needed."""
     identity = tmp_path / "machine-id"
     monkeypatch.setattr(machine, "MACHINE_ID", identity)
     monkeypatch.setattr(machine, "CONTAINER_MARKS", ())
@@ -164,7 +164,7 @@ async def test_host_with_an_unknown_machine_identity_needs_no_takeover(
 async def test_original_state_directory_cannot_be_mounted_while_a_copy_holds_the_lease(
     power: Power,
 ) -> None:
-    """A state directory and its copy are at the same txg, but only one can hold the lease."""
+    """While a copy holds the lease, the original cannot be mounted, even at the same txg."""
     async with power.session("a") as session:
         first = write_file(session, b"first")
         await session.flush()
@@ -185,7 +185,7 @@ async def test_original_state_directory_cannot_be_mounted_while_a_copy_holds_the
 async def test_copied_state_at_the_same_txg_on_the_same_machine_fences_the_original(
     power: Power,
 ) -> None:
-    """As SECURITY.md states, a copy acquires the lease, and the original is then fenced."""
+    """A copy on the same machine acquires the lease and fences the original (see SECURITY.md)."""
     async with power.session("a", tasks=False) as original:
         copy_state(power, "a", "copy")
         async with power.session("copy", tasks=False) as copy:
@@ -198,7 +198,7 @@ async def test_copied_state_at_the_same_txg_on_the_same_machine_fences_the_origi
 
 
 async def test_older_database_with_a_newer_holder_file_needs_a_takeover(power: Power) -> None:
-    """A host proves its lease by the nonces in the database, not in the holder file."""
+    """The nonces in the database prove the lease; a newer holder file does not."""
     async with power.session("a", tasks=False):
         pass
     database = (power.home / "a" / "meta.db").read_bytes()
@@ -219,7 +219,7 @@ async def test_older_database_with_a_newer_holder_file_needs_a_takeover(power: P
 async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
     power: Power, step: str, *, held: bool, lost: bool
 ) -> None:
-    """A host writes the nonce to its disk before it writes the lease."""
+    """The nonce is on the host's disk before the lease is written, so a kill locks no host out."""
     async with power.session("a") as session:
         ino = write_file(session, b"kept")
         await session.flush()
@@ -239,7 +239,7 @@ async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
 
 
 async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(power: Power) -> None:
-    """A fenced writer may append a changelog after the takeover; the new writer continues."""
+    """After a takeover, a changelog of the fenced writer may still be appended."""
     kill = KillAt("lease taken", armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):
@@ -258,7 +258,7 @@ async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(po
 async def test_database_that_may_be_stale_does_not_prove_ownership_of_the_lease(
     power: Power,
 ) -> None:
-    """After a crash without a journal, the nonces in the holder file prove the lease."""
+    """After a crash without a journal, only the nonces in the holder file prove the lease."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options) as session:
         session.db.begin_local()
@@ -271,7 +271,7 @@ async def test_database_that_may_be_stale_does_not_prove_ownership_of_the_lease(
 
 
 async def test_chain_is_not_compared_with_a_database_that_may_be_stale(power: Power) -> None:
-    """As SECURITY.md states, a copy with journal_mode=memory acquires the writer's lease."""
+    """With journal_mode=memory, a copy can acquire the writer's lease (see SECURITY.md)."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as writer:
         copy_state(power, "a", "copy")
@@ -288,7 +288,7 @@ async def test_chain_is_not_compared_with_a_database_that_may_be_stale(power: Po
 async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_command(
     power: Power,
 ) -> None:
-    """A killed writer's last txg is in the bucket, but was not confirmed on this host."""
+    """The last txg of a killed writer is in the bucket, but the host did not record it."""
     kill = KillAt("changelog put")
     async with power.session("a", tasks=False, hook=kill) as session:
         ino = write_file(session, b"just in time")
@@ -304,7 +304,7 @@ async def test_last_txg_of_a_killed_writer_is_recognised_after_a_read_only_comma
 
 
 async def test_crashed_writer_that_mounts_as_a_follower_can_be_promoted(power: Power) -> None:
-    """No other host has added a txg after the last txg of the crashed writer."""
+    """A crashed writer can be promoted, because no other host has added a txg."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()
@@ -318,7 +318,7 @@ async def test_crashed_writer_that_mounts_as_a_follower_can_be_promoted(power: P
 
 
 def as_version_1(lease: Lease) -> bytes:
-    """Return a lease in format version 1, as earlier programs wrote it."""
+    """Return a lease in format version 1."""
     fields = {
         "epoch": lease.epoch,
         "holder": lease.holder,
@@ -332,7 +332,7 @@ def as_version_1(lease: Lease) -> bytes:
 
 
 async def test_version_1_lease_is_upgraded_by_the_next_mount_for_writing(power: Power) -> None:
-    """A lease of version 1 has no nonce, so the holder name decides."""
+    """In a lease of version 1, which has no nonce, the holder name decides."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.delete(session.db, "nonces")
@@ -358,8 +358,8 @@ def lease_with(nonce: str) -> Lease:
     return Lease(Epoch(1), "h", "h", 1, 1, released=False, head=None, nonce=nonce)
 
 
-def test_list_of_nonces_is_bounded_and_includes_the_nonce_of_the_lease() -> None:
-    """Retried acquisitions with an unknown result do not add nonces without limit."""
+def test_list_of_nonces_is_limited_and_includes_the_nonce_of_the_lease() -> None:
+    """Acquisitions with an unknown result add nonces, but the number of nonces is limited."""
     held = lease_proof.with_new_nonce(Hold("h", ()), lease_with("of another"))
     [first] = held.nonces
     for _ in range(3 * LEASE_NONCES_MAX):
@@ -373,7 +373,7 @@ def test_list_of_nonces_is_bounded_and_includes_the_nonce_of_the_lease() -> None
 def test_hashed_machine_identifiers_differ_between_filesystems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each filesystem hashes each kind of machine identifier with a separate key."""
+    """Hashes of machine identifiers depend on the filesystem and on the kind of identifier."""
     for name in ("MACHINE_ID", "PRODUCT_UUID"):
         path = tmp_path / name
         path.write_text("0123456789abcdef0123456789abcdef\n")

@@ -1,4 +1,4 @@
-"""Repairing a lost lease: which image the new lease refers to, and which host may write."""
+"""Repair of a lost lease: the image to which it refers, and the hosts that may write."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def lease_in(store: MemoryStore) -> Lease:
 
 
 def damage_lease(power: Power, damage: str) -> None:
-    """Remove the lease, or replace it with one byte or with too many bytes of garbage."""
+    """Delete the lease, or replace it with one byte or with too many bytes of garbage."""
     if damage == "missing":
         del power.store.objects[lease_codec.KEY]
     else:
@@ -89,7 +89,7 @@ async def test_repaired_lease_refers_to_the_newest_complete_image(
 
 @pytest.mark.parametrize("damage", ["missing", "rotten", "huge"])
 async def test_filesystem_with_a_damaged_lease_can_be_read(power: Power, damage: str) -> None:
-    """Without a lease, the newest state and earlier points in time can still be read."""
+    """Without a lease, readers can open the newest state and earlier points in time."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -153,7 +153,7 @@ async def test_lease_repair_fences_the_former_holder(power: Power) -> None:
 
 
 async def test_lease_repair_creates_no_lease_if_no_image_exists(power: Power) -> None:
-    """An interrupted mkfs leaves a superblock without an image."""
+    """Without an image, as after an interrupted mkfs, no lease is created."""
     for key in list(power.store.objects):
         if key == lease_codec.KEY or image_codec.parse_manifest_key(key) is not None:
             del power.store.objects[key]
@@ -168,7 +168,7 @@ async def test_lease_repair_creates_no_lease_if_no_image_exists(power: Power) ->
 async def test_repaired_lease_does_not_refer_to_a_forged_image_of_a_newer_version(
     power: Power,
 ) -> None:
-    """Objects that claim a newer version are ignored if they are not authenticated."""
+    """Images of a newer version are ignored unless they are authentic."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         head = await session.make_image()
@@ -195,7 +195,7 @@ async def test_repaired_lease_does_not_refer_to_a_forged_image_of_a_newer_versio
 
 
 async def test_lease_repair_does_not_replace_a_lease_of_a_newer_version(power: Power) -> None:
-    """A newer program may be able to read a lease of a newer version."""
+    """A lease of a newer version is kept, because a newer program can read it."""
     power.store.objects[lease_codec.KEY] = text_object.encode("lease", 9, {})
 
     with pytest.raises(NewerFormatError):
@@ -203,7 +203,7 @@ async def test_lease_repair_does_not_replace_a_lease_of_a_newer_version(power: P
 
 
 async def test_lease_repair_does_not_reuse_an_epoch_found_only_in_changelogs(power: Power) -> None:
-    """A mount without changes records its epoch only in its fence record."""
+    """A mount without changes leaves its epoch only in its fence record."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -217,7 +217,7 @@ async def test_lease_repair_does_not_reuse_an_epoch_found_only_in_changelogs(pow
 
 
 async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(power: Power) -> None:
-    """A changelog that cannot be read may contain the highest epoch."""
+    """An unreadable changelog may contain the highest epoch, so a later epoch is chosen."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -232,7 +232,7 @@ async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(pow
 async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
     power: Power,
 ) -> None:
-    """The names of a changelog's parts contain its epoch."""
+    """If a changelog is missing, its epoch is found in the keys of its parts."""
     prefix = changelog_codec.part_prefix(Txg(9), Epoch(7), bytes(changelog_codec.RANDOM_BYTES))
     power.store.objects[changelog_codec.part_key(prefix, 0)] = b"whatever"
     del power.store.objects[lease_codec.KEY]
@@ -247,7 +247,7 @@ async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """No epoch can follow the maximum epoch, so forged names with such an epoch are ignored."""
+    """A key with the maximum epoch is forged, because no later epoch could exist."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)

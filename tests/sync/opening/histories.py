@@ -1,4 +1,4 @@
-"""Helpers that create a history of txgs, damage it, and check what a host can read."""
+"""Helpers that create a history of txgs, damage it and check what hosts can read."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def rot(power: Power, *txgs: int) -> None:
 
 
 async def written(power: Power, host: str = "a", last: int = 9) -> dict[int, Ino]:
-    """Ship txgs with one file each and an image in the middle, unmount, and return the files."""
+    """Ship txgs with one file each, one of them as an image; unmount; return the files."""
     inos: dict[int, Ino] = {}
     async with power.session(host, tasks=False) as session:
         while session.link.txg < last:
@@ -46,14 +46,14 @@ READ_ONLY = OpenOptions(read_only=True)
 
 
 async def require_files(session: Session, inos: Mapping[int, Ino], last: int) -> None:
-    """Require that the files written up to a txg are readable."""
+    """Require that the files of all txgs up to a given txg are readable."""
     for txg, ino in inos.items():
         if txg <= last:
             assert await read_file(session, ino) == b"%d" % txg
 
 
 async def require_healthy(power: Power, inos: Mapping[int, Ino], last: int, host: str) -> None:
-    """Require that a host without local state reads all files up to a txg without a notice."""
+    """Require that a new host reads all files up to a txg without a notice."""
     async with power.session(host, options=READ_ONLY, tasks=False) as session:
         await require_files(session, inos, last)
         assert session.volume.notices == ()

@@ -1,4 +1,4 @@
-"""A mount chooses its database, and keeps local state until a repair is complete."""
+"""The database that a mount continues with, and local state that is kept during repairs."""
 
 import contextlib
 from collections.abc import Mapping
@@ -42,13 +42,13 @@ FSCK = OpenOptions(mend=Mend())
 
 
 def require_untouched(power: Power, before: Mapping[ObjectKey, bytes]) -> None:
-    """Require that no object except the lease was overwritten or deleted."""
+    """Require that only the lease was overwritten, and that no object was deleted."""
     for key, data in before.items():
         assert key == "lease" or power.store.objects[key] == data
 
 
 def kept(power: Power, host: str) -> list[Path]:
-    """Return the directories that contain quarantined states."""
+    """Return the directories that contain quarantined states of a host."""
     return list((power.home / host).glob("kept-*"))
 
 
@@ -82,7 +82,7 @@ async def test_writer_continues_after_a_damaged_last_changelog(power: Power) -> 
 
 
 async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power) -> None:
-    """An unmount releases the lease only after it has repaired the chain."""
+    """An unmount releases the lease only after the repair of the chain."""
     inos = await written(power)
     rot(power, 9)
     faulty = FaultyStore(power.store)
@@ -100,7 +100,7 @@ async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power)
 async def test_background_task_repairs_a_damaged_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A background task repairs the chain within one sync_interval."""
+    """The background task that ships changes repairs the chain within one sync_interval."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()
@@ -115,7 +115,7 @@ async def test_background_task_repairs_a_damaged_chain(
 
 
 async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power: Power) -> None:
-    """A killed host uploaded its last changelog, but did not record that this succeeded."""
+    """A killed host had uploaded its last changelog without recording the success."""
 
     def die(step: str) -> None:
         if step == "changelog put":
@@ -139,7 +139,7 @@ async def test_host_recognises_a_damaged_unconfirmed_changelog_as_its_own(power:
 async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
     power: Power, damage: str
 ) -> None:
-    """A follower tolerates a damaged last changelog, but a missing last changelog needs fsck -y."""
+    """A damaged last changelog does not stop a follower, but a missing changelog needs fsck -y."""
     inos = await written(power)
     follow = OpenOptions(read_only=True, follow=True)
     followed = SessionOptions(follow=True)
@@ -166,7 +166,7 @@ async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
 async def test_fsck_on_the_host_that_wrote_last_publishes_its_missing_changelogs(
     power: Power,
 ) -> None:
-    """A mount cannot distinguish lost changelogs from a bucket that was restored on purpose."""
+    """Lost changelogs look like a bucket that was restored on purpose, so fsck -y must decide."""
     inos = await written(power)
     before = dict(power.store.objects)
     del power.store.objects[key_of(Txg(9))]
@@ -184,7 +184,7 @@ async def test_fsck_on_the_host_that_wrote_last_publishes_its_missing_changelogs
 
 
 async def test_fsck_does_not_publish_missing_last_changelogs_of_another_host(power: Power) -> None:
-    """Another host may have written the missing changelogs."""
+    """fsck does not publish changelogs that another host may have written."""
     await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -197,7 +197,7 @@ async def test_fsck_does_not_publish_missing_last_changelogs_of_another_host(pow
 
 
 async def test_last_changelog_of_another_history_is_not_treated_as_damage(power: Power) -> None:
-    """The bucket contains another history of the filesystem, which other hosts may use."""
+    """A last changelog with a different hash belongs to another history of the filesystem."""
     await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -216,7 +216,7 @@ async def test_last_changelog_of_another_history_is_not_treated_as_damage(power:
 
 
 async def test_last_changelog_with_a_wrong_predecessor_is_treated_as_damage(power: Power) -> None:
-    """An authentic last changelog may lack the hash of its predecessor."""
+    """A last changelog that is authentic but has a wrong predecessor is damage."""
     inos = await written(power, last=8)
     older = dict(power.store.objects)
     async with power.session("a", tasks=False) as session:
@@ -253,7 +253,7 @@ async def test_last_changelog_with_a_wrong_predecessor_is_treated_as_damage(powe
 async def test_unreachable_changelog_is_not_treated_as_damage(
     power: Power, error: StoreError
 ) -> None:
-    """After an outage or a permission error, no txg is abandoned and no state is quarantined."""
+    """If a changelog is unreachable, no txg is abandoned and no state is quarantined."""
     await written(power)
     before = dict(power.store.objects)
     for host, options in (("a", FSCK), ("new", end_at(8)), ("new", FSCK)):
@@ -272,7 +272,7 @@ async def test_unreachable_changelog_is_not_treated_as_damage(
 async def test_last_txgs_of_another_host_are_abandoned_only_with_the_end_at_option(
     power: Power, lost: list[int]
 ) -> None:
-    """Without --end-at, fsck -y abandons no txgs that another host may have written."""
+    """Without --end-at, fsck -y abandons only txgs that this host has written."""
     inos = await written(power)
     rot(power, *lost)
     before = dict(power.store.objects)
@@ -323,7 +323,7 @@ async def test_sole_writer_can_abandon_its_last_txgs_without_the_end_at_option(
 
 
 async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(power: Power) -> None:
-    """A mount that cannot continue from its local state fails without deleting that state."""
+    """A mount that fails must not delete local state that it cannot continue."""
     inos = await written(power)
     async with power.session("b", tasks=False) as session:
         await session.close()
@@ -363,7 +363,7 @@ async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
 
 
 async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
-    """Repair the chain as fsck -y does, and publish the result."""
+    """Repair the chain as fsck -y does, and publish the repaired state."""
     async with power.session("b", options=options, hook=hook, tasks=False) as session:
         await session.publish_anew()
 
@@ -380,7 +380,7 @@ async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
     ],
 )
 async def test_interrupted_repair_of_the_chain_can_be_retried(power: Power, step: str) -> None:
-    """A chain repair that is killed at any step loses no data."""
+    """After a kill at any step of a chain repair, a second repair loses no data."""
     inos = await written(power)
     rot(power, 9)
     before = dict(power.store.objects)

@@ -1,4 +1,4 @@
-"""The rows that record how the last process ended."""
+"""End marks: rows that record whether the last process ended normally."""
 
 import pytest
 
@@ -30,7 +30,7 @@ async def closed(power: Power, pragmas: Pragmas) -> Database:
 async def test_command_without_a_mount_marks_the_database_while_it_runs(
     plain: Power, journal_mode: str, synchronous: str, marked: list[str]
 ) -> None:
-    """The command marks the database only under settings with which a crash can damage pages."""
+    """A command marks the database only if a crash with its settings can damage pages."""
     db = await closed(plain, Pragmas(journal_mode=journal_mode, synchronous=synchronous))
 
     with unclean(db):
@@ -56,7 +56,7 @@ async def test_synced_context_turns_syncs_on_and_then_restores_the_setting(
 
 
 async def test_error_in_an_open_commit_group_is_raised_and_the_mark_remains(plain: Power) -> None:
-    """Inside an open commit group SQLite refuses to change the setting "synchronous"."""
+    """SQLite refuses to change the setting "synchronous" within a commit group."""
     db = await closed(plain, Pragmas(synchronous="off"))
 
     def fail_halfway() -> None:

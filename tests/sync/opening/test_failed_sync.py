@@ -1,4 +1,4 @@
-"""Local state after a failed sync of its disk: the next mount writes the state again."""
+"""Local state after a failed sync: the next mount writes the state to the disk again."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ CONTENT = b"hello" * 1000
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch, part: str, *calls: str) -> None:
-    """Make the named ``os`` calls fail for files whose path contains *part*."""
+    """Make calls of ``os`` fail for files whose path contains *part*."""
     for call in calls:
         real: Callable[..., object] = getattr(os, call)
 
@@ -47,7 +47,7 @@ def _is_noted(power: Power) -> bool:
 async def _write_and_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, *, seals: bool = False
 ) -> Ino:
-    """Write a dirty block, fail a sync and kill the session; return the block's inode."""
+    """Write a dirty block, make a sync fail and kill the session; return the inode of the file."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         if seals:
@@ -65,7 +65,7 @@ async def _write_and_fail(
 async def test_mount_after_a_failed_sync_writes_dirty_state_again(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str, seals: bool
 ) -> None:
-    """A mount rewrites the WAL before the database, and both before its first commit."""
+    """A mount writes the WAL before the database, and both files before its first commit."""
     ino = await _write_and_fail(power, monkeypatch, part, seals=seals)
     assert _is_noted(power)
     synced = _note_fsyncs(monkeypatch)
@@ -74,7 +74,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
         assert f"again-{block:x}" in synced
         logs = (
             ["again-meta.db-wal"] if part == "-wal" else []
-        )  # If the sync of another file failed, closing the database has checkpointed the WAL.
+        )  # In the other cases, closing the database has checkpointed the WAL.
         assert [name for name in synced if "meta.db" in name] == [*logs, "again-meta.db"]
         for name in (*logs, "again-meta.db"):
             assert synced[synced.index(name) + 1] == "a", "sync the directory before the next file"
@@ -88,7 +88,7 @@ async def test_mount_after_a_failed_sync_writes_dirty_state_again(
 async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut, a copied block is restored from its source, perhaps from the log."""
+    """A copied block's source is written again, because recovery may need it after a power cut."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         located = location_of(session, ino)
@@ -110,7 +110,7 @@ async def test_mount_after_a_failed_sync_rewrites_a_deleted_source_of_a_copied_b
 async def test_uploaded_blocks_are_verified_after_a_failed_sync(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages of uploaded blocks may also be lost; their content is then read from the bucket."""
+    """After a failed sync, pages of uploaded blocks may be lost, so the blocks are verified."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -145,7 +145,7 @@ async def test_block_file_that_is_written_again_stays_sparse(power: Power) -> No
 async def test_unreadable_block_file_does_not_prevent_a_mount(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unreadable block file loses only its own block."""
+    """If a block file is unreadable, only this block is lost."""
     await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, "/blocks/", "pread")
@@ -159,7 +159,7 @@ async def test_unreadable_block_file_does_not_prevent_a_mount(
 async def test_mount_is_refused_while_syncs_fail(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The page cache may contain the only copy of a block, so the mount discards nothing."""
+    """While syncs fail, a mount must not discard the page cache, which may have the only copy."""
     ino = await _write_and_fail(power, monkeypatch, "-wal")
     with monkeypatch.context() as failing:
         _fail(failing, part, "fsync")
@@ -175,7 +175,7 @@ async def test_mount_is_refused_while_syncs_fail(
 async def test_state_is_not_written_again_after_a_reboot(
     power: Power, monkeypatch: pytest.MonkeyPatch, reboot: Callable[[], None]
 ) -> None:
-    """A reboot empties the page cache, so the state is treated as after a power loss."""
+    """A reboot has emptied the page cache, so the state is verified as after a power loss."""
     await _write_and_fail(power, monkeypatch, "-wal")
     reboot()
     with monkeypatch.context() as failing:
@@ -207,7 +207,7 @@ async def test_offline_mount_writes_dirty_state_again_after_a_failed_sync(
 async def test_commit_group_lost_to_a_full_disk_or_a_bug_is_not_recorded_as_a_failed_sync(
     power: Power,
 ) -> None:
-    """A full disk or a bug loses a group of operations, but no page of a file."""
+    """The loss of a commit group is no failed sync, because no page of a file was lost."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.db.rollback()
@@ -216,7 +216,7 @@ async def test_commit_group_lost_to_a_full_disk_or_a_bug_is_not_recorded_as_a_fa
 
 
 async def test_disk_error_in_sqlite_is_recorded_as_a_failed_sync(power: Power) -> None:
-    """With synchronous=full, SQLite itself syncs the WAL at each commit."""
+    """With synchronous=full, the sync that fails is part of a commit by SQLite."""
     with failing_sqlite("-wal") as failing:
         options = OpenOptions(pragmas=Pragmas(synchronous="full"))
         async with power.session("a", tasks=False, options=options) as session:
@@ -231,7 +231,7 @@ async def test_disk_error_in_sqlite_is_recorded_as_a_failed_sync(power: Power) -
 async def test_failed_sync_during_opening_or_closing_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed sync, the next mount writes the state again."""
+    """A failed sync is recorded, so that the next mount writes the state again."""
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         _fail(failing, "-wal", "fdatasync")
@@ -251,7 +251,7 @@ async def test_failed_sync_during_opening_or_closing_is_recorded(
 async def test_failed_sync_during_an_unmount_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The kernel does not report lost pages twice, so the next mount rewrites all pages."""
+    """The next mount rewrites all pages, because the kernel reports lost pages only once."""
     with failing_sqlite(part) as failing:
         async with power.session("a", tasks=False) as session:
             ino = write_file(session, CONTENT)
@@ -284,7 +284,7 @@ def _refuse() -> None:
 async def test_failed_sync_after_the_loss_of_a_commit_group_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk can lose a commit group and fail a sync at the same time."""
+    """A sync that fails is recorded even if a commit group is lost at the same time."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -307,7 +307,7 @@ async def test_failed_sync_after_the_loss_of_a_commit_group_is_recorded(
 async def test_failed_sync_during_a_quarantine_is_recorded(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next mount must not assume that quarantined dirty blocks are on the disk."""
+    """Dirty blocks in quarantine may not be on the disk, so the failure is recorded."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -315,7 +315,7 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
         session.db.rollback()
         session.files.create(unknown, 0, b"of a database that was put back")
         database = session.db.path
-    os.utime(database)  # Make the block file older than the database.
+    os.utime(database)  # The block file is now older than the database.
     state_dir = StateDir(power.home / "a")
     with monkeypatch.context() as failing:
         failing.setattr(BlockFiles, "_syncfs", lambda _files: _refuse())
@@ -328,7 +328,7 @@ async def test_failed_sync_during_a_quarantine_is_recorded(
 async def test_read_only_fsck_writes_the_database_again_but_not_the_blocks(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing the database copies the WAL into it, so fsck first makes the WAL durable."""
+    """A read-only fsck syncs the WAL before it closes the database, which checkpoints the WAL."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     synced = _note_fsyncs(monkeypatch)
     options = OpenOptions(read_only=True, repairing=True)
@@ -340,7 +340,7 @@ async def test_read_only_fsck_writes_the_database_again_but_not_the_blocks(
 async def test_blocks_of_an_unreadable_database_are_written_again(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of an unreadable database may be the only copies, and are quarantined."""
+    """Blocks of an unreadable database are written again before they are quarantined."""
     await _write_and_fail(power, monkeypatch, "/blocks/")
     state_dir = StateDir(power.home / "a")
     [block] = BlockFiles(state_dir.blocks, state_dir.tmp).numbers()
@@ -353,7 +353,7 @@ async def test_blocks_of_an_unreadable_database_are_written_again(
 
 
 def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which each later sync appends the name of its file."""
+    """Return a list that receives the file name of each later sync."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -365,10 +365,10 @@ def _note_fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return synced
 
 
-async def test_disk_that_was_attached_again_is_treated_like_a_disk_after_a_power_loss(
+async def test_disk_that_is_attached_a_second_time_is_treated_like_a_disk_after_a_power_loss(
     power: Power, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """When a disk is attached again, the kernel has dropped the pages not yet written to it."""
+    """If a disk is detached, the kernel drops pages that are not on the disk yet."""
     device = power.home.stat().st_dev
     disk = tmp_path / "sysfs" / f"{os.major(device)}:{os.minor(device)}"
     disk.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Healing holes that fsck made, with content of quarantined cached blocks."""
+"""Healing of holes that fsck has made, with blocks from quarantined states."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 async def _lose(power: Power, write: Callable[[Session], Ino]) -> Ino:
-    """Write a file on host a, delete its packs, and run fsck -y on host b; return the inode."""
+    """Write a file on host a, delete its packs and run fsck -y on host b; return the inode."""
     async with power.session("a", tasks=False) as session:
         ino = write(session)
         await unmount(session)
@@ -57,7 +57,7 @@ def _one_block(session: Session) -> Ino:
 
 
 def _three_blocks(session: Session) -> Ino:
-    """Write a file of three blocks, of which the middle one is a hole and the last one short."""
+    """Write a file of three blocks: a full block, a hole and a short block."""
     ino = write_file(session, CONTENT.ljust(MIB, b"1"))
     session.cache.write_new(ino, BlockIndex(2), 0, CONTENT)
     session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (2 * MIB + 5000, ino))
@@ -66,7 +66,7 @@ def _three_blocks(session: Session) -> Ino:
 
 
 async def test_mount_heals_a_hole_and_other_hosts_can_read_its_content(power: Power) -> None:
-    """A mount on the host with the cached blocks restores every byte and clears the loss record."""
+    """A mount with the cached blocks restores all bytes and removes the record of the loss."""
     ino = await _lose(power, _three_blocks)
 
     async with _opened(power) as volume:
@@ -104,7 +104,7 @@ def _accept(db: Database, ino: Ino) -> None:
 async def test_holes_of_a_changed_file_are_not_healed(
     power: Power, change: Callable[[Database, Ino], None]
 ) -> None:
-    """After a change or an accepted loss, zeros in the file may be intended."""
+    """A hole stays if the file was changed or the loss was accepted, since zeros may be wanted."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         volume.db.begin()
@@ -116,7 +116,7 @@ async def test_holes_of_a_changed_file_are_not_healed(
 
 
 async def test_healing_does_not_overwrite_new_content_in_a_hole(power: Power) -> None:
-    """Another hole is healed, and the xattr lists only the range that is still lost."""
+    """Only the untouched hole is healed; the xattr lists the range that is still lost."""
     ino = await _lose(power, _three_blocks)
     async with power.session("a", tasks=False) as session:
         session.db.begin()
@@ -139,7 +139,7 @@ def _flip(path: Path) -> None:
 async def test_hole_is_healed_only_by_content_with_the_right_hash(
     power: Power, spoil: Callable[[Path], None]
 ) -> None:
-    """A loss stays recorded if the quarantined block file is damaged or missing."""
+    """If the quarantined block file is damaged or missing, the hole stays recorded as lost."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         [kept] = volume.state_dir.path.glob("kept-*/blocks/*/*")
@@ -151,7 +151,7 @@ async def test_hole_is_healed_only_by_content_with_the_right_hash(
 
 
 async def test_quarantine_with_a_damaged_database_does_not_prevent_a_mount(power: Power) -> None:
-    """A mount skips a quarantined state with a damaged database, and uses the intact one."""
+    """If one quarantined state has a damaged database, a mount uses the other states."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         other = volume.state_dir.quarantine("9" * 19)
@@ -167,7 +167,7 @@ async def test_quarantine_with_a_damaged_database_does_not_prevent_a_mount(power
 async def test_mount_on_a_full_disk_leaves_holes_unhealed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount on a full disk continues with a notice; the quarantine keeps the content."""
+    """If the disk is full, the mount continues with a notice, and the holes stay."""
     ino = await _lose(power, _one_block)
     monkeypatch.setattr("s3fs_meta.cache.disk_space.DiskSpace.spare_bytes", lambda _self: 0)
     async with _opened(power) as volume:
@@ -178,7 +178,7 @@ async def test_mount_on_a_full_disk_leaves_holes_unhealed(
 
 
 async def test_healed_content_survives_a_power_cut(power: Power) -> None:
-    """Block files of healed blocks are synced before the commit of their rows."""
+    """Block files of healed blocks are synced before their rows are committed."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         await heal_holes(volume)
@@ -200,7 +200,7 @@ async def test_healed_content_survives_a_power_cut(power: Power) -> None:
 async def test_healed_content_is_synced_before_its_rows_are_committed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut between sync and commit leaves a hole, and never a row without content."""
+    """If the power fails before the commit, the hole remains, and no row lacks its content."""
     await _lose(power, _one_block)
     order: list[str] = []
     sync, commit = BlockFiles.sync, Database.commit

@@ -1,4 +1,4 @@
-"""Facts of the local database that are checked when it is opened."""
+"""Checks of rows in the local database when the database is opened."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.sync.conftest import Power
 async def test_database_with_a_damaged_row_of_local_state_is_refused(
     plain: Power, name: str, junk: str
 ) -> None:
-    """A repair refuses the database as well, and moves it away."""
+    """A damaged row of local state is an error; a repair moves the database away."""
     async with plain.session("a") as session:
         await session.close()
     path = StateDir(plain.home / "a").database

@@ -1,4 +1,4 @@
-"""The choice at mount between local state and a bucket with a different history."""
+"""The choice between local state and a bucket with a different history."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def two_rounds(power: Power) -> dict[str, bytes]:
-    """Ship two changes from host a; return the content of the bucket after the first change."""
+    """Ship two changes from host a; return the bucket's content after the first change."""
     async with power.session("a") as session:
         write_file(session, b"one")
         await session.flush()
@@ -39,7 +39,7 @@ async def two_rounds(power: Power) -> dict[str, bytes]:
 
 
 async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
-    """A host that remembers a later txg refuses an older copy of the bucket."""
+    """A host refuses a bucket that is older than the txg which the host remembers."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -54,7 +54,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
 
 @pytest.mark.parametrize("size", [0, 4096 * 3 + 7])
 async def test_truncated_local_database_is_refused_with_advice(power: Power, size: int) -> None:
-    """The error about a truncated database advises fsck -y, and the mount moves no files."""
+    """The error about a truncated database advises fsck -y; no file is moved."""
     await two_rounds(power)
     os.truncate(power.home / "a" / "meta.db", size)
 
@@ -96,7 +96,7 @@ async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
 
 
 async def test_bucket_with_another_history_is_refused(power: Power) -> None:
-    """The bucket was replaced with an older copy, to which another host then wrote."""
+    """The bucket was restored to an older copy, and another host has written to it."""
     before = await two_rounds(power)
     power.store.objects.clear()
     power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
@@ -134,7 +134,7 @@ async def test_host_restores_an_image_if_changelogs_since_its_last_mount_are_del
 async def test_host_that_was_offline_longer_than_the_retention_restores_an_image(
     power: Power, unshipped: bool
 ) -> None:
-    """A host quarantines outdated local state only if the state has unshipped changes."""
+    """Outdated local state is quarantined only if it contains unshipped changes."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
@@ -157,7 +157,7 @@ async def test_host_that_was_offline_longer_than_the_retention_restores_an_image
 
 
 async def test_unshipped_change_is_quarantined_if_another_host_wrote(power: Power) -> None:
-    """A notice names the command that recovers files from the quarantined state."""
+    """The notice names the command that recovers files from a quarantined state."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -176,7 +176,7 @@ async def test_unshipped_change_is_quarantined_if_another_host_wrote(power: Powe
 
 
 async def test_killed_host_without_unshipped_changes_applies_new_changelogs(power: Power) -> None:
-    """A crash alone does not cause a quarantine."""
+    """A crash without unshipped changes causes no quarantine."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")
         await session.flush()
@@ -208,16 +208,16 @@ async def test_cached_block_of_a_file_removed_by_another_host_is_deleted(power: 
 
 
 class _SecondPartAway(FaultyStore):
-    """A store that saves a database file and then refuses the second part of a changelog."""
+    """A store that copies a database file, and then fails at the second part of a changelog."""
 
     def __init__(self, inner: MemoryStore, database: Path) -> None:
         super().__init__(inner)
         self._database = database
-        self.left = b""  # the database file if the process were killed now
+        self.left = b""  # The content of the database file if the process were killed at this time.
 
     @override
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
-        """Return an object, unless it is the second part of a changelog."""
+        """Return an object, but fail for the second part of a changelog."""
         if key.startswith(changelog_codec.PART_PREFIX) and key.endswith("1"):
             self.left = self._database.read_bytes()
             raise StoreUnavailableError(key, 1, 0.0, "away")
@@ -230,7 +230,7 @@ class _SecondPartAway(FaultyStore):
 async def test_state_is_quarantined_after_a_kill_while_changelogs_are_applied_without_a_journal(
     power: Power, journal_mode: str, end: str
 ) -> None:
-    """The last mount ended cleanly, but the killed mount left a part of a transaction."""
+    """Before the kill, a part of a transaction may have reached the database file."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, b"from a")
@@ -255,7 +255,7 @@ async def test_state_is_quarantined_after_a_kill_while_changelogs_are_applied_wi
 
 
 async def test_next_mount_completes_an_interrupted_application_of_changelogs(power: Power) -> None:
-    """If a mount is killed before it has computed the totals, the next mount computes them."""
+    """If a kill prevents the computation of the totals, the next mount computes them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"from a")
         await unmount(session)
@@ -279,7 +279,7 @@ async def test_next_mount_completes_an_interrupted_application_of_changelogs(pow
 async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
     power: Power,
 ) -> None:
-    """The writer is killed before it ships a compaction, so host b uses the same pack numbers."""
+    """Host b uses the pack numbers of a compaction that the killed writer did not ship."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         gone = write_file(session, os.urandom(50_000))

@@ -1,4 +1,4 @@
-"""Offline mounts: reading complete local state while the bucket is unreachable."""
+"""Offline mounts: reading local state while the bucket is unreachable."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -75,12 +75,12 @@ async def test_offline_mount_reads_cached_content_and_reports_the_outage(power: 
         with pytest.raises(ReadOnlyStateError):
             session.status.require_writable()
     assert power.store.objects == before
-    async with power.session("b") as session:  # The lease in the bucket was not changed.
+    async with power.session("b") as session:  # The lease in the bucket is unchanged.
         assert session.status.writable
 
 
 async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
-    """The next mount that reaches the bucket ships a killed mount's unshipped changes too."""
+    """Unshipped changes of a killed mount are readable offline, and are shipped later."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -98,7 +98,7 @@ async def test_offline_mount_shows_unshipped_changes(power: Power) -> None:
 async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reachable(
     power: Power,
 ) -> None:
-    """Names are readable offline; content is readable as soon as the bucket responds."""
+    """Offline, names are readable; content can be read when the bucket responds."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -130,7 +130,7 @@ async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reacha
 
 @asynccontextmanager
 async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncIterator[Session]:
-    """Run a follower that starts while the store does not respond."""
+    """Run a follower that is started while the store does not respond."""
     opened = await open_offline(
         store, StateDir(power.home / host), power.secret, power.clock, READS, WHY
     )
@@ -146,7 +146,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_follower_starts_offline_and_continues_later(power: Power, killed: bool) -> None:
-    """A follower that starts offline applies missed changelogs as soon as the bucket responds."""
+    """A follower that was started offline applies missed changelogs when the bucket responds."""
     async with power.session("a", tasks=False) as writer:
         before = write_file(writer, CONTENT)
         await writer.flush()
@@ -170,7 +170,7 @@ async def test_follower_starts_offline_and_continues_later(power: Power, killed:
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert figures.figures(session, "", "")["offline"] == WHY
-            if not killed:  # A clean unmount has saved the rows of cached blocks.
+            if not killed:  # A clean unmount has stored the rows of cached blocks.
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
             assert session.follower is not None
@@ -186,7 +186,7 @@ async def test_follower_starts_offline_and_continues_later(power: Power, killed:
 
 
 async def test_local_state_of_a_follower_can_be_mounted_offline(power: Power) -> None:
-    """A follower does not store totals in its local state."""
+    """A follower's local state has no totals, but it can be mounted offline."""
     async with (
         power.session("a", tasks=False) as writer,
         power.session("b", options=READS, session_options=FOLLOWS, tasks=False) as session,
@@ -204,7 +204,7 @@ async def test_local_state_of_a_follower_can_be_mounted_offline(power: Power) ->
 
 
 async def test_host_with_unshipped_changes_cannot_become_an_offline_follower(power: Power) -> None:
-    """Txgs of other hosts cannot be applied to a state with unshipped changes."""
+    """A host with unshipped changes cannot follow, because it could not apply other txgs."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.durability.commit()
@@ -219,7 +219,7 @@ async def test_host_with_unshipped_changes_cannot_become_an_offline_follower(pow
 
 
 async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> None:
-    """An offline mount needs a copy of the superblock, a database and the correct passphrase."""
+    """An offline mount needs a copy of the superblock, a database and the right passphrase."""
     async with power.session("a") as session:
         await session.close()
     path = power.home / "a"
@@ -239,7 +239,7 @@ async def test_offline_mount_of_an_incomplete_state_is_refused(power: Power) -> 
 async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_bucket(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks whose origin is recorded only in the bucket cannot be restored offline."""
+    """If recovery needs blocks from the bucket, an offline mount is refused."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -258,7 +258,7 @@ async def test_offline_mount_is_refused_if_recovery_from_a_power_loss_needs_the_
 
 
 async def test_offline_mount_is_refused_if_its_txg_is_older_than_at_least(power: Power) -> None:
-    """An offline mount is refused if --at-least names a later txg than this host has."""
+    """If --at-least names a later txg than the local state has, an offline mount is refused."""
     async with power.session("a") as session:
         link = session.link
         await session.close()
@@ -276,7 +276,7 @@ async def test_offline_mount_is_refused_if_its_txg_is_older_than_at_least(power:
 async def test_offline_mount_is_refused_if_its_block_size_differs_from_the_superblock(
     power: Power,
 ) -> None:
-    """With another block size, files would be read at wrong positions."""
+    """With a different block size, reads would return bytes from wrong positions."""
     async with power.session("a") as session:
         session.db.begin_local()
         session.db.run("UPDATE properties SET value = x'31' WHERE name = 'block_bytes'")
@@ -306,7 +306,7 @@ async def test_bucket_without_a_lease_counts_as_reachable(
 
 
 async def test_offline_mount_with_keys_of_another_filesystem_is_refused(power: Power) -> None:
-    """Keys must match the local state; an unencrypted local state refuses a passphrase."""
+    """The keys must match the local state; unencrypted local state accepts no passphrase."""
     async with power.session("a") as session:
         session.db.begin_local()
         local_state.put(session.db, "key_check", "00")

@@ -1,4 +1,4 @@
-"""The choice at mount between the local state and the bucket."""
+"""Opening a filesystem: the lease, the local state and the bucket."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -35,8 +35,8 @@ from tests.sync.opening.histories import end_at, require_files, rot, written
 CONTENT = b"hello" * 1000
 
 
-async def test_second_host_is_refused_until_the_first_releases_the_lease(power: Power) -> None:
-    """A crashed holder does not release its lease; only the same host can acquire it again."""
+async def test_second_host_is_refused_until_the_first_host_releases_the_lease(power: Power) -> None:
+    """The lease of a crashed host is not released, so only this host can acquire it."""
     async with power.session("a"):
         pass
 
@@ -51,7 +51,7 @@ async def test_second_host_is_refused_until_the_first_releases_the_lease(power: 
 
 
 def failing_at(step: str) -> Hook:
-    """Return a hook that fails at one step, as a full disk does."""
+    """Return a hook that fails at one step, as if the disk were full."""
 
     def hook(reached: str) -> None:
         if reached == step:
@@ -67,7 +67,7 @@ STEPS = ["lease taken", "epoch noted", "fence attempted", "fence put", "fence co
 async def test_failed_opening_releases_the_lease_that_no_host_held_before(
     power: Power, step: str
 ) -> None:
-    """After a failed opening, another host can mount the filesystem, and later this host again."""
+    """After a failed opening, every host can mount the filesystem."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await unmount(session)
@@ -106,7 +106,7 @@ async def test_failed_opening_keeps_the_lease_that_protects_unshipped_changes(
 async def test_failed_opening_keeps_the_lease_that_replaces_a_lost_lease(
     power: Power, left: str
 ) -> None:
-    """fsck -y makes a released lease, although this host has changes that are not in the bucket."""
+    """After fsck -y replaces a lost lease, a host with unshipped changes keeps the new lease."""
     store = FaultyStore(power.store)
     hook = failing_append(store) if left == "attempt" else no_hook
     async with power.session("a", tasks=False, store=store, hook=hook) as session:
@@ -132,7 +132,7 @@ async def test_failed_opening_keeps_the_lease_that_replaces_a_lost_lease(
 
 
 class LateStore(FaultyStore):
-    """A store that waits for another host before it creates the next changelog."""
+    """A store that lets another host run before it creates the next changelog."""
 
     def __init__(self, inner: ObjectStore, before: Callable[[], Awaitable[None]]) -> None:
         super().__init__(inner)
@@ -140,7 +140,7 @@ class LateStore(FaultyStore):
 
     @override
     async def enter(self, method: str, key: str) -> Fault | None:
-        """Record a call, and wait for the other host if the call creates a changelog."""
+        """Record a call; if it creates a changelog, let the other host run first."""
         before = self._before
         if before is not None and method == "create" and key.startswith("changelog/"):
             self._before = None
@@ -149,7 +149,7 @@ class LateStore(FaultyStore):
 
 
 async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Power) -> None:
-    """The opening applies the txg, although it began in another state, and needs no check."""
+    """A txg that arrives while a host opens the filesystem needs no check of the database."""
     async with power.session("b", tasks=False) as session:
         await unmount(session)
     async with power.session("a", tasks=False) as writer:
@@ -168,7 +168,7 @@ async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Po
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
-    """If the lease were released, another host could replace the state that the repair needs."""
+    """A released lease would let another host replace the state that the repair needs."""
     inos = await written(power)
     rot(power, 9)
     mend = replace(end_at(8), hook=failing_at("fence attempted"))
@@ -184,7 +184,7 @@ async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
 
 
 async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
-    """A block that a killed session had not uploaded is still dirty and readable."""
+    """A block that a killed session has not uploaded is dirty and readable in the next session."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -199,7 +199,7 @@ async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
 
 
 async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) -> None:
-    """The former writer restores the state in the bucket and reports its quarantined state."""
+    """After a takeover, the former writer restores the bucket's state and reports a quarantine."""
     async with power.session("a") as session:
         write_file(session, b"only on a")
         session.durability.commit()
@@ -218,7 +218,7 @@ async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) 
 
 
 async def test_wrong_passphrase_is_refused(power: Power) -> None:
-    """A mount with a wrong passphrase changes nothing in the bucket."""
+    """A mount with a wrong passphrase fails and changes nothing in the bucket."""
     if not power.encrypted:
         pytest.skip("an unencrypted filesystem has no passphrase")
     before = dict(power.store.objects)
@@ -235,7 +235,7 @@ async def test_wrong_passphrase_is_refused(power: Power) -> None:
 async def test_local_state_is_quarantined_after_a_crash_without_a_journal(
     power: Power, journal_mode: str
 ) -> None:
-    """After the quarantine, the host restores the bucket and acquires its own lease again."""
+    """After a crash without a journal, local state is not trusted and is quarantined."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options) as session:
         ino = write_file(session, CONTENT)
@@ -250,7 +250,7 @@ async def test_local_state_is_quarantined_after_a_crash_without_a_journal(
 async def test_verification_after_a_power_loss_continues_after_a_remount(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """A clean block that was torn by a power cut is detected even in the second mount."""
+    """The second mount after a power cut still detects a clean block that the cut has torn."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -258,7 +258,7 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
         [block] = cached_blocks.in_state(session.db, BlockState.CLEAN)
     reboot()
     async with power.session("a", tasks=False) as session:
-        # The block is now torn and has not been read.
+        # The power cut has torn the block, which has not been read yet.
         session.files.write_within(block, 0, b"\0" * 100, 0)
         await session.flush()
         await session.close()
@@ -270,7 +270,7 @@ async def test_verification_after_a_power_loss_continues_after_a_remount(
 async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """If a mount is killed before it has verified all block files, the next mount verifies them."""
+    """If a mount is killed during verification, the next mount verifies the cached blocks."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         session.db.commit()
@@ -295,7 +295,7 @@ async def test_power_loss_is_recorded_until_all_cached_blocks_are_verified(
 async def test_power_loss_without_a_recovery_counts_even_if_the_state_is_marked_as_clean(
     power: Power,
 ) -> None:
-    """An older version marked the state as clean after a recovery that had failed."""
+    """A state that is marked as clean needs recovery if a recovery has failed before."""
     async with power.session("a", tasks=False) as session:
         session.db.begin_local()
         local_state.put(session.db, "power_lost", "1")
@@ -330,7 +330,7 @@ async def test_record_of_a_power_loss_is_removed_when_every_cached_block_is_veri
 async def test_record_of_a_power_loss_is_removed_if_the_cache_is_empty(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """A later mount would otherwise verify a cache that no power cut has touched."""
+    """Without cached blocks nothing needs verification, so the record is removed."""
     async with power.session("a", tasks=False) as session:
         await session.flush()
     reboot()
@@ -340,7 +340,7 @@ async def test_record_of_a_power_loss_is_removed_if_the_cache_is_empty(
 
 
 async def test_wal_without_its_database_is_quarantined_and_not_applied(power: Power) -> None:
-    """SQLite would apply a leftover WAL to the restored database, which is in a different state."""
+    """SQLite would apply a leftover WAL to a restored database that does not belong to the WAL."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -363,12 +363,12 @@ async def test_wal_without_its_database_is_quarantined_and_not_applied(power: Po
 async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database is deleted last, so the next mount can continue an interrupted deletion."""
+    """The database is deleted last, so that the next mount can finish the deletion."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await session.flush()
         session.db.begin_local()
-        # With another capacity, the local state differs from the bucket.
+        # The local state has a different capacity than the bucket.
         session.db.counters.capacity_bytes = 1 << 40
         await session.close()
     async with power.session("b") as session:
@@ -387,7 +387,7 @@ async def test_interrupted_deletion_of_outdated_state_leaves_no_stray_block_file
 
 @pytest.mark.parametrize("left", ["doubtful", "remains"])
 async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str) -> None:
-    """Local state stays in its directory while another host holds the lease."""
+    """A mount that is refused because of the lease must not move its local state."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -412,7 +412,7 @@ async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str
 async def test_error_of_a_mount_refused_after_a_quarantine_names_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another host may acquire the lease after a mount has quarantined its local state."""
+    """If a mount quarantines its state and is then refused, the error names the directories."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)
@@ -429,7 +429,7 @@ async def test_error_of_a_mount_refused_after_a_quarantine_names_the_moved_direc
 
 
 async def test_host_killed_during_restore_recovers_its_lease(power: Power) -> None:
-    """A host without a database is identified by its holder file."""
+    """A host whose database is lost is recognised by its holder file."""
     async with power.session("a") as session:
         ino = write_file(session, b"shipped")
         await session.flush()

@@ -1,4 +1,4 @@
-"""Complete local state of a host that was offline while another host rebuilt the filesystem."""
+"""Local state of a host that was offline while another host rebuilt the filesystem."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def write_files(power: Power, host: str = "a") -> tuple[Files, Txg]:
-    """Write three files on a host, one in each txg; unmount; return the files and the last txg."""
+    """Write three files, one in each txg, and unmount; return the files and the last txg."""
     files: Files = {}
     async with power.session(host, tasks=False) as session:
         for number in range(3):
@@ -33,26 +33,26 @@ async def write_files(power: Power, host: str = "a") -> tuple[Files, Txg]:
 
 
 async def rebuild(power: Power) -> None:
-    """Rebuild the filesystem after all images and the start of the chain were lost."""
+    """Rebuild the filesystem after the loss of all images and of the first changelogs."""
     for key in [*keys_of(power, "image/"), changelog.key_of(Txg(1))]:
         del power.store.objects[key]
     await rebuilding.run(power)
 
 
 def quarantined(power: Power, host: str = "a") -> list[Path]:
-    """Return the directories of quarantined state."""
+    """Return the directories that contain quarantined states."""
     return sorted((power.home / host).glob("kept-*"))
 
 
 def require_files_in(kept: Path, files: Files) -> None:
-    """Require that the quarantined database has all files."""
+    """Require that the quarantined database contains all files."""
     db = Database.open(kept / "meta.db", Pragmas())
     assert {ino for (ino,) in db.all("SELECT ino FROM inodes")} >= set(files)
     db.close()
 
 
 async def test_mount_uses_the_rebuilt_state_and_quarantines_local_state(power: Power) -> None:
-    """A mount that continued the old local state would reuse the txg of the rebuilt image."""
+    """Local state from before a rebuild is not continued: its next txg is already used."""
     files, _last = await write_files(power)
     await rebuild(power)
 
@@ -84,7 +84,7 @@ async def test_local_state_can_replace_the_rebuilt_state_in_the_bucket(power: Po
 async def test_local_state_from_before_a_rebuild_is_never_deleted(
     power: Power, reclaimed: bool
 ) -> None:
-    """The rebuilt state may miss names, even if the rebuild is older than the retention floor."""
+    """Local state from before a rebuild may be the only place that has all names."""
     await power.retain(0)
     files, last = await write_files(power)
     await rebuild(power)
@@ -102,7 +102,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
 
 
 async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) -> None:
-    """Host b quarantines its state if fsck -y --publish-local on host a has replaced its txgs."""
+    """Host b quarantines its state after fsck -y --publish-local on host a replaced its txgs."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)
@@ -133,7 +133,7 @@ async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) 
 async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_deleted(
     power: Power, writes: str, publishes: bool
 ) -> None:
-    """Local state is kept even if the other history's retention floor is later than its txgs."""
+    """Local state is kept even if its txgs are below the other history's retention floor."""
     await power.retain(0)
     await write_files(power)
     older = dict(power.store.objects)
@@ -160,7 +160,7 @@ async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_delete
 async def test_removal_missing_from_an_older_copy_is_quarantined_after_the_retention(
     power: Power, lost: str
 ) -> None:
-    """Removals and renames use no new numbers and no content."""
+    """A removal is detected without new numbers or content, so its state is quarantined."""
     await power.retain(0)
     files, _last = await write_files(power)
     older = dict(power.store.objects)
@@ -209,7 +209,7 @@ async def test_outdated_local_state_of_an_unreplaced_history_is_deleted_after_th
 
 
 async def test_image_is_restored_if_all_later_changelogs_are_lost(power: Power) -> None:
-    """A mount that continued the local state would reuse the numbers of the lost txgs."""
+    """If all later changelogs are lost, local state cannot continue, because txgs would repeat."""
     _files, last = await write_files(power)
     async with power.session("b", tasks=False) as session:
         written = {write_file(session, b"theirs"): b"theirs"}

@@ -1,4 +1,4 @@
-"""Stray block files, which have no row in the local database."""
+"""Stray block files: files without a row in the local database."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def _quarantined(power: Power) -> list[bytes]:
 
 
 async def _write_and_kill(power: Power) -> None:
-    """Write a dirty block and kill the session, which does not release its lease."""
+    """Write a dirty block and kill the session, so that the lease is not released."""
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
         write_file(session, DIRTY)
         await session.durability.sync_all()
@@ -49,7 +49,7 @@ async def _write_and_kill(power: Power) -> None:
 async def test_block_files_newer_than_the_database_are_quarantined(
     power: Power, clean: bool
 ) -> None:
-    """A restored older database would assign the numbers of unknown block files to new blocks."""
+    """After a restore of an older database, new blocks would use the numbers of stray files."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -68,8 +68,10 @@ async def test_block_files_newer_than_the_database_are_quarantined(
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_block_files_newer_than_a_deleted_database_are_quarantined(power: Power) -> None:
-    """An older database without unshipped changes is deleted, but unknown block files are kept."""
+async def test_stray_block_files_newer_than_a_deleted_database_are_quarantined(
+    power: Power,
+) -> None:
+    """If an older database without unshipped changes is deleted, stray block files are kept."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await unmount(session)
@@ -87,7 +89,7 @@ async def test_block_files_newer_than_a_deleted_database_are_quarantined(power: 
 
 
 async def test_block_file_is_not_used_if_another_host_used_its_number(power: Power) -> None:
-    """Two hosts continued from one txg and used the same block number for different content."""
+    """Two hosts that continued from one txg may use one block number for different content."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await unmount(session)
@@ -104,10 +106,10 @@ async def test_block_file_is_not_used_if_another_host_used_its_number(power: Pow
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_nothing_is_quarantined_after_a_crash_without_unknown_block_files(
+async def test_nothing_is_quarantined_after_a_crash_without_stray_block_files(
     power: Power,
 ) -> None:
-    """After a crash, every block file that has a row stays in place."""
+    """After a crash, block files with rows stay in place."""
     await _write_and_kill(power)
 
     async with power.session("a") as session:
@@ -117,7 +119,7 @@ async def test_nothing_is_quarantined_after_a_crash_without_unknown_block_files(
 
 
 def _leave_stray(power: Power, content: bytes) -> None:
-    """Create the block file of an operation that was not committed before the kill.
+    """Create the block file of an operation that the kill has undone.
 
     Also create the WAL, which a real kill would leave but a killed test session removes.
     """
@@ -143,7 +145,7 @@ async def test_block_files_of_uncommitted_operations_are_removed(power: Power) -
 
 
 async def test_checkpoint_before_a_kill_causes_no_quarantine(power: Power) -> None:
-    """A checkpoint changes the database file while a commit group is open, but commits nothing."""
+    """A checkpoint within a commit group changes the database file, but is no commit."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     database = power.home / "a" / "meta.db"
@@ -156,8 +158,8 @@ async def test_checkpoint_before_a_kill_causes_no_quarantine(power: Power) -> No
     assert _quarantined(power) == []
 
 
-async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
-    """A missing WAL may have contained the rows of unknown block files."""
+async def test_stray_block_files_are_quarantined_if_the_wal_is_missing(power: Power) -> None:
+    """If the WAL is missing, it may have contained the rows of stray block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     (power.home / "a" / "meta.db-wal").unlink()
@@ -171,7 +173,7 @@ async def test_unknown_block_files_are_quarantined_if_the_wal_is_missing(power: 
 async def test_block_file_with_a_newer_ctime_is_not_quarantined_if_it_has_a_row(
     power: Power,
 ) -> None:
-    """After a change of owner or mode, an old block file has a later ctime than the database."""
+    """A change of owner or mode sets the ctime of a block file, which does not make it stray."""
     async with power.session("a") as session:
         write_file(session, b"shipped")
         await session.flush_at_end()
@@ -188,10 +190,10 @@ async def test_block_file_with_a_newer_ctime_is_not_quarantined_if_it_has_a_row(
     assert _quarantined(power) == [DIRTY]
 
 
-async def test_unknown_block_files_are_quarantined_after_a_power_cut(
+async def test_stray_block_files_are_quarantined_after_a_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """After a power cut, the disk may have lost the last commits but kept their block files."""
+    """A power cut may lose the last commits and keep their block files."""
     await _write_and_kill(power)
     _leave_stray(power, DIRTY)
     reboot()
@@ -205,7 +207,7 @@ async def test_unknown_block_files_are_quarantined_after_a_power_cut(
 async def test_mounts_and_writes_succeed_despite_a_block_file_with_a_damaged_inode(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing disk damages inodes; ext4 then refuses every call that needs such an inode."""
+    """On a failing disk, ext4 refuses every call that needs a damaged inode."""
     await _write_and_kill(power)
     _leave_stray(power, b"x")
     _refuse(monkeypatch, f"{STRAY:x}")
@@ -220,7 +222,7 @@ async def test_mounts_and_writes_succeed_despite_a_block_file_with_a_damaged_ino
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Make every call that needs the inode of a given file fail."""
+    """Make every call fail that needs the inode of a given file."""
 
     def refuse(owner: object, call: str) -> None:
         real = getattr(owner, call)

@@ -1,4 +1,4 @@
-"""Changes of the superblock, and repairs of its copies."""
+"""Changes of the superblock, and repairs of its objects."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -42,7 +42,7 @@ def _replaced(power: Power) -> ReplacedObjects:
 
 
 async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -> None:
-    """A change writes the superblock, its copy in the bucket and the copy on this host."""
+    """A change writes the superblock, its copy in the bucket and the copy on the host."""
     async with power.session("a", tasks=False) as session:
         await session.close()
 
@@ -60,7 +60,7 @@ async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -
 async def test_changing_the_superblock_rewrites_its_missing_or_damaged_object(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """The changed superblock has the next generation, and both of its objects contain it."""
+    """After a change, the superblock and its copy have the next generation."""
     if damage == "missing":
         del power.store.objects[key]
     else:
@@ -73,7 +73,7 @@ async def test_changing_the_superblock_rewrites_its_missing_or_damaged_object(
 
 
 async def test_change_of_the_superblock_reports_a_copy_that_cannot_be_written(power: Power) -> None:
-    """A changed superblock is valid even if its copy in the bucket cannot be written."""
+    """If the copy in the bucket cannot be written, the change is valid, but this is reported."""
     store = _Guarded(power.store)
 
     changed = await change(store, power.remembered("a"), power.secret, _labelled)
@@ -86,7 +86,7 @@ async def test_change_of_the_superblock_reports_a_copy_that_cannot_be_written(po
 
 
 async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Power) -> None:
-    """The change that fails leaves the superblock that the concurrent change wrote."""
+    """Of two concurrent changes, one fails and does not overwrite the other's superblock."""
     keys = await power.keys()
 
     def meanwhile(superblock: Superblock, keyring: Keyring) -> Superblock:
@@ -101,7 +101,7 @@ async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Powe
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_mount_restores_only_missing_superblock_objects(power: Power, key: ObjectKey) -> None:
-    """A superblock that is damaged, or that another process has just created, is not replaced."""
+    """A mount does not replace a superblock that is damaged or was just created."""
     healthy = dict(power.store.objects)
     power.store.objects[key] = b"damaged"
     assert await put_back(power.store, await power.keys()) == []
@@ -119,7 +119,7 @@ async def test_mount_restores_only_missing_superblock_objects(power: Power, key:
 
 
 async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
-    """Only fsck -y replaces an older superblock with its newer copy."""
+    """Only fsck -y replaces an older superblock with a newer copy."""
     old = power.store.objects[KEY]
     await _change(power)
     power.store.objects[KEY] = old
@@ -133,7 +133,7 @@ async def test_mount_does_not_replace_an_older_superblock(power: Power) -> None:
 async def test_repair_makes_the_superblock_and_its_copy_equal(
     power: Power, damage: bytes | None
 ) -> None:
-    """fsck -y saves the damaged superblock on this host before it replaces it."""
+    """Before fsck -y replaces a damaged superblock, it saves the damaged object on this host."""
     await _change(power)
     state = power.home / "a"
     state.mkdir()
@@ -154,7 +154,7 @@ async def test_repair_makes_the_superblock_and_its_copy_equal(
 
 
 async def test_repair_restores_the_newest_superblock_from_this_host(power: Power) -> None:
-    """fsck -y writes this host's copy to the bucket if it is newer than the superblock there."""
+    """If this host's copy is the newest superblock, fsck -y writes it to the bucket."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     old = dict(power.store.objects)
@@ -168,7 +168,7 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
 
 
 async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(power: Power) -> None:
-    """An accepted superblock has a higher generation than every superblock that hosts remember."""
+    """A superblock that a user accepts gets a higher generation than all hosts remember."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:
             await session.close()
@@ -191,7 +191,7 @@ async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(power: Power)
 async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
     power: Power, lost: str | None
 ) -> None:
-    """Both superblock objects in the bucket may belong to another filesystem."""
+    """If both superblock objects belong to another filesystem, a mount changes neither of them."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -220,7 +220,7 @@ async def test_superblock_of_another_filesystem_is_neither_changed_nor_copied(
 
 
 async def test_host_that_has_mounted_the_filesystem_can_repair_its_superblock(power: Power) -> None:
-    """A host that mounted the filesystem before knows its keys without an intact object."""
+    """A host that has mounted the filesystem has the keys, even if both objects are damaged."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     for key in power.store.objects:
@@ -258,7 +258,7 @@ class _Guarded(MemoryStore):
 
 
 def _rewrapped(passphrase: bytes) -> Callable[[Superblock, Keyring], Superblock]:
-    """Return a function that sets a new passphrase."""
+    """Return a function that changes the passphrase."""
 
     def rewrapped(superblock: Superblock, keyring: Keyring) -> Superblock:
         return superblock_codec.rewrap(superblock, keyring, passphrase, cost=CHEAPEST_COST)
@@ -267,7 +267,7 @@ def _rewrapped(passphrase: bytes) -> Callable[[Superblock, Keyring], Superblock]
 
 
 class _StoppedError(Exception):
-    """Raised to simulate that a command is killed at one step."""
+    """Raised to simulate a kill of a command at one step."""
 
 
 STEPS = ("superblock put", "superblock copy put", "superblock remembered")
@@ -278,7 +278,7 @@ STEPS = ("superblock put", "superblock copy put", "superblock remembered")
 async def test_killed_change_of_the_passphrase_leaves_one_valid_passphrase(
     power: Power, step: str
 ) -> None:
-    """The next mount for writing finishes the change, and the old passphrase is refused."""
+    """After a killed change, the next mount for writing completes it; one passphrase is valid."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         await session.flush()
@@ -303,7 +303,7 @@ async def test_killed_change_of_the_passphrase_leaves_one_valid_passphrase(
 
 
 class _Meanwhile(MemoryStore):
-    """A store that carries out another change before it replaces the superblock's copy."""
+    """A store that carries out a concurrent change before it replaces the superblock copy."""
 
     def __init__(self, inner: MemoryStore, meanwhile: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class _Meanwhile(MemoryStore):
 async def test_second_change_of_the_passphrase_on_another_host_follows_the_first_change(
     power: Power,
 ) -> None:
-    """The first host does not overwrite the superblock copy that the second host has written."""
+    """The first change must not overwrite the superblock copy of the second change."""
 
     async def change_again() -> None:
         later = Passphrase(lambda: b"first")
@@ -344,7 +344,7 @@ async def test_second_change_of_the_passphrase_on_another_host_follows_the_first
 async def test_change_of_the_passphrase_succeeds_even_if_a_mount_finishes_the_change_first(
     power: Power,
 ) -> None:
-    """A mount on another host writes the copy before the command does."""
+    """A mount on another host may write the superblock copy before the command does."""
     async with power.session("b", tasks=False) as session:
         store = _Meanwhile(power.store, partial(tend, session.volume))
 

@@ -12,7 +12,7 @@ from s3fs_meta.sync.superblock.host_copy import Remembered
 
 
 def generations(number: int) -> list[bytes]:
-    """Return superblocks of one filesystem in consecutive generations."""
+    """Return superblocks of a filesystem with consecutive generations."""
     made, keyring, _key = superblock_codec.create(
         "01234567-89ab-cdef-0123-456789abcdef", "", 1 << 20, 4096, False, None
     )
@@ -23,7 +23,7 @@ def generations(number: int) -> list[bytes]:
 
 
 def test_host_stores_a_copy_of_the_newest_superblock(tmp_path: Path) -> None:
-    """An older superblock, or a different one of the same generation, is stored only on request."""
+    """A superblock of a lower or equal generation replaces the host's copy only on request."""
     remembered = Remembered(tmp_path)
     [first, second] = generations(2)
     assert remembered.read() is None
@@ -42,7 +42,7 @@ def test_host_stores_a_copy_of_the_newest_superblock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"torn", bytes(2 * TEXT_OBJECT_BYTES_MAX)])
 def test_damaged_host_copy_of_the_superblock_is_replaced(tmp_path: Path, damaged: bytes) -> None:
-    """A read of a damaged host copy stops at the maximum size of a superblock."""
+    """At most the maximum size of a superblock is read from a damaged host copy."""
     remembered = Remembered(tmp_path)
     remembered.path.write_bytes(damaged)
 
@@ -61,7 +61,7 @@ def test_host_copy_of_the_superblock_is_readable_only_by_its_owner(tmp_path: Pat
 
 
 def test_superblock_is_not_stored_without_a_state_directory(tmp_path: Path) -> None:
-    """A command that only reads creates no state directory."""
+    """A command that only reads must not create a state directory."""
     remembered = Remembered(tmp_path / "none")
     remembered.keep(generations(1)[0])
 
@@ -70,7 +70,7 @@ def test_superblock_is_not_stored_without_a_state_directory(tmp_path: Path) -> N
 
 
 def test_symbolic_link_in_place_of_a_host_copy_is_not_followed(tmp_path: Path) -> None:
-    """A host does not read or write its copy through a symbolic link."""
+    """The program neither reads nor writes a host copy through a symbolic link."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"not ours")
     remembered = Remembered(tmp_path)

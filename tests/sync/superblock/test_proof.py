@@ -1,4 +1,4 @@
-"""Proof that the keys of a superblock belong to the filesystem in the bucket."""
+"""The proof that the keys of a superblock open the objects in the bucket."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def _require(power: Power) -> None:
 
 
 async def test_keys_of_another_filesystem_open_no_object_of_this_filesystem(power: Power) -> None:
-    """The error about wrong keys names an object that they do not open, and a remedy."""
+    """The error about wrong keys names a remedy and an object that the keys do not open."""
     foreign = superblock_codec.decode(KEY, foreign_superblock())
     keyring = superblock_codec.unlock_plain(foreign)
 
@@ -28,7 +28,7 @@ async def test_keys_of_another_filesystem_open_no_object_of_this_filesystem(powe
 
 
 async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
-    """Objects must contain the UUID of the superblock, even if the keys open them."""
+    """A superblock must have the UUID in the objects, even if its keys open the objects."""
     keyring = (await power.keys()).keyring
 
     assert not await opens_an_image(power.store, keyring, "01234567-89ab-cdef-0123-456789abcdef")
@@ -38,7 +38,7 @@ async def test_superblock_with_another_uuid_is_refused(power: Power) -> None:
 async def test_intact_objects_of_one_kind_are_sufficient_to_verify_the_superblock(
     power: Power, left: str
 ) -> None:
-    """Intact objects of one kind are sufficient, even if all other objects are damaged."""
+    """One kind of intact objects proves the superblock, even if all other objects are damaged."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content" * 1000)
         await session.flush()
@@ -53,7 +53,7 @@ async def test_intact_objects_of_one_kind_are_sufficient_to_verify_the_superbloc
 async def test_image_pieces_verify_the_superblock_if_every_manifest_is_damaged(
     power: Power,
 ) -> None:
-    """The bucket of a new filesystem contains only the image that mkfs made."""
+    """In a new filesystem, only the image by mkfs can prove the superblock."""
     for key in power.store.objects:
         if key.endswith("/manifest"):
             power.store.objects[key] = b"damaged"
@@ -62,7 +62,7 @@ async def test_image_pieces_verify_the_superblock_if_every_manifest_is_damaged(
 
 
 async def test_superblock_of_an_interrupted_mkfs_is_accepted(power: Power) -> None:
-    """A bucket without other objects cannot prove a superblock wrong."""
+    """Without other objects in the bucket, no superblock can be refused as foreign."""
     power.store.objects = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
 
     await _require(power)

@@ -1,4 +1,4 @@
-"""Choosing the superblock if some of its copies are damaged, exchanged, old or missing."""
+"""The choice of the superblock if copies are damaged, exchanged, old or missing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,7 +83,7 @@ async def _mount_once(power: Power, host: str) -> None:
 async def test_mount_succeeds_with_one_damaged_superblock_object(
     power: Power, key: ObjectKey, damage: str
 ) -> None:
-    """A host without a local copy uses the intact object and does not change the damaged object."""
+    """A host without a local copy uses the intact object and does not repair the damaged one."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         await session.flush()
@@ -101,7 +101,7 @@ async def test_mount_succeeds_with_one_damaged_superblock_object(
 
 
 async def test_mount_for_writing_restores_missing_superblock_objects(power: Power) -> None:
-    """Only a host that has mounted the filesystem before can restore lost superblock objects."""
+    """Lost superblock objects are restored by a host that has mounted the filesystem before."""
     await _mount_once(power, "a")
     before = {key: power.store.objects.pop(key) for key in (KEY, COPY_KEY)}
 
@@ -117,7 +117,7 @@ async def test_mount_for_writing_restores_missing_superblock_objects(power: Powe
 
 
 async def test_lost_superblock_is_not_reported_as_an_empty_bucket(power: Power) -> None:
-    """The error does not advise mkfs while the bucket has a lease, image, changelog or pack."""
+    """While a lease, image, changelog or pack exists, the error does not advise mkfs."""
     await _mount_once(power, "a")
     del power.store.objects[KEY], power.store.objects[COPY_KEY]
 
@@ -135,7 +135,7 @@ async def test_lost_superblock_is_not_reported_as_an_empty_bucket(power: Power) 
 
 @pytest.mark.parametrize("damage", ["empty", "first bit"])
 async def test_error_about_a_lost_superblock_names_each_fault(power: Power, damage: str) -> None:
-    """The error names the faults of the superblock, its copy and this host's copy."""
+    """The error names the faults of the superblock, of its copy and of the host's copy."""
     for key in (KEY, COPY_KEY):
         power.store.objects[key] = DAMAGES[damage](power.store.objects[key])
     power.remembered("b").path.parent.mkdir()
@@ -149,7 +149,7 @@ async def test_error_about_a_lost_superblock_names_each_fault(power: Power, dama
 
 
 async def test_host_refuses_a_superblock_older_than_its_known_superblock(power: Power) -> None:
-    """The error about an older superblock names --accept-superblock; the bucket is unchanged."""
+    """The error about an old superblock advises --accept-superblock; the bucket is unchanged."""
     old = dict(power.store.objects)
     await power.retain(100)
     await _mount_once(power, "a")
@@ -162,12 +162,12 @@ async def test_host_refuses_a_superblock_older_than_its_known_superblock(power: 
                 pass
     assert power.store.objects == before
     assert (await power.keys("a", repairing=True)).superblock.retention_s == 100
-    # A host without a local copy cannot recognise an old superblock.
+    # A new host cannot recognise an old superblock.
     assert (await power.keys("b")).superblock.generation == 1
 
 
 async def test_older_of_two_superblock_objects_is_not_used(power: Power) -> None:
-    """Every host uses the authentic superblock with the highest generation."""
+    """A host uses the authentic superblock with the highest generation."""
     old = power.store.objects[KEY]
     await power.retain(100)
     for key in (KEY, COPY_KEY):
@@ -181,7 +181,7 @@ async def test_older_of_two_superblock_objects_is_not_used(power: Power) -> None
 
 
 async def test_replaced_passphrase_is_refused(power: Power) -> None:
-    """A host that used the new superblock refuses old objects that the old passphrase opens."""
+    """After a change of the passphrase, old superblock objects with the old one are refused."""
     if not power.encrypted:
         pytest.skip("an unencrypted filesystem has no passphrase")
     old = dict(power.store.objects)
@@ -204,7 +204,7 @@ async def test_replaced_passphrase_is_refused(power: Power) -> None:
 
 
 async def test_replaced_recovery_key_is_refused(encrypted: Power) -> None:
-    """If recover-key --renew changed only one superblock, the error names the old recovery key."""
+    """If recover-key --renew was interrupted, the error says that an old recovery key was typed."""
     keys = await encrypted.keys()
     made, old_key = superblock_codec.renew_recovery_key(keys.superblock, keys.keyring)
     renewed, new_key = superblock_codec.renew_recovery_key(made, keys.keyring)
@@ -220,7 +220,7 @@ async def test_replaced_recovery_key_is_refused(encrypted: Power) -> None:
 
 
 async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power) -> None:
-    """Only a holder of the keys can change the generation of an encrypted superblock."""
+    """The generation of an encrypted superblock can be changed only with its keys."""
     if not power.encrypted:
         pytest.skip("the fields of an unencrypted superblock are not protected")
     present = superblock_codec.decode(KEY, power.store.objects[KEY])
@@ -236,7 +236,7 @@ async def test_forged_superblock_with_a_high_generation_is_not_used(power: Power
 async def test_host_without_a_newer_superblock_accepts_an_older_superblock(
     encrypted: Power,
 ) -> None:
-    """As SECURITY.md states, a new host opens two old objects with the old passphrase."""
+    """A new host accepts two old superblock objects with the old passphrase (see SECURITY.md)."""
     old = {key: encrypted.store.objects[key] for key in (KEY, COPY_KEY)}
     await change(encrypted.store, encrypted.remembered("-"), encrypted.secret, _with(b"new"))
     with pytest.raises(PassphraseError):
@@ -249,19 +249,19 @@ async def test_host_without_a_newer_superblock_accepts_an_older_superblock(
 async def test_new_host_without_a_passphrase_accepts_an_unencrypted_superblock(
     encrypted: Power,
 ) -> None:
-    """As SECURITY.md states, a new host cannot know that the filesystem was encrypted."""
+    """A new host cannot know that a filesystem was encrypted (see SECURITY.md)."""
     plain = _exchange(encrypted, KEY, COPY_KEY)
 
     keys = await open_keys(encrypted.store, encrypted.remembered("new"), Passphrase(bytes))
 
     assert keys.data == plain
-    # A command that changes the superblock first reads objects that prove its authenticity.
+    # A command that changes the superblock reads objects that prove its authenticity.
     with pytest.raises(LostSuperblockError):
         await require_proof(encrypted.store, keys)
 
 
 async def test_forged_unencrypted_superblock_with_a_higher_generation_is_used(plain: Power) -> None:
-    """A host accepts a forged label or retention, but refuses keys that it does not know."""
+    """A forged label or retention is accepted, but keys that the host does not know are refused."""
     await _mount_once(plain, "a")
     present = (await plain.keys("a")).superblock
     higher = replace(present, generation=9, retention_s=0, label="forged")
@@ -285,7 +285,7 @@ async def test_forged_unencrypted_superblock_with_a_higher_generation_is_used(pl
 async def test_unencrypted_superblock_with_wrong_keys_is_ignored(
     plain: Power, key: ObjectKey
 ) -> None:
-    """A new host uses the superblock whose keys open the images, regardless of its generation."""
+    """If two superblocks differ, a new host uses the one whose keys open the images."""
     good = await plain.keys()
     forged = replace(good.superblock, generation=9, hash_key="11" * 32)
     plain.store.objects[key] = superblock_codec.encode(forged)
@@ -308,7 +308,7 @@ async def test_superblock_copy_is_not_used_after_a_tombstone_replaced_the_superb
 
 
 async def test_superblock_copy_without_other_objects_is_not_a_filesystem(power: Power) -> None:
-    """An older program's destroy command does not delete the copy of the superblock."""
+    """The destroy command of an older program does not delete the superblock copy."""
     await _mount_once(power, "a")
     for key in [key for key in power.store.objects if key != COPY_KEY]:
         del power.store.objects[key]
@@ -318,7 +318,7 @@ async def test_superblock_copy_without_other_objects_is_not_a_filesystem(power: 
 
 
 async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
-    """The error about a newer superblock advises an upgrade, regardless of the copy."""
+    """The error about a superblock of a newer version advises an upgrade."""
     power.store.objects[KEY] = text_object.encode("superblock", 4, {})
 
     with pytest.raises(NewerFormatError, match="upgrade"):
@@ -326,7 +326,7 @@ async def test_superblock_of_a_newer_version_is_refused(power: Power) -> None:
 
 
 async def test_superblock_copy_of_a_newer_version_is_not_used(power: Power) -> None:
-    """A newer program writes the superblock first, so a newer copy alone is damaged."""
+    """A newer program writes the superblock before its copy, so a newer copy alone is damaged."""
     power.store.objects[COPY_KEY] = text_object.encode("superblock", 4, {})
 
     keys = await power.keys()
@@ -348,7 +348,7 @@ async def test_superblock_copy_of_a_newer_version_is_not_used(power: Power) -> N
 async def test_unreachable_superblock_is_not_treated_as_damaged(
     power: Power, error: StoreError
 ) -> None:
-    """A mount needs the superblock, which may be a tombstone, but not its copy."""
+    """A mount must read the superblock, because it may be a tombstone; the copy may be missing."""
     with pytest.raises(type(error)):
         await open_keys(RefusingStore(power.store, KEY, error), power.remembered("-"), power.secret)
     refusing = RefusingStore(power.store, COPY_KEY, error)
@@ -361,7 +361,7 @@ async def test_unreachable_superblock_is_not_treated_as_damaged(
 
 
 async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> None:
-    """The superblock whose keys open the images is used, even if only this host has it."""
+    """The superblock whose keys open the images is used, even if it is only on this host."""
     await _mount_once(power, "a")
     mine = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     foreign = foreign_superblock()
@@ -380,7 +380,7 @@ async def test_superblocks_of_another_filesystem_are_not_used(power: Power) -> N
 
 
 def _plain_of(data: bytes) -> bytes:
-    """Make an unencrypted superblock with the same UUID, as any writer of the bucket can."""
+    """Make an unencrypted superblock with the same UUID, as an attacker can."""
     found = superblock_codec.decode(KEY, data)
     made, _keyring, _key = superblock_codec.create(
         found.uuid, found.label, found.block_bytes, found.page_size, False, None
@@ -390,7 +390,7 @@ def _plain_of(data: bytes) -> bytes:
 
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> Power:
-    """Return an encrypted filesystem with one file; host a has mounted the filesystem before."""
+    """Return an encrypted filesystem with a file, which host a has mounted before."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = True
     await made.make()
@@ -423,7 +423,7 @@ async def test_unencrypted_superblock_next_to_an_encrypted_superblock_is_not_use
 async def test_newer_superblock_copy_next_to_a_forged_superblock_is_refused(
     encrypted: Power,
 ) -> None:
-    """If the copy were ignored, a repair would replace a copy that a newer program wrote."""
+    """A newer superblock copy must not be ignored, because a repair would replace it."""
     await _mount_once(encrypted, "a")
     present = superblock_codec.decode(KEY, encrypted.store.objects[KEY])
     forged = replace(present, label="forged")
@@ -454,7 +454,7 @@ async def test_unencrypted_superblock_is_refused_if_a_passphrase_is_given(encryp
 async def test_host_that_mounted_an_encrypted_filesystem_refuses_an_unencrypted_superblock(
     encrypted: Power, options: OpenOptions, forgets: str
 ) -> None:
-    """This host's copy of the superblock, or its database, proves the encryption."""
+    """The host's superblock copy, or its database, shows that the filesystem is encrypted."""
     _exchange(encrypted, KEY, COPY_KEY)
     if forgets == "its copy":
         encrypted.remembered("a").path.unlink()
@@ -473,7 +473,7 @@ async def test_host_that_mounted_an_encrypted_filesystem_refuses_an_unencrypted_
 async def test_local_state_without_a_record_of_keys_refuses_an_unencrypted_superblock(
     encrypted: Power,
 ) -> None:
-    """If the local state has no record of keys, the keys in the bucket must open an image."""
+    """If the local state does not record the keys, a superblock needs an image that it opens."""
     healthy = dict(encrypted.store.objects)
     _forget_keys(encrypted, "a")
     _exchange(encrypted, KEY, COPY_KEY)
@@ -507,13 +507,13 @@ async def test_mount_records_the_keys_of_local_state_made_by_an_older_program(po
 async def test_accepting_an_unencrypted_superblock_uploads_no_encrypted_state(
     encrypted: Power,
 ) -> None:
-    """With --accept-superblock, encrypted local state is quarantined and not uploaded."""
+    """If the user accepts an unencrypted superblock, encrypted local state is quarantined."""
     [manifest] = [key for key in encrypted.store.objects if key.endswith("/manifest")]
     opened = image_codec.decode(
         manifest, encrypted.store.objects[manifest], (await encrypted.keys("a")).keyring
     )
     plain = superblock_codec.decode(KEY, _exchange(encrypted, KEY, COPY_KEY))
-    # The keys of the unencrypted superblock decrypt no object in the bucket.
+    # The keys of the unencrypted superblock open no object in the bucket.
     with pytest.raises(LostSuperblockError):
         await accept_first(encrypted.store, encrypted.remembered("a"), Passphrase(bytes))
     encrypted.store.objects[manifest] = image_codec.encode(
@@ -544,7 +544,7 @@ def _key_check(power: Power, host: str) -> str | None:
 
 
 def _forget_keys(power: Power, host: str) -> None:
-    """Remove all superblock records from a state directory, as if an older program had made it."""
+    """Remove all superblock records from a state directory, as an older program would leave it."""
     db = _database(power, host)
     db.begin_local()
     local_state.delete(db, "key_check")
@@ -554,7 +554,7 @@ def _forget_keys(power: Power, host: str) -> None:
 
 
 async def test_longest_retention_is_used_until_the_superblock_copies_agree(power: Power) -> None:
-    """After an interrupted change, the longer retention of the two superblock objects applies."""
+    """After an interrupted change, the longer retention of both superblock objects applies."""
     old = power.store.objects[COPY_KEY]
     await change(power.store, power.remembered("-"), power.secret, _retaining(0))
     assert (await power.keys()).retention_s == 0
@@ -566,13 +566,13 @@ async def test_longest_retention_is_used_until_the_superblock_copies_agree(power
 
 
 async def test_fields_of_the_superblock_are_readable_without_keys(power: Power) -> None:
-    """Status shows the fields of the newest readable superblock without a passphrase."""
+    """Without a passphrase, the status shows the fields of the newest readable superblock."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 
 
 async def test_wrong_passphrase_is_not_reported_as_damage(power: Power, tmp_path: Path) -> None:
-    """After a wrong passphrase, the user is not asked again for each superblock copy."""
+    """A wrong passphrase is requested once, not once for each superblock copy."""
     if not power.encrypted:
         pytest.skip("an unencrypted filesystem has no passphrase")
     asked = []

@@ -1,4 +1,4 @@
-"""Unlocking a superblock with a passphrase, a recovery key or known keys."""
+"""Unlocking a superblock with a passphrase, a recovery key or keys that are known already."""
 
 import pytest
 
@@ -20,11 +20,11 @@ def _make(passphrase: bytes | None) -> tuple[Superblock, Keyring, str]:
 
 
 def _never() -> bytes:
-    raise AssertionError("no secret should be requested")
+    raise AssertionError("a secret was requested although none is needed")
 
 
 async def test_passphrase_or_recovery_key_or_known_keys_open_the_superblock() -> None:
-    """Each secret is requested once; a recovery key may be typed in upper or lower case."""
+    """Each secret is requested once; the case of a recovery key does not matter."""
     made, keyring, key = _make(b"secret")
     asked = []
 
@@ -40,7 +40,7 @@ async def test_passphrase_or_recovery_key_or_known_keys_open_the_superblock() ->
     assert asked == [1]
 
 
-async def test_unencrypted_filesystem_opens_without_a_secret() -> None:
+async def test_unencrypted_filesystem_is_opened_without_a_secret() -> None:
     made, keyring, _key = _make(None)
 
     for secret in (Passphrase(_never), RecoveryKey(_never), HeldKeys(keyring)):

@@ -1,4 +1,4 @@
-"""Compaction: moving live blocks out of mostly dead packs into new packs."""
+"""Compaction: live blocks of mostly dead packs are moved into new packs."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thorough
 
 
 async def test_pack_with_mostly_dead_blocks_is_compacted_and_deleted(power: Power) -> None:
-    """A compacted pack is deleted after two more images."""
+    """A compacted pack is deleted after two later images."""
     await power.retain(0)
     async with power.session("a") as session:
         kept = write_file(session, os.urandom(2000))
@@ -49,7 +49,7 @@ async def test_pack_with_mostly_dead_blocks_is_compacted_and_deleted(power: Powe
 
 
 async def test_block_is_readable_after_a_kill_during_compaction(power: Power) -> None:
-    """If the daemon is killed during compaction, a block is still at its old location."""
+    """After a kill during compaction, a block can be read at its old location."""
     async with power.session("a") as session:
         kept = write_file(session, b"kept" * 500)
         doomed = write_file(session, os.urandom(50_000))
@@ -65,7 +65,7 @@ async def test_block_is_readable_after_a_kill_during_compaction(power: Power) ->
 
 
 async def test_pack_of_tiny_files_is_not_compacted_repeatedly(power: Power) -> None:
-    """Compaction would not shrink a pack that consists mostly of its index."""
+    """A pack of tiny files consists mostly of its index, so compaction would not shrink it."""
     async with power.session("a") as session:
         for number in range(20):
             write_file(session, b"tiny %d" % number)
@@ -75,7 +75,7 @@ async def test_pack_of_tiny_files_is_not_compacted_repeatedly(power: Power) -> N
 
 
 async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> None:
-    """A bit flipped in the cache must not reach the bucket."""
+    """Compaction must not upload a cached block whose bytes have changed."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         located = location_of(session, kept)
@@ -91,7 +91,7 @@ async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> Non
 
 
 async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None:
-    """A block evicted during compaction stays in its old pack."""
+    """If a block is evicted during compaction, it stays in its old pack."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -108,7 +108,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 async def test_block_to_move_without_a_cache_file_is_read_from_its_old_pack(
     power: Power, damage: str
 ) -> None:
-    """Eviction may have removed the file while the pack was fetched."""
+    """A block may be evicted while its pack is fetched; it is then read from the pack."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -130,7 +130,7 @@ async def test_block_to_move_without_a_cache_file_is_read_from_its_old_pack(
 async def test_torn_block_that_compaction_moves_stays_suspect_until_it_is_downloaded(
     power: Power,
 ) -> None:
-    """The torn file has the right length, so only the hash of its content shows the damage."""
+    """A torn cache file of the right length is detected only by the hash of its content."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -153,7 +153,7 @@ async def test_torn_block_that_compaction_moves_stays_suspect_until_it_is_downlo
 async def test_failed_compaction_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """A failed compaction removes the block files that it fetched, because they have no rows."""
+    """If compaction fails, it removes the block files that it has fetched."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))
@@ -183,7 +183,7 @@ async def test_failed_compaction_leaves_no_stray_block_file(
 
 
 def cancelling(scope: trio.CancelScope) -> Callable[[list[BlockRow]], Iterator[list[BlockRow]]]:
-    """Return a replacement for ``slices`` whose caller is cancelled after a slice of one block."""
+    """Return a replacement for ``slices`` that cancels its caller after a slice of one block."""
 
     def cancel(items: list[BlockRow]) -> Iterator[list[BlockRow]]:
         scope.cancel()
@@ -207,7 +207,7 @@ async def test_file_removed_during_the_move_of_its_block_leaves_no_row(power: Po
 
 
 async def test_block_removed_during_compaction_is_not_reused_by_deduplication(power: Power) -> None:
-    """If an earlier txg deleted a block, equal content is stored as a new block."""
+    """A block that was removed during compaction must not be shared with new content."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -227,7 +227,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
 async def test_all_hosts_record_the_same_death_txg_for_a_pack_emptied_by_an_image(
     power: Power,
 ) -> None:
-    """Points in time before an image still need a pack that the image emptied."""
+    """A pack that an image emptied is still needed by points in time before this image."""
     async with power.session("a", tasks=False) as session:
         kept, _content = await _mostly_dead_pack(session)
         [(emptied,)] = session.db.all("SELECT pack FROM blocks")
@@ -245,7 +245,7 @@ async def test_all_hosts_record_the_same_death_txg_for_a_pack_emptied_by_an_imag
 
 
 async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
-    """Make a pack with one small live file; return the file and its content."""
+    """Make a pack with one small live file; return the file and the file's content."""
     content = os.urandom(2000)
     kept = write_file(session, content)
     doomed = write_file(session, os.urandom(50_000))
@@ -256,7 +256,7 @@ async def _mostly_dead_pack(session: Session) -> tuple[Ino, bytes]:
 
 
 async def test_compaction_of_many_small_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """Moving the blocks of thousands of small files must not stall the event loop."""
+    """Compaction of thousands of small blocks must not stall the event loop."""
     async with power.session("a", tasks=False) as session:
         count = 5 * LOOP_SLICE_ROWS
         contents = [os.urandom(200) for _ in range(count)]
@@ -277,12 +277,12 @@ async def test_compaction_of_many_small_blocks_does_not_block_other_tasks(power:
             assert await session.compactor.run_once() == count
 
         steps = sorted(sealed_at_turns)
-        # trio runs ready tasks in random order, so two slices can run one after the other.
+        # trio runs ready tasks in random order, so two slices may follow each other.
         assert max(b - a for a, b in itertools.pairwise(steps)) <= 2 * LOOP_SLICE_ROWS
 
 
 async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, bytes, ObjectKey]]:
-    """Make packs with one small uncached live file each; return files, contents and keys."""
+    """Make packs with one small uncached live file each; return the files, contents and keys."""
     made = []
     for _ in range(count):
         content = os.urandom(2000)
@@ -303,7 +303,7 @@ async def _mostly_dead_packs(session: Session, count: int) -> list[tuple[Ino, by
 async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
     power: Power, damage: str
 ) -> None:
-    """Unreadable packs are tried once and marked as damaged."""
+    """An unreadable pack is tried once and marked as damaged; other packs are compacted."""
     async with power.session("a", tasks=False) as session:
         made = await _mostly_dead_packs(session, COMPACT_PACKS_MAX + 3)
         for _ino, _content, key in made[:COMPACT_PACKS_MAX]:
@@ -327,7 +327,7 @@ async def test_unreadable_pack_does_not_stop_the_compaction_of_other_packs(
 async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         (ino, content, key), _other = await _mostly_dead_packs(session, 2)
-        assert await read_file(session, ino) == content  # the read caches the block
+        assert await read_file(session, ino) == content  # The read brings the block into the cache.
         located = location_of(session, ino)
         session.db.begin()
         offset = "UPDATE blocks SET pack_offset = pack_offset + 1 WHERE block = ?"
@@ -339,8 +339,8 @@ async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: 
         assert await read_file(session, ino) == content
 
 
-async def test_compaction_continues_after_a_wrong_reply_of_the_store(power: Power) -> None:
-    """A pack reported as missing is requested again; an outage ends the compaction."""
+async def test_compaction_continues_after_a_wrong_response_of_the_store(power: Power) -> None:
+    """A pack that is reported as missing is requested once more; an outage ends compaction."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         await _mostly_dead_packs(session, 1)
@@ -353,7 +353,7 @@ async def test_compaction_continues_after_a_wrong_reply_of_the_store(power: Powe
 
 
 async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
-    """Compaction downloads complete packs as background traffic."""
+    """The downloads of compaction count as background traffic."""
     async with power.session("a", tasks=False) as session:
         await _mostly_dead_packs(session, 1)
         session.throttles.download.set(rate_limit("download_limit", "1K"))
@@ -362,7 +362,7 @@ async def test_compaction_waits_for_the_download_limit(power: Power) -> None:
 
 
 async def test_packs_that_would_not_shrink_do_not_delay_other_packs(power: Power) -> None:
-    """A pack that would not shrink does not count towards the limit of packs per run."""
+    """Packs that would not shrink do not count towards the number of packs per run."""
     async with power.session("a", tasks=False) as session:
         tiny = [write_file(session, b"tiny %d" % number) for number in range(200)]
         await session.flush()

@@ -11,12 +11,12 @@ PACK = PackRecord(PackId(7), ObjectKey("pack/00/1-" + "0" * 32), 1000)
 
 
 def placed(block: int, content_hash: bytes = b"h" * 32) -> Placed:
-    """Return the placement of a block in the example pack."""
+    """Return the placement of a block in an example pack."""
     return Placed(BlockId(block), content_hash, PACK.pack, 16, 60)
 
 
 def test_txg_records_only_placements_of_its_own_blocks() -> None:
-    """Each block of a txg is listed once, with the pack that contains the block."""
+    """Each block of a txg is listed once, together with its pack."""
     cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
     assert not cut.resolve(placed(3), PACK)
     assert cut.resolve(placed(10), PACK), "the next txg lists a new block"
@@ -29,7 +29,7 @@ def test_txg_records_only_placements_of_its_own_blocks() -> None:
 
 
 def test_equal_blocks_of_a_txg_share_a_location() -> None:
-    """Only the first of several equal blocks is stored in a pack."""
+    """If several blocks of a txg are equal, only the first block is stored."""
     cut = Cut({BlockId(1), BlockId(2)}, BlockId(10))
     assert cut.equal(BlockId(2), b"z" * 32) is None
     cut.resolve(placed(1, b"z" * 32), PACK)

@@ -1,4 +1,4 @@
-"""Damage in the bucket: proven damage is marked, and is repaired from any intact copy."""
+"""Healing: proven damage in the bucket is marked, and repaired from an intact copy."""
 
 import os
 from collections.abc import Callable
@@ -59,7 +59,7 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _e
 
 
 def _evict(session: Session) -> None:
-    """Evict all cached blocks that are in the bucket."""
+    """Evict all blocks from the cache that are in the bucket."""
     session.db.begin_local()
     session.cache.evictor.evict_bytes(1 << 60)
     session.db.commit()
@@ -84,7 +84,7 @@ async def _damaged_file(
 async def test_write_of_equal_content_heals_every_file_that_shares_the_block(
     power: Power, damage: Damage
 ) -> None:
-    """A user restores one file from a backup, which heals all files with this block."""
+    """Restoring one file from a backup heals all files that share its damaged block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         third = write_file(session, CONTENT)
@@ -106,7 +106,7 @@ async def test_write_of_equal_content_heals_every_file_that_shares_the_block(
 async def test_file_overwritten_with_equal_content_heals_other_files(
     power: Power, damage: Damage
 ) -> None:
-    """An overwrite in place heals all files that share a damaged block."""
+    """Overwriting a file in place heals all files that share its damaged block."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, damage)
         session.db.begin()
@@ -146,7 +146,7 @@ async def test_follower_reads_healed_content(power: Power) -> None:
 async def test_damage_marked_by_one_writer_is_known_to_the_next_writer(
     power: Power, ends: str
 ) -> None:
-    """Marks of damage are shipped, so the next writer need not read the damaged block."""
+    """Damage marks are shipped, so that the next writer need not find the damage by reading."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         if ends == "flushed":
@@ -162,7 +162,7 @@ async def test_damage_marked_by_one_writer_is_known_to_the_next_writer(
 
 
 async def test_read_only_mount_marks_no_damage(power: Power) -> None:
-    """Marks of damage are replicated rows, which only the writer may change."""
+    """Damage marks are replicated rows, so a read-only mount must not set them."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -186,7 +186,7 @@ async def test_read_only_mount_marks_no_damage(power: Power) -> None:
     ],
 )
 async def test_store_error_is_not_treated_as_damage(power: Power, error: StoreError) -> None:
-    """A block that cannot be read during an outage may be intact."""
+    """An error of the store, such as in an outage, does not mean that the block is damaged."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(read_timeout_s=0.1)
     async with power.session("a", store=faulty, session_options=options, tasks=False) as session:
@@ -202,7 +202,7 @@ async def test_store_error_is_not_treated_as_damage(power: Power, error: StoreEr
 
 
 async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
-    """If even the superblock is missing, the bucket was replaced or its disk is not mounted."""
+    """If the superblock is missing too, the bucket was replaced or its disk is unmounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -218,8 +218,8 @@ async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
         assert await read_file(session, first) == CONTENT
 
 
-async def test_single_wrong_reply_of_the_store_is_not_treated_as_damage(power: Power) -> None:
-    """After a wrong reply, a block is requested again, and the read succeeds."""
+async def test_single_wrong_response_of_the_store_is_not_treated_as_damage(power: Power) -> None:
+    """After a response with wrong content, a second request succeeds, and no damage is marked."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         first = write_file(session, CONTENT)
@@ -240,7 +240,7 @@ async def test_single_wrong_reply_of_the_store_is_not_treated_as_damage(power: P
 async def test_damage_found_by_a_read_marks_the_complete_pack(
     power: Power, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A read stops at the first error, so later blocks of a damaged pack may also be damaged."""
+    """A read stops at the first damaged block, so the complete pack is marked."""
     async with power.session("a", tasks=False) as session:
         await _damaged_file(power, session, damage)
         [(pack, _key)] = packs.all_keys(session.db)
@@ -260,7 +260,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
 
 
 async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> None:
-    """When a read detects a missing pack, the pack's cached blocks are uploaded again."""
+    """If a read finds that a pack is missing, cached blocks of this pack are uploaded."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -280,7 +280,7 @@ async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> Non
 
 
 async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(power: Power) -> None:
-    """The disk may read the last copy of a block later, so a failed upload does not remove it."""
+    """A last copy stays after a failed upload, because the disk may become readable later."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -308,7 +308,7 @@ async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(powe
 async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
     power: Power,
 ) -> None:
-    """A cached block of a damaged pack is the last copy until it is uploaded again."""
+    """A cached block of a damaged pack must not be evicted before it is uploaded."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -326,7 +326,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
 
 
 async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power: Power) -> None:
-    """A killed daemon loses its uncommitted overwrite, so the file has its former content."""
+    """An overwrite that a kill undoes must not destroy the last copy of a block."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         del power.store.objects[key]
@@ -344,7 +344,7 @@ async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power
 
 
 async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(power: Power) -> None:
-    """A damage mark starts the upload without a user's request."""
+    """A damage mark starts the upload of cached blocks without a request by the user."""
     async with power.session("a") as session:
         cached_one, evicted, key = await _two_blocks(session)
         before = location_of(session, cached_one).pack
@@ -356,13 +356,13 @@ async def test_cached_blocks_of_a_damaged_pack_are_uploaded_in_the_background(po
 
 
 async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(power: Power) -> None:
-    """The index of a new pack contains the inode and the block index, even of a fetched block."""
+    """A pack index contains the file position of each block, even of a block that was fetched."""
     async with power.session("a", tasks=False) as session:
         inos = [write_file(session, b"%d" % number * 900) for number in range(9)]
         await session.flush()
         await session.close()
     async with power.session("b", tasks=False) as session:
-        # The cache also fetches neighbouring blocks.
+        # The cache also fetches blocks next to the requested block.
         await session.cache.fetch(location_of(session, inos[6]))
         row = blocks.get(session.db, location_of(session, inos[6]).block)
         assert row.pack is not None
@@ -385,7 +385,7 @@ async def test_fetched_block_is_uploaded_again_with_its_position_in_the_file(pow
 
 
 async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
-    """A bit flipped in the cache must not reach the bucket."""
+    """A cached block whose bytes have changed must not be uploaded."""
     async with power.session("a", tasks=False) as session:
         cached_one, evicted, key = await _two_blocks(session)
         session.files.write_within(location_of(session, cached_one).block, 7, b"rotten", 7)
@@ -402,7 +402,7 @@ async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
 
 
 async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(power: Power) -> None:
-    """Concurrent uploads may have stored the same content in two packs."""
+    """Concurrent uploads may have stored equal blocks in two packs."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
         await session.flush()
@@ -432,7 +432,7 @@ async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(po
 async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
     power: Power, tmp_path: Path
 ) -> None:
-    """An earlier txg refers to the damaged location, but reads the content at the new location."""
+    """A point in time refers to the damaged location, but is read at the new location."""
     async with power.session("a", tasks=False) as session:
         first, _second = await _damaged_file(power, session, _flipped)
         link = session.link
@@ -453,7 +453,7 @@ async def test_earlier_point_in_time_reads_healed_content_from_its_new_location(
 
 
 async def test_rollback_uses_the_new_location_of_healed_content(power: Power) -> None:
-    """After a rollback, healed content is read from the location of its second upload."""
+    """A rollback uses the location at which healed content was uploaded a second time."""
     async with power.session("a", tasks=False) as session:
         first, second = await _damaged_file(power, session, _missing)
         before = session.link

@@ -1,4 +1,4 @@
-"""Reading the index of a pack, which shows whether this filesystem owns the pack."""
+"""Reads of a pack's index, which show whether the pack belongs to this filesystem."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ENCRYPTED = Keyring.from_master(bytes(32))
 
 @pytest.mark.parametrize(("blocks", "requests"), [(10, 1), (3000, 2)])
 async def test_read_of_a_pack_index_sends_at_most_two_requests(blocks: int, requests: int) -> None:
-    """One request reads the end of the pack; a second request reads the rest of a long index."""
+    """The first request reads the end of the pack; a second request reads the rest of the index."""
     key = pack_codec.new_key(Epoch(1), bytes(16))
     writer = pack_codec.PackWriter(key, PLAIN, "none")
     for number in range(blocks):
@@ -44,7 +44,7 @@ async def test_pack_of_an_impossible_size_is_refused_without_a_request(size_byte
 
 
 async def test_own_pack_is_recognised_only_by_its_keys_and_object_key() -> None:
-    """The name of an object alone does not prove that it is a pack of this filesystem."""
+    """An object belongs to this filesystem only if its content is authentic under its key."""
     store = MemoryStore()
     key, data = stray_pack(PLAIN, 3)
     other = pack_codec.new_key(Epoch(3), b"x" * 16)
@@ -65,7 +65,7 @@ async def test_own_pack_is_recognised_only_by_its_keys_and_object_key() -> None:
 
 
 async def test_owner_of_a_pack_is_unknown_during_an_outage() -> None:
-    """During an outage, is_ours() raises an error instead of returning a result."""
+    """During an outage, the function is_ours() raises an error."""
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

@@ -1,4 +1,4 @@
-"""The packer, which puts sealed blocks into packs."""
+"""The packer: it hashes sealed blocks and puts them into packs."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def sealed(files: BlockFiles, number: int, content: bytes) -> Sealed:
 
 
 def test_block_of_zeros_is_recognised(files: BlockFiles) -> None:
-    """A block with any byte other than zero is not a block of zeros."""
+    """A block is a block of zeros only if all of its bytes are zero."""
     packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, bytes(100)), sealed(files, 2, bytes(99) + b"\1")]
 
@@ -39,7 +39,7 @@ def test_block_of_zeros_is_recognised(files: BlockFiles) -> None:
 
 
 def test_lost_block_does_not_stop_the_hashing_of_other_blocks(files: BlockFiles) -> None:
-    """A block without a file is reported as lost; the other blocks are hashed."""
+    """A block without a file is reported as lost, and the other blocks are hashed."""
     packer = Packer(files, KEYRING, "zstd-1", lambda: Epoch(1))
     blocks = [sealed(files, 1, b"gone"), sealed(files, 2, b"here")]
     files.remove(BlockId(1))
@@ -51,7 +51,7 @@ def test_lost_block_does_not_stop_the_hashing_of_other_blocks(files: BlockFiles)
 
 
 def test_blocks_are_distributed_over_the_required_number_of_packs(files: BlockFiles) -> None:
-    """Every block is readable from exactly one pack."""
+    """The blocks are distributed over packs so that each block is in exactly one pack."""
     packer = Packer(files, KEYRING, "none", lambda: Epoch(1))
     contents = [os.urandom(MIB) for _ in range(PACK_BYTES_TARGET // MIB + 2)]
     hashed, _lost = packer.hash_all(

@@ -1,4 +1,4 @@
-"""Sealing dirty blocks after a delay, in batches and slices."""
+"""Sealing of dirty blocks after a delay, in batches and slices."""
 
 import itertools
 
@@ -23,7 +23,7 @@ CONTENT = b"hello" * 1000
 
 
 async def test_few_dirty_blocks_wait_for_a_full_pack(power: Power, mock_clock: MockClock) -> None:
-    """Small files written in succession share a pack, and no block waits for long."""
+    """Small files that are written one after another share a pack, but do not wait for long."""
 
     async def sealed(session: Session) -> int:
         return len(await session.uploader.sealer.next_batch(SEAL_AGE_S))
@@ -46,7 +46,7 @@ async def test_few_dirty_blocks_wait_for_a_full_pack(power: Power, mock_clock: M
 
 
 async def test_sealing_many_blocks_does_not_block_other_tasks(power: Power) -> None:
-    """A batch of small files is sealed in slices; blocks written in between stay writable."""
+    """While a large batch is sealed in slices, other blocks can be written."""
     async with power.session("a", tasks=False) as session:
         for number in range(3 * LOOP_SLICE_ROWS):
             write_file(session, b"%d" % number)
@@ -84,7 +84,7 @@ async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> 
 
 
 async def test_flush_uploads_blocks_whose_rows_could_not_be_read_earlier(power: Power) -> None:
-    """The first upload raises the error of the database, and its blocks stay available."""
+    """An upload raises an error of the database; a later upload finds the same blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         sealer = session.uploader.sealer

@@ -1,4 +1,4 @@
-"""Throughput: the speed of recent uploads."""
+"""Throughput: the measured speed of recent uploads."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from s3fs_meta.sync.upload.throughput import Speed, Throughput
 
 
 def _measured(*uploads: tuple[float, float, int]) -> Throughput:
-    """Return the throughput after uploads, each given as a tuple of start, end and bytes."""
+    """Return the throughput after uploads that are given as start, end and bytes."""
     made = Throughput()
     for begun_s, ended_s, sent_bytes in uploads:
         made.add(begun_s, ended_s, sent_bytes=sent_bytes, content_bytes=2 * sent_bytes)
@@ -24,20 +24,20 @@ def test_time_of_concurrent_uploads_is_counted_once() -> None:
     assert made.speed(5) == Speed(60, 120)
 
 
-def test_speed_is_unknown_before_the_first_and_long_after_the_last_upload() -> None:
+def test_speed_is_unknown_before_the_first_upload_and_long_after_the_last_upload() -> None:
     assert _measured().speed(0) is None
     assert _measured((0, 1, 100)).speed(1 + UPLOADS_MEASURED_S) == Speed(100, 200)
     assert _measured((0, 1, 100)).speed(2 + UPLOADS_MEASURED_S) is None
 
 
-def test_upload_limit_bounds_the_estimated_speed() -> None:
-    """If uploads were faster than the upload limit, the estimate uses the upload limit."""
+def test_upload_limit_caps_the_estimated_speed() -> None:
+    """The estimated speed is never higher than the upload limit."""
     assert Speed(100, 200).within(None) == Speed(100, 200)
     assert Speed(100, 200).within(100) == Speed(100, 200)
     assert Speed(100, 200).within(10) == Speed(10, 20)
 
 
-def test_old_slow_upload_does_not_decrease_the_measured_speed() -> None:
+def test_slow_upload_of_the_past_does_not_decrease_the_measured_speed() -> None:
     uploads = [(float(at), at + 0.5, 100) for at in range(100, 100 + UPLOADS_MEASURED)]
 
     made = _measured((0, 100, 1), *uploads)
@@ -47,7 +47,7 @@ def test_old_slow_upload_does_not_decrease_the_measured_speed() -> None:
 
 
 def test_speed_is_unknown_after_an_upload_that_took_no_time() -> None:
-    """A store in memory replies at once, so an upload takes no time."""
+    """An upload to a store in memory takes no time, so it has no speed."""
     assert _measured((1, 1, 100)).speed(1) is None
 
 

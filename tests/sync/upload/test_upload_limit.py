@@ -1,4 +1,4 @@
-"""The ``upload_limit``: uploads that wait for it, and uploads that ignore it."""
+"""The option upload_limit: which uploads wait for it, and which uploads ignore it."""
 
 import os
 from contextlib import aclosing
@@ -19,7 +19,7 @@ from tests.polling import until
 from tests.sync.conftest import REGULAR, Power, read_file, unmount, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
-SLOW = rate_limit("upload_limit", "1K")  # The limit delays a test's pack by 15 minutes.
+SLOW = rate_limit("upload_limit", "1K")  # The limit delays the pack of a test by 15 minutes.
 STRICT = rate_limit("upload_limit", "1K strict")
 
 
@@ -29,13 +29,13 @@ def _make_empty_file(session: Session) -> None:
 
 
 async def _waiting(session: Session) -> None:
-    """Write a file, and return as soon as its pack waits for the upload limit."""
+    """Write a file, and return when its pack waits for the upload limit."""
     write_file(session, os.urandom(MIB - KIB))
     await until(lambda: session.throttles.upload.waiting_bytes > 0)
 
 
 async def test_background_upload_waits_for_the_limit(power: Power) -> None:
-    """While a pack waits for the upload limit, the lease can be checked and confirmed."""
+    """While a pack waits for the upload limit, checks of the lease continue."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -50,7 +50,7 @@ async def test_background_upload_waits_for_the_limit(power: Power) -> None:
 
 
 async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
-    """An unmount uploads at full speed, including a pack that is already waiting."""
+    """An unmount uploads all packs at full speed, even a pack that is already waiting."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -62,7 +62,7 @@ async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
 
 
 async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
-    """With fsync=remote, a program does not wait for the upload limit."""
+    """With fsync=remote, an fsync does not wait for the upload limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600, fsync="remote")
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -74,7 +74,7 @@ async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
 
 
 async def test_uploads_that_free_a_full_cache_ignore_the_upload_limit(power: Power) -> None:
-    """If a writer waits for space in the cache, blocks are uploaded at full network speed."""
+    """If writers wait for cache space, blocks are uploaded at full speed."""
     options = SessionOptions(
         upload_limit=SLOW, cache_bytes=2 * MIB, sync_interval_s=3600, commit_interval_s=3600
     )
@@ -88,7 +88,7 @@ async def test_uploads_that_free_a_full_cache_ignore_the_upload_limit(power: Pow
 
 
 async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
-    """With a "strict" limit, the last upload waits until the limit is removed."""
+    """With a strict limit, even the last upload of an unmount waits."""
     options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
@@ -102,8 +102,10 @@ async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
         await session.close()
 
 
-async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_again(power: Power) -> None:
-    """After an outage, the upload continues at once; its bytes were only taken once."""
+async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_a_second_time(
+    power: Power,
+) -> None:
+    """After an outage, a pack whose bytes were not sent need not wait for its bytes twice."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
     async with power.session(store=faulty, session_options=options, bounds=IMPATIENT) as session:
@@ -118,13 +120,14 @@ async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_again(power: P
 async def test_writer_waits_while_the_limit_delays_the_attempt_after_a_failure(
     power: Power,
 ) -> None:
-    """The wait for a strict limit is longer than write_timeout, but the network works again."""
+    """A writer waits longer than write_timeout while a strict limit delays a retry."""
     faulty, timeout_s = FaultyStore(power.store), 0.1
     options = SessionOptions(sync_interval_s=3600, write_timeout_s=timeout_s)
     async with power.session(store=faulty, session_options=options, bounds=IMPATIENT) as session:
         upload = session.throttles.upload
         faulty.fail("create", StoreUnavailableError("pack", 8, 60.0, "connection refused"))
-        write_file(session, os.urandom(KIB))  # at the minimum speed, its pack takes 0.03 s
+        # At the minimum speed, the upload of this pack takes 0.03 s.
+        write_file(session, os.urandom(KIB))
         await until(lambda: "connection refused" in session.uploader.last_error)
         upload.set(STRICT)
         upload.charge(MIB)
@@ -142,7 +145,7 @@ async def test_writer_waits_while_the_limit_delays_the_attempt_after_a_failure(
 
 
 async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) -> None:
-    """A changelog does not wait, even if uploads of content have used up the upload limit."""
+    """Changelogs do not wait, even if uploads of content have used up the limit."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         session.throttles.upload.charge(1 << 30)
@@ -155,7 +158,7 @@ async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) 
 
 @pytest.mark.slow
 async def test_images_wait_for_the_upload_limit(power: Power) -> None:
-    """An image is as large as the metadata, so it counts as background traffic."""
+    """Images can be as large as all metadata, so they wait like other background traffic."""
     options = SessionOptions(upload_limit=SLOW, sync_interval_s=3600)
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         _make_empty_file(session)

@@ -42,7 +42,7 @@ WATCHFUL = OpenOptions(lease_check_s=0)
 
 
 async def test_equal_content_is_stored_once(power: Power) -> None:
-    """Equal blocks of one batch are stored once, and blocks that are already stored are reused."""
+    """Equal blocks are stored once, whether in one batch or in earlier packs."""
     async with power.session("a") as session:
         first, second = write_file(session, CONTENT), write_file(session, CONTENT)
         await session.flush()
@@ -74,7 +74,7 @@ async def test_block_of_zeros_becomes_a_hole(power: Power) -> None:
 async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interval(
     power: Power,
 ) -> None:
-    """An upload and a sync free cache space at once, without waiting for a background sync."""
+    """An upload followed by a sync frees cache space without waiting for the commit interval."""
     options = SessionOptions(
         cache_bytes=2 * MIB, commit_interval_s=3600, image_interval_s=3600, write_timeout_s=30
     )
@@ -88,7 +88,7 @@ async def test_writers_waiting_for_cache_space_do_not_wait_for_the_commit_interv
 
 
 async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(power: Power) -> None:
-    """While a pack is being sent, a writer does not fail with ENOSPC."""
+    """A writer does not fail with ENOSPC while a pack is being sent."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(cache_bytes=MIB, sync_interval_s=3600, write_timeout_s=0.1)
     async with power.session(
@@ -97,13 +97,13 @@ async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(powe
         gate = faulty.hold("create")
         write_file(session, os.urandom(MIB - 4096))
         await gate.wait_started()
-        with trio.move_on_after(0.5):  # the writer fails earlier if the timeout applies
+        with trio.move_on_after(0.5):  # The writer would fail here if the timeout applied.
             await session.cache.wait_for_room(MIB // 2)
         gate.open()
 
 
 class _SlowStore(FaultyStore):
-    """A store in which the first upload of a pack fails, and the second takes four seconds."""
+    """A store whose first upload of a pack fails and whose second upload takes four seconds."""
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -117,7 +117,7 @@ class _SlowStore(FaultyStore):
 
 @pytest.mark.slow
 async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(power: Power) -> None:
-    """Pieces are sent, although the last request to the bucket has failed."""
+    """A writer keeps waiting while pieces of a pack are sent after a failed request."""
     slow = _SlowStore(power.store)
     options = SessionOptions(cache_bytes=MIB, sync_interval_s=3600, write_timeout_s=2)
     async with power.session(
@@ -129,7 +129,7 @@ async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(power: Po
 
 
 async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
-    """Programs can write files while the store is unreachable."""
+    """Files can be written while the store is unreachable."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -159,7 +159,7 @@ async def test_block_whose_upload_was_interrupted_by_a_kill_is_dirty_again(power
 
 
 async def test_pack_of_a_cancelled_upload_is_condemned(power: Power) -> None:
-    """The blocks are uploaded in another pack, so garbage collection may delete the first one."""
+    """The blocks of a cancelled upload are put into another pack; the first pack is condemned."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -178,8 +178,8 @@ async def test_pack_of_a_cancelled_upload_is_condemned(power: Power) -> None:
         assert packs.get(session.db, pack.pack).state is PackState.CONDEMNED
 
 
-async def test_pack_is_not_uploaded_again_after_its_reply_was_lost(power: Power) -> None:
-    """After a lost reply, the next upload attempt finds the pack in the store and uses it."""
+async def test_pack_is_not_uploaded_again_after_its_response_was_lost(power: Power) -> None:
+    """If the response to an upload is lost, the retry finds the pack in the store."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)
@@ -194,7 +194,7 @@ async def test_pack_is_not_uploaded_again_after_its_reply_was_lost(power: Power)
 
 
 async def test_lost_block_of_a_removed_file_does_not_prevent_the_next_image(power: Power) -> None:
-    """If no file uses a lost block, the next image need not wait for fsck."""
+    """A lost block that no file uses must not prevent an image."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -210,7 +210,7 @@ async def test_lost_block_of_a_removed_file_does_not_prevent_the_next_image(powe
 
 
 async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) -> None:
-    """Every flush reports the lost block with a remedy, and no host can read the block."""
+    """Each flush reports the lost block with a remedy; reads of the block fail on all hosts."""
     async with power.session("a") as session:
         first = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -234,7 +234,7 @@ async def test_lost_block_does_not_stop_uploads_of_other_blocks(power: Power) ->
 
 
 async def test_block_is_uploaded_later_if_its_file_cannot_be_opened_now(power: Power) -> None:
-    """A lack of open files does not mean that the only copy of a block is lost."""
+    """If a block file cannot be opened for lack of descriptors, its block is not lost."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -253,7 +253,7 @@ async def test_block_is_uploaded_later_if_its_file_cannot_be_opened_now(power: P
 
 
 async def test_block_file_restored_by_a_user_is_uploaded(power: Power) -> None:
-    """A user may restore a lost block file from a backup."""
+    """If a user restores a lost block file from a backup, the block is uploaded."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -270,7 +270,7 @@ async def test_block_file_restored_by_a_user_is_uploaded(power: Power) -> None:
 
 
 async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> None:
-    """Without a pause, a failing disk would cause a busy loop and a huge log file."""
+    """Without a pause, a failing disk would cause endless retries and a huge log."""
     rounds = 0
     began, stormed = trio.Event(), trio.Event()
 
@@ -296,7 +296,7 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
 async def test_upload_cancelled_after_storing_a_pack_still_records_its_block_locations(
     power: Power,
 ) -> None:
-    """Without the recorded locations, the blocks would be uploaded again in a second pack."""
+    """Block locations are recorded even if the upload is cancelled after its pack is stored."""
     scope = trio.CancelScope()
 
     def hook(step: str) -> None:
@@ -315,7 +315,7 @@ async def test_upload_cancelled_after_storing_a_pack_still_records_its_block_loc
 async def test_block_that_is_sealed_again_does_not_need_the_slot_of_its_earlier_batch(
     power: Power,
 ) -> None:
-    """An uploaded batch keeps its slot while its rows are synced, but no longer its blocks."""
+    """An uploaded batch keeps its upload slot until its rows are synced; its blocks are free."""
     async with power.session("a", tasks=False) as session:
         uploader = session.uploader
         ino = write_file(session, b"content")
@@ -333,7 +333,7 @@ async def test_block_that_is_sealed_again_does_not_need_the_slot_of_its_earlier_
 
 
 async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:
-    """A flush reports the first failure, even if more batches fail than can run in parallel."""
+    """A flush reports the first error, even if many batches fail."""
     async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
             write_file(session, os.urandom(1000))
@@ -350,7 +350,7 @@ async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:
 async def test_each_upload_keeps_only_one_pack_in_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush of several packs frees the memory of each pack before it builds the next one."""
+    """A flush of several packs frees each pack's memory before it builds the next pack."""
     alive = weakref.WeakSet[mmap.mmap]()
     counts: list[int] = []
 
@@ -375,7 +375,7 @@ async def test_each_upload_keeps_only_one_pack_in_memory(
 async def test_rollback_of_the_locations_of_uploaded_blocks_loses_no_block(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the rollback of their locations, all blocks are still in the cache or the bucket."""
+    """If locations of uploaded blocks are rolled back, each block is in the cache or the bucket."""
     lose: list[Callable[[], None]] = []
 
     def slices_with_a_loss(items: Sequence[PackEntry]) -> Iterator[Sequence[PackEntry]]:
@@ -409,7 +409,7 @@ async def test_rollback_of_the_locations_of_uploaded_blocks_loses_no_block(
 
 
 async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
-    """The background upload detects a takeover before the next image is made."""
+    """Background uploads detect a takeover before the next image."""
     by_force = power.session("b", options=OpenOptions(force_takeover=True))
     first = power.session("a", options=WATCHFUL, bounds=IMPATIENT, tasks=False)
     async with first as old, by_force, trio.open_nursery() as nursery:
@@ -435,7 +435,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
 
 
 async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Power) -> None:
-    """Another host takes the lease while this session is still starting."""
+    """A session detects that another host took the lease while the session was starting."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         old.status.__dict__.update(MountStatus().__dict__)
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False):
@@ -447,7 +447,7 @@ async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Po
 
 
 async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Power) -> None:
-    """Uploads may still run while the session is being closed."""
+    """Uploads may still be running when a session is closed."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()
@@ -468,7 +468,7 @@ async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Pow
 async def test_equal_blocks_removed_during_shipping_share_one_pack(
     power: Power, batch_blocks: int, kept: int
 ) -> None:
-    """A shipped txg needs a location for each block, but equal blocks can share a location."""
+    """Equal blocks that are removed during shipping may have the same location."""
     faulty = FaultyStore(power.store)
     bounds = UploadBounds(batch_blocks=batch_blocks)
     async with power.session("a", store=faulty, bounds=bounds, tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Commits of groups of operations, and syncs of block files and rows to the local disk."""
+"""Commits of groups of operations, and syncs of block files and rows."""
 
 import os
 import threading
@@ -33,7 +33,7 @@ CONTENT = b"hello" * 1000
 async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
     power: Power,
 ) -> None:
-    """A block file is deleted only when a power cut can no longer undo the file's removal."""
+    """A block file is deleted only when a power cut can no longer undo its removal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -46,7 +46,7 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
 
 
 async def test_open_commit_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
-    """Without fsync, a timer commits the open commit group."""
+    """Without an fsync, a timer commits the open commit group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await until(lambda: not session.db.in_group)
@@ -55,7 +55,7 @@ async def test_open_commit_group_is_committed_soon_after_its_first_operation(pow
 async def test_single_operation_is_committed_after_the_commit_group_delay(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """A killed daemon loses at most the operations within the last commit group delay."""
+    """A kill loses at most the operations within the last commit group delay."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -69,10 +69,10 @@ async def test_single_operation_is_committed_after_the_commit_group_delay(
         nursery.cancel_scope.cancel()
 
 
-async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
+async def test_age_of_commit_groups_is_limited_during_continuous_operations(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """With one operation per millisecond, a commit group ends every 50 ms."""
+    """At one operation per millisecond, a commit group ends after 50 ms."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -95,7 +95,7 @@ async def test_age_of_commit_groups_is_bounded_during_continuous_operations(
 async def test_failing_commit_is_not_retried_without_a_pause(
     power: Power, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A commit that fails before COMMIT leaves its commit group open."""
+    """If a commit fails before COMMIT, its commit group stays open and is retried later."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         nursery.start_soon(session.durability.run_group_commit)
         write_file(session, CONTENT)
@@ -108,14 +108,14 @@ async def test_failing_commit_is_not_retried_without_a_pause(
 
 
 async def _pass(clock: trio.testing.MockClock, time_s: float) -> None:
-    """Advance the clock, and run every task that is due."""
+    """Advance the clock and run all tasks that are due."""
     await trio.testing.wait_all_tasks_blocked()
     clock.jump(time_s)
     await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_fsync_makes_content_durable_before_rows(power: Power) -> None:
-    """The file of a block is synced before the commit of its row."""
+    """An fsync makes block files durable before it commits their rows."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
@@ -134,7 +134,7 @@ async def test_fsync_makes_content_durable_before_rows(power: Power) -> None:
 
 
 async def test_commit_group_is_committed_during_syncs_of_block_files(power: Power) -> None:
-    """Block files are synced in parallel with the commit; the WAL is synced after both."""
+    """The commit runs while block files are synced, and the WAL is synced after both."""
     order: list[str] = []
     committed = threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -143,7 +143,7 @@ async def test_commit_group_is_committed_during_syncs_of_block_files(power: Powe
 
         def note_commit() -> bool:
             committed.set()
-            return False  # SQLite commits if the hook returns False
+            return False  # SQLite commits if this hook returns False.
 
         session.db.connection.set_commit_hook(note_commit)
 
@@ -165,7 +165,7 @@ async def test_commit_group_is_committed_during_syncs_of_block_files(power: Powe
 async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_content(
     power: Power,
 ) -> None:
-    """In rollback journal mode each commit syncs the database, so an early commit adds a sync."""
+    """Each commit syncs the database in rollback journal mode, so content is synced before it."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="delete", synchronous="full"))
     order: list[str] = []
     async with power.session("a", tasks=False, options=options) as session:
@@ -174,13 +174,14 @@ async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_cont
 
         def note_commit() -> bool:
             order.append("rows")
-            return False  # SQLite commits if the hook returns False
+            return False  # SQLite commits if this hook returns False.
 
         session.db.connection.set_commit_hook(note_commit)
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            trio.from_thread.run_sync(order.copy, trio_token=token)  # The event loop still runs.
+            # The event loop is still running.
+            trio.from_thread.run_sync(order.copy, trio_token=token)
             order.append("files")
 
         session.files.sync = note  # type: ignore[method-assign]
@@ -191,20 +192,20 @@ async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_cont
 
 
 async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
-    """Without allocated space, each sync of the WAL also commits the host filesystem's journal."""
+    """The WAL gets allocated space, because otherwise each sync commits the host's disk journal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
         async with running(session.durability.run_log_room):
             await trio.testing.wait_all_tasks_blocked()
-            assert _lacks_room(session)  # No program has called fsync.
+            assert _lacks_room(session)  # No program has called fsync yet.
             write_file(session, CONTENT)
             await session.durability.sync_file(ino)
             await until(lambda: not _lacks_room(session))
 
 
 def _lacks_room(session: Session) -> bool:
-    """Return whether the WAL of a session has little allocated space left."""
+    """Return True if the WAL of a session has little allocated space left."""
     return session.db.wal is not None and session.db.wal.lacks_room
 
 
@@ -246,7 +247,7 @@ async def test_wal_is_extended_only_while_no_commit_group_is_open(
 async def test_wal_is_not_extended_into_reserved_disk_space(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Allocated space in the WAL only makes syncs faster, but commits need the disk reserve."""
+    """Allocated space in the WAL must not use the disk reserve, which commits need."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         disk = session.cache.disk
@@ -263,7 +264,7 @@ async def test_wal_is_not_extended_into_reserved_disk_space(
 async def test_directories_of_new_block_files_are_synced_only_once(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An overwritten block file needs no sync of its directory, but a copied block file does."""
+    """The directory of a block file is synced once for a new file, not for an overwrite."""
     synced = _note_syncs(monkeypatch)
     async with power.session("a", tasks=False) as session:
 
@@ -315,7 +316,7 @@ async def test_fsync_of_a_new_small_file_syncs_no_directory(
 
 
 def _note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return a list to which each sync appends the system call and the name of its file."""
+    """Return a list that receives the system call and the file name of each sync."""
     synced: list[tuple[str, str]] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -335,7 +336,7 @@ def _file_of(session: Session, block: BlockId) -> tuple[Ino, BlockIndex]:
 
 
 async def test_concurrent_fsyncs_share_syncs_of_the_wal(power: Power) -> None:
-    """Callers that wait during a sync share the next sync, which begins after their commits."""
+    """Callers that wait for a running sync share the next sync, which covers all their commits."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync()
         synced = _count_row_syncs(session)
@@ -359,7 +360,7 @@ async def test_concurrent_fsyncs_share_syncs_of_the_wal(power: Power) -> None:
 
 
 async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> None:
-    """A file that another task is syncing is durable only when that sync is complete."""
+    """A file that another task is syncing is not durable before this sync ends."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -391,7 +392,7 @@ async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> No
 
 
 async def test_fsync_of_one_file_syncs_the_dirty_blocks_of_all_files(power: Power) -> None:
-    """One commit contains the rows of all files, so their blocks must be synced first."""
+    """An fsync of one file commits the rows of all files, so all dirty blocks are synced first."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         write_file(session, CONTENT * 2)
@@ -403,7 +404,7 @@ async def test_fsync_of_one_file_syncs_the_dirty_blocks_of_all_files(power: Powe
 
 
 async def test_content_of_a_block_is_synced_before_the_row_of_its_pack(power: Power) -> None:
-    """The rows that the uploader syncs may include rows of other files."""
+    """The rows that an upload syncs include rows of other files, whose blocks are synced first."""
     synced: list[BlockId] = []
     at_intention: list[list[BlockId]] = []
 
@@ -422,7 +423,7 @@ async def test_content_of_a_block_is_synced_before_the_row_of_its_pack(power: Po
 
 
 async def test_fsync_after_a_kill_syncs_blocks_written_by_the_killed_daemon(power: Power) -> None:
-    """Blocks that the killed daemon did not sync may exist only in the page cache."""
+    """After a kill, blocks of the killed daemon may be only in the page cache."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -435,7 +436,7 @@ async def test_fsync_after_a_kill_syncs_blocks_written_by_the_killed_daemon(powe
 
 
 def _synced_blocks(session: Session) -> list[BlockId]:
-    """Return a list to which each later sync of block files appends its blocks."""
+    """Return a list that receives the blocks of each later sync of block files."""
     synced: list[BlockId] = []
     sync = session.files.sync
     session.files.sync = lambda blocks, named=(): (synced.extend(blocks), sync(blocks, named))[1]  # type: ignore[method-assign,func-returns-value]
@@ -443,7 +444,7 @@ def _synced_blocks(session: Session) -> list[BlockId]:
 
 
 def _count_row_syncs(session: Session) -> list[int]:
-    """Return a list to which each later sync of rows appends one item."""
+    """Return a list that gets one item for each later sync of rows."""
     synced: list[int] = []
     sync = session.db.sync_wal
     session.db.sync_wal = lambda: (synced.append(1), sync())[1]  # type: ignore[method-assign,func-returns-value]
@@ -461,7 +462,7 @@ async def _overwrite(session: Session, ino: Ino) -> None:
 
 
 async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: Power) -> None:
-    """A power cut may undo the timestamps, which fdatasync does not cover, but not the bytes."""
+    """A fdatasync of overwritten bytes makes the bytes durable, but not the timestamps."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -476,7 +477,7 @@ async def test_fdatasync_of_overwritten_bytes_syncs_only_the_block_file(power: P
 
 
 async def test_fdatasync_syncs_changed_rows_of_other_files(power: Power) -> None:
-    """Every fdatasync makes all earlier changes durable, and may omit only timestamps."""
+    """A fdatasync makes all earlier changes durable except timestamps, even of other files."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_file(ino)
@@ -500,7 +501,7 @@ async def test_unchanged_filesystem_is_not_synced_again(power: Power) -> None:
 
 
 async def test_fdatasync_waits_for_a_running_sync_of_rows(power: Power) -> None:
-    """Rows that another task is syncing are durable only when that sync is complete."""
+    """Rows that another task is syncing are not durable before this sync ends."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
     async with power.session("a", tasks=False) as session:
@@ -533,11 +534,11 @@ async def test_fdatasync_waits_for_a_running_sync_of_rows(power: Power) -> None:
 
 
 async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) -> None:
-    """Acknowledged operations were undone, so later changes and fsyncs must fail."""
+    """After the loss of a commit group, later changes and fsyncs must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
-        session.db.rollback()  # Simulate a full disk: SQLite rolls the transaction back.
+        session.db.rollback()  # Simulate a full disk: SQLite rolls back the transaction.
 
         assert session.status.state is MountState.DEGRADED
         assert "lost" in session.status.why
@@ -546,13 +547,13 @@ async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) ->
 
 
 async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: Power) -> None:
-    """If a removal is undone while it is synced, the block file of the removed file is kept."""
+    """If the removal of a file is undone during its sync, the block file must not be deleted."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
         remove_file(session, ino)
-        # The commit group is committed during the sync of its block files.
+        # The commit group is committed while its block files are synced.
         # A commit hook that returns True makes the commit fail.
         session.db.connection.set_commit_hook(lambda: True)
         with pytest.raises(DatabaseError):
@@ -566,7 +567,7 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
 
 
 async def test_incomplete_operation_is_never_committed(power: Power) -> None:
-    """A bug in an operation undoes the open commit group, and the mount becomes read-only."""
+    """A bug in an operation undoes its commit group, and the mount becomes read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)
         session.durability.commit()

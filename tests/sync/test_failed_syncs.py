@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint first syncs the WAL. If that sync fails, every later fsync must also fail."""
+    """If the sync of the WAL in a checkpoint fails, every later fsync must fail."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -46,7 +46,7 @@ async def test_failed_checkpoint_turns_the_mount_read_only(
 
 
 async def test_checkpoint_without_descriptors_leaves_the_mount_writable(power: Power) -> None:
-    """A checkpoint opens the database again. If it cannot, the log only grows."""
+    """If a checkpoint finds no free file descriptor, the WAL grows, but no data is lost."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()
         session.db.begin_local()
@@ -64,7 +64,7 @@ async def test_checkpoint_without_descriptors_leaves_the_mount_writable(power: P
 async def test_failed_restart_of_the_wal_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group committed before the WAL restarts may not be durable."""
+    """If the WAL cannot be restarted, the last commit group may not be durable."""
     monkeypatch.setattr(wal, "WAL_CHECKPOINT_BYTES", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -80,7 +80,7 @@ async def test_failed_restart_of_the_wal_turns_the_mount_read_only(
 async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports lost pages of the WAL only once, perhaps to the thread that extends it."""
+    """If the thread that extends the WAL gets the error of lost pages, every fsync must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         async with running(session.durability.run_log_room):
@@ -94,7 +94,7 @@ async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
 
 
 async def test_failed_sync_of_the_disk_turns_the_mount_read_only(power: Power) -> None:
-    """After a failed fsync the durable content is unknown, so the mount accepts no more writes."""
+    """After a failed sync the content on the disk is unknown, so the mount accepts no writes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
 
@@ -111,7 +111,7 @@ async def test_failed_sync_of_the_disk_turns_the_mount_read_only(power: Power) -
 
 
 async def test_fsync_after_a_failed_fsync_fails(power: Power) -> None:
-    """The kernel reports a lost page only once, so a second fsync must not return success."""
+    """A second fsync must not succeed, because the kernel reports a lost page only once."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         sync = session.files.sync
@@ -131,7 +131,7 @@ async def test_fsync_after_a_failed_fsync_fails(power: Power) -> None:
 async def test_fsync_that_waited_for_a_failed_sync_records_no_synced_bytes(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut, a mount would trust bytes that were recorded as synced."""
+    """Bytes of a failed sync must not be recorded as synced, or a mount would trust them."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -153,7 +153,7 @@ async def test_fsync_that_waited_for_a_failed_sync_records_no_synced_bytes(
 
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Make the next sync of a file fail and later syncs succeed, as the kernel does."""
+    """Make the next sync of a file fail and later syncs succeed, as the kernel would."""
     calls: list[str] = []
     for call, real in (("fsync", os.fsync), ("fdatasync", os.fdatasync)):
 
@@ -172,7 +172,7 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 async def test_fsync_fails_if_the_directory_of_a_new_block_file_cannot_be_synced(
     power: Power, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The kernel may report a lost directory write only to the thread that prepares block files."""
+    """A failed sync of a directory may be reported only to the thread that prepares block files."""
     async with power.session("a", tasks=False) as session:
         calls = _fail_once(monkeypatch, name)
         ino = write_file(session, CONTENT)
@@ -187,7 +187,7 @@ async def test_fsync_fails_if_the_directory_of_a_new_block_file_cannot_be_synced
 async def test_first_sync_after_a_kill_detects_write_errors_of_closed_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages of the killed daemon may be lost, and the kernel may have forgotten their inode."""
+    """The first sync after a kill must detect lost pages of files that the daemon had closed."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()

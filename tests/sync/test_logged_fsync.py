@@ -1,4 +1,4 @@
-"""fsync with the intent log instead of block file syncs, and recovery from the log."""
+"""fsync with the intent log instead of synced block files, and recovery from this log."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ FILES = 20
 
 
 async def make_log(session: Session) -> None:
-    """Call fsync once, so that the intent log is created, and sync all files."""
+    """Call fsync once, so that the intent log is created, and then sync all files."""
     await session.durability.sync_file(write_file(session, b"first"))
     await session.durability.make_log_room()
     await session.durability.sync_all()
@@ -37,7 +37,7 @@ async def fsynced(session: Session, content: bytes) -> Ino:
 
 
 def lose_unsynced_files(session: Session) -> list[int]:
-    """Remove the block files that were never synced, as a power cut may; return their numbers."""
+    """Remove block files that were never synced, as a power cut may; return their numbers."""
     lost = [tail.block for tail in cached_blocks.unsynced_tails(session.db)]
     for block in lost:
         session.files.remove(block)
@@ -57,7 +57,7 @@ async def test_fsync_of_small_files_does_not_sync_block_files(
 async def test_fsync_of_a_small_file_makes_one_thread_call(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread call syncs the intent log and then the write-ahead log."""
+    """An fsync of a small file syncs the intent log and the WAL in one thread call."""
     async with power.session("a", tasks=False) as session:
         await make_log(session)
         start, started = trio.lowlevel.start_thread_soon, list[object]()
@@ -110,7 +110,7 @@ async def test_fsynced_files_survive_a_power_cut_that_loses_block_files(
 async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The next mount makes the block files durable before it stops using the intent log."""
+    """The next mount syncs all block files before it discards the intent log."""
     async with power.session("a", tasks=False) as session:
         ino = await fsynced(session, b"fsynced")
     async with power.session("a", tasks=False) as session:
@@ -124,7 +124,7 @@ async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
 async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The second mount writes no intent log, but changes a block that is in the old log."""
+    """The second mount does not use the intent log, but changes a block in the old log."""
     async with power.session("a", tasks=False) as session:
         ino = await fsynced(session, b"old")
         old = (session.files.root / NAME).read_bytes()
@@ -143,7 +143,7 @@ async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
 async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_used(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """Only older programs refuse a state with an intent log, because they do not know the log."""
+    """Local state with an intent log is trusted after a power cut; older programs refuse it."""
     async with power.session("a", tasks=False) as session:
         ino = await fsynced(session, b"fsynced")
         assert local_state.get(session.db, "volatile") == "power"
@@ -159,7 +159,7 @@ async def test_local_state_is_trusted_after_a_power_cut_if_the_intent_log_was_us
 async def test_read_only_fsck_finds_content_of_the_intent_log_after_a_power_cut(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """A read-only fsck changes no block file, and accepts the intent log in the cache directory."""
+    """A read-only fsck reads content from the intent log and changes no block file."""
     async with power.session("a", tasks=False) as session:
         await fsynced(session, b"fsynced")
         assert lose_unsynced_files(session)
@@ -181,7 +181,7 @@ async def test_read_only_fsck_finds_content_of_the_intent_log_after_a_power_cut(
 async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchronous_off(
     power: Power, is_clean: bool, reboot: Callable[[], None]
 ) -> None:
-    """A read-only mount also writes rows, and does not begin an epoch."""
+    """A read-only mount with synchronous=off also makes the state untrusted after a power cut."""
     async with power.session("a", tasks=False) as session:
         await fsynced(session, b"fsynced")
         if is_clean:
@@ -196,7 +196,7 @@ async def test_local_state_is_untrusted_after_a_power_cut_if_a_mount_used_synchr
 
 
 async def test_read_only_fsck_preserves_the_marker_that_warns_older_programs(power: Power) -> None:
-    """Only a mount that may change block files removes the warning for older programs."""
+    """The warning for older programs is removed only by a mount that may change block files."""
     async with power.session("a", tasks=False) as session:
         await fsynced(session, b"fsynced")
     check = OpenOptions(read_only=True, repairing=True)
@@ -231,7 +231,7 @@ async def test_intent_log_does_not_use_reserved_disk_space(
 async def test_blocks_in_the_intent_log_are_synced_before_an_uploaded_block_becomes_clean(
     power: Power,
 ) -> None:
-    """A background sync syncs block files even if the intent log contains all their content."""
+    """A background sync syncs block files even if the intent log contains all of their content."""
     async with power.session("a", tasks=False) as session:
         await fsynced(session, b"content")
         assert cached_blocks.unsynced_tails(session.db)

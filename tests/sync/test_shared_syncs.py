@@ -1,4 +1,4 @@
-"""Changes and uploads during a sync: the running sync may not cover them."""
+"""Changes and uploads during a sync, which may not be covered by this sync."""
 
 import threading
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ CONTENT: Final = b"content" * 100
 
 
 class SlowLog:
-    """Syncs of the WAL that do not return until the test permits it."""
+    """Delays syncs of the WAL until the test permits them to return."""
 
     def __init__(self, session: Session) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ def _change(session: Session) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
 async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open: bool) -> None:
-    """A running sync covers only commit groups that were committed before it began."""
+    """A sync covers only commit groups that were committed before the sync began."""
     async with power.session("a", tasks=False) as session:
         await session.durability.sync_all()
         log = SlowLog(session)
@@ -47,7 +47,7 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
             nursery.start_soon(session.durability.sync)
             await trio.testing.wait_all_tasks_blocked()
             _change(session)
-            nursery.start_soon(session.durability.sync)  # The task waits for the first sync.
+            nursery.start_soon(session.durability.sync)  # The task is waiting for the first sync.
             await trio.testing.wait_all_tasks_blocked()
             if is_open:
                 _change(session)
@@ -61,7 +61,7 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
 async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next_sync(
     power: Power,
 ) -> None:
-    """A running sync may lack the new location; a power cut would restore the old location."""
+    """The old location of a block is needed until a sync covers the new location."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush()

@@ -1,4 +1,4 @@
-"""Openings, promotions and ends of sessions that are cancelled, or fail, at any request."""
+"""Openings, promotions and session ends that fail or are cancelled at any request."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.thorough
 
 _T = TypeVar("_T")
 CONTENT = b"hello" * 1000
-NEVER = 1 << 60  # the number of a request that is never sent
+NEVER = 1 << 60  # A request with this number is never sent.
 WAYS = ["cancelled before", "cancelled after", "fails"]
 
 
 class InterruptingStore(FaultyStore):
-    """A store whose request number *at* fails, or cancels the scope of the store.
+    """A store whose request number *at* fails, or is cancelled.
 
     As with a server, a request may take effect although its caller is cancelled.
     """
@@ -39,18 +39,18 @@ class InterruptingStore(FaultyStore):
         self._is_answer_lost = False
 
     def begin(self, at: int) -> None:
-        """Forget the earlier calls, and choose another call."""
+        """Forget earlier calls, and choose the call to interrupt."""
         self.calls.clear()
         self._at = at
 
     @property
     def is_reached(self) -> bool:
-        """Return whether the chosen request has been sent."""
+        """Return True if the chosen request was sent."""
         return len(self.calls) >= self._at
 
     @override
     async def enter(self, method: str, key: str) -> Fault | None:
-        """Record a call, and interrupt the chosen call before it takes effect."""
+        """Record a call; interrupt the chosen call before it takes effect."""
         fault = await super().enter(method, key)
         if len(self.calls) == self._at:
             if self._way == "fails":
@@ -91,7 +91,7 @@ class InterruptingStore(FaultyStore):
 
 
 def is_released(power: Power) -> bool:
-    """Return whether any host may acquire the lease."""
+    """Return True if any host may acquire the lease."""
     return lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY]).released
 
 
@@ -114,13 +114,14 @@ async def _require_content(power: Power, host: str, ino: Ino) -> None:
 async def test_interrupted_opening_releases_the_lease(
     power: Power, is_local: bool, way: str
 ) -> None:
-    """The opening uses local state, or restores; then this and another host can mount."""
+    """After an interrupted opening, this host and another host can mount the filesystem."""
     ino = await _written(power)
     objects = dict(power.store.objects)
     at, is_open = 0, False
     while not is_open:
         at += 1
-        if not is_local:  # else each attempt would have to replay the fence records of all others
+        # Otherwise each attempt would replay the fence records of all earlier attempts.
+        if not is_local:
             power.store.objects = objects.copy()
         store = InterruptingStore(power.store, at, way)
         host = "a" if is_local else f"new{at}"

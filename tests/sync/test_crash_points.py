@@ -1,4 +1,4 @@
-"""The process is killed at every step of the write order; the next mount finds all data."""
+"""Kills at every step of the write order, after which the next mount finds all data."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ from tests.sync.kills import KillAt, Killed
 
 pytestmark = pytest.mark.thorough
 
-# Some steps occur only if objects are older than the retention and two more images exist.
+# Some steps occur only if objects are older than the retention and two later images exist.
 _RECLAIM_STEPS = frozenset(STEPS[STEPS.index("packs condemned") :]) - {"level put", "history put"}
 
 
 async def _kill_in_flush(
     power: Power, kill: KillAt, bounds: UploadBounds = DEFAULT_BOUNDS
 ) -> dict[Ino, bytes]:
-    """Run a session until it is killed; return the committed files."""
+    """Run a session until the simulated kill; return the committed files."""
     expected: dict[Ino, bytes] = {}
     try:
         async with power.session("a", hook=kill, bounds=bounds) as session:
@@ -53,7 +53,7 @@ async def _kill_in_flush(
                 await append_empty_changelogs(session, LEVEL_FAN_OUT)
                 kill.armed = kill.step == "level put"
                 await session.leveler.make_due()
-                kill.armed = True  # Reclaim deletes levels together with the first image.
+                kill.armed = True  # Reclaim deletes level objects together with the first image.
             if kill.step in {"history put", "history deleted"}:
                 await append_empty_changelogs(session, HISTORY_FAN_OUT)
                 kill.armed = kill.step == "history put"
@@ -82,7 +82,7 @@ async def _let_a_pack_die(session: Session) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -> None:
-    """If the writer is killed at any step, two hosts read all content; no garbage remains."""
+    """After a kill at any step, two hosts can read all content, and no garbage remains."""
     few = step == "changelog parts put"
     await power.retain(0)
     kill = KillAt(step)
@@ -156,7 +156,7 @@ def _require_no_leftovers(keys: set[ObjectKey], end: Txg) -> None:
 
 @pytest.mark.parametrize("step", ["image manifest put", "lease head moved", "locations recorded"])
 async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: str) -> None:
-    """A host that takes over restores a complete image and all packs that it refers to."""
+    """After a kill, a host that takes over finds a complete image and all of its packs."""
     async with power.session("a") as session:
         ino = write_file(session, b"first")
         await session.flush()
@@ -170,11 +170,12 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 
 
 @pytest.mark.parametrize("goes_on", ["a", "b", "c"])
-@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])  # The last step occurs only in promotions.
+# The last step occurs only during a promotion.
+@pytest.mark.parametrize("step", TAKEOVER_STEPS[:-1])
 async def test_kill_during_a_takeover_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:
-    """The next host reads all shipped data, and the old writer still has its unshipped changes."""
+    """After a kill during a takeover, shipped data is readable, and unshipped changes are kept."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
@@ -205,7 +206,7 @@ async def test_kill_during_a_takeover_loses_no_shipped_data(
 async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_kept(
     power: Power, step: str
 ) -> None:
-    """A changelog appended before the fence record is part of the chain."""
+    """A changelog becomes part of the chain if it is appended before the fence record."""
     kill = KillAt(step, armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):
@@ -224,7 +225,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
 async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """Every host accepts the superblock, and the next mount repairs its copy."""
+    """After a kill, every host accepts the superblock, and the next mount repairs its copy."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step, armed=True)
@@ -264,7 +265,7 @@ async def test_next_mount_completes_a_killed_restore_of_the_superblock(
 async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
     power: Power, step: str
 ) -> None:
-    """A mount refuses an unfinished filesystem, and the destroy command removes it."""
+    """A mount refuses a filesystem whose mkfs was killed, but destroy removes it."""
     power.store.objects.clear()
     kill = KillAt(step, armed=True)
     with pytest.raises(Killed):
@@ -281,7 +282,7 @@ async def test_unfinished_filesystem_of_a_killed_mkfs_can_be_destroyed(
 
 
 async def removed(power: Power, hook: Hook = no_hook) -> None:
-    """Remove the filesystem as destroy does, even if an earlier removal was interrupted."""
+    """Remove the filesystem as destroy does, even if a removal was interrupted before."""
     before = await removal.superblock_versions(power.store)
     contents = await removal.list_contents(power.store)
     try:
@@ -304,7 +305,7 @@ async def removed(power: Power, hook: Hook = no_hook) -> None:
 async def test_next_destroy_command_completes_a_killed_destroy_command(
     power: Power, step: str
 ) -> None:
-    """No host restores a partly removed filesystem, and a second destroy completes the removal."""
+    """A partly removed filesystem cannot be restored; a second destroy completes the removal."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step, armed=True)
@@ -332,7 +333,7 @@ async def test_next_destroy_command_completes_a_killed_destroy_command(
 
 @pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
 def test_documentation_of_the_write_order_lists_every_step(steps: tuple[str, ...]) -> None:
-    """The tables in docs/design/durability.md list the steps in the order of the code."""
+    """The tables in docs/design/durability.md list all steps in the order of the code."""
     text = Path("docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]
 

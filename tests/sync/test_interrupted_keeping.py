@@ -1,4 +1,4 @@
-"""Kills between the writes of keep and drop: each listed point is complete; fsck finds no fault."""
+"""Kills between the writes of keep and drop: each listed point is complete."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.thorough
 
 
 class KillingStore(FaultyStore):
-    """A store that kills the simulated process before or after one of its writes."""
+    """A store that simulates a kill before or after one of its writes."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.writes_left = -1  # With -1, no write is interrupted.
+        self.writes_left = -1  # The value -1 means that no write is interrupted.
         self.is_after = False
 
     @asynccontextmanager
@@ -62,7 +62,7 @@ def _two_files(session: Session) -> Files:
 
 
 async def require_clean(session: Session) -> None:
-    """Require that fsck --deep finds no fault, except that the test files have no names."""
+    """Require that fsck --deep finds no fault except the missing names of the test files."""
     session.durability.commit()
     opened = session.volume
     examined = Examined(opened.db, opened.store, opened.keyring)
@@ -76,7 +76,7 @@ async def require_clean(session: Session) -> None:
 async def test_kill_during_the_keep_command_leaves_a_complete_kept_point_or_none(
     power: Power, number: int, is_after: bool
 ) -> None:
-    """An older program cannot open a filesystem that has a kept point."""
+    """After a kill of keep, the point is complete or absent, and older programs are locked out."""
     await power.retain(0)
     store = KillingStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:

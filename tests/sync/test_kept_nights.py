@@ -1,4 +1,4 @@
-"""A nightly job that keeps points, during retention, compaction and garbage collection."""
+"""A nightly job that keeps points, together with retention, compaction and reclaim."""
 
 import random
 
@@ -16,7 +16,7 @@ DAY = 86_400
 
 
 class _Nights:
-    """A job that keeps points of a filesystem that changes every day."""
+    """A nightly job that keeps points of a changing filesystem."""
 
     def __init__(self, power: Power, session: Session) -> None:
         self._power = power
@@ -43,7 +43,7 @@ class _Nights:
         await self._session.imager.make()
 
     async def keep(self, name: str) -> None:
-        """Keep the current state; if there are more than five points, drop a random point."""
+        """Keep the current state; if more than five points exist, drop a random point."""
         await self._keeper.keep(name, auto=True)
         self.states[name] = dict(self._files)
         if len(self.states) > 5:
@@ -61,7 +61,7 @@ class _Nights:
 
 
 async def test_kept_points_of_three_weeks_can_be_restored(power: Power, clock: HandClock) -> None:
-    """Points are dropped in random order; test_backup_year.py tests the policy of the guide."""
+    """Points are dropped in random order, and all remaining points can be restored."""
     await power.retain(2 * DAY)
     async with power.session("a", tasks=False) as session:
         job = _Nights(power, session)

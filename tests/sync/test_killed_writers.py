@@ -1,4 +1,4 @@
-"""Killed writers and their successors: no pack dies before the last txg that needs it."""
+"""Killed writers and their successors: no pack dies before the last txg that needs the pack."""
 
 import random
 
@@ -23,15 +23,16 @@ _STEPS = (*STEPS[: STEPS.index("txg confirmed")], *TAKEOVER_STEPS, "no step")
 
 
 class _Writers:
-    """Hosts that write one filesystem, one after another; most of them are killed."""
+    """Hosts that write one filesystem in turn; most of them are killed."""
 
     def __init__(self, power: Power, seed: int) -> None:
         self._power = power
         self._rnd = random.Random(seed)
-        self._needed: dict[Txg, set[ObjectKey]] = {}  # The packs that each txg refers to.
+        # Maps each txg to the packs that it refers to.
+        self._needed: dict[Txg, set[ObjectKey]] = {}
 
     async def run(self, count: int) -> None:
-        """Run mounts and promotions of random hosts, and kill each at a random step."""
+        """Run mounts and promotions of random hosts; kill each of them at a random step."""
         for _ in range(count):
             host = self._rnd.choice(["a", "a", "a", "b"])
             hook = self._kill_at(self._rnd.choice(_STEPS))
@@ -59,7 +60,7 @@ class _Writers:
             await self._write(session)
 
     async def _promote(self, host: str, hook: Hook) -> None:
-        """Promote a follower; its later mounts for writing have the same state directory."""
+        """Promote a follower, which becomes a writer with the same state directory."""
         name = f"{host} follows"
         try:
             async with self._power.session(
@@ -67,7 +68,7 @@ class _Writers:
             ) as session:
                 await session.promote(force=True)
                 await self._write(session)
-        except SettingsError:  # The previous mount of the host left unshipped changes.
+        except SettingsError:  # The previous mount of this host has left unshipped changes.
             await self._mount(name, hook)
 
     async def _write(self, session: Session) -> None:
@@ -93,7 +94,7 @@ class _Writers:
         self.require_needed(session)
 
     async def _note_needed(self) -> None:
-        """Record which packs each new txg needs, according to the bucket alone."""
+        """Record the packs that each new txg needs, according to the bucket alone."""
         bucket = await bucket_of(self._power)
         newest = await bucket.points.newest()
         for number in range(max(self._needed, default=0) + 1, newest.txg + 1):
@@ -106,7 +107,7 @@ class _Writers:
             let_go(volume)
 
     def require_needed(self, session: Session) -> None:
-        """Require that on this host each pack dies after the last txg that needs it."""
+        """Require that on this host no pack is dead before the last txg that needs it."""
         died: dict[ObjectKey, Txg | None] = dict(
             session.db.all("SELECT object_key, died_txg FROM packs")
         )
@@ -125,7 +126,7 @@ def _is_kill(exc: BaseException) -> bool:
 async def test_no_pack_is_marked_dead_before_the_last_txg_that_needs_it(
     power: Power, seed: int
 ) -> None:
-    """A new host and hosts that were offline agree with the bucket about dead packs."""
+    """New hosts and hosts that were offline record the same dead packs as the bucket."""
     writers = _Writers(power, seed)
     await writers.run(8)
     for host in ("new", "a", "b"):

@@ -1,4 +1,4 @@
-"""A session: its background tasks, their failures, and the unmount."""
+"""Sessions: their background tasks, the failures of these tasks, and the unmount."""
 
 import errno
 from collections.abc import Callable
@@ -28,7 +28,7 @@ FULL = OSError(errno.ENOSPC, "the disk is full")
 
 
 async def test_failure_of_a_background_task_does_not_stop_the_mount(power: Power) -> None:
-    """An unexpected exception in a background task turns the mount read-only."""
+    """An unexpected exception in a background task makes the mount read-only."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()
@@ -44,7 +44,7 @@ async def test_failure_of_a_background_task_does_not_stop_the_mount(power: Power
 
 
 async def test_failure_of_a_background_task_leaves_no_partial_operation(power: Power) -> None:
-    """The open commit group is rolled back when a background task fails."""
+    """If a background task fails, the open commit group is rolled back."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
 
@@ -60,7 +60,7 @@ async def test_failure_of_a_background_task_leaves_no_partial_operation(power: P
 
 
 async def test_mount_is_read_only_if_a_background_task_fails_at_start(power: Power) -> None:
-    """A background task may fail before the filesystem is mounted."""
+    """A background task that fails before the mount is complete makes the mount read-only."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
         status.degrade("the disk failed")
@@ -71,7 +71,7 @@ async def test_mount_is_read_only_if_a_background_task_fails_at_start(power: Pow
 
 
 async def test_recovery_deletes_no_block_file_before_the_first_sync(power: Power) -> None:
-    """A later power cut may undo the removal of a file, which then needs its blocks."""
+    """A power cut may undo the removal of a file, whose blocks are then needed."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -89,7 +89,7 @@ async def test_recovery_deletes_no_block_file_before_the_first_sync(power: Power
 
 
 async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
-    """The next mount does not verify cached blocks, so the unmount syncs them."""
+    """Cached blocks are synced at unmount, because the next mount does not verify them."""
     order: list[str] = []
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
@@ -104,7 +104,7 @@ async def test_clean_unmount_syncs_cached_blocks(power: Power) -> None:
 
 
 async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> None:
-    """After a failed sync at unmount, the next mount verifies the cached blocks."""
+    """After an unmount with a failed sync, the next mount verifies the cached blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.files.sync_everything = raising(OSError(errno.EIO, "Input/output error"))  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> Non
 
 
 async def test_background_tasks_stop_before_the_last_upload(power: Power) -> None:
-    """A pack condemned after the last upload would prevent the release of the lease."""
+    """Background tasks end before the last upload, because a late change would keep the lease."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 
@@ -137,7 +137,7 @@ async def test_background_tasks_stop_before_the_last_upload(power: Power) -> Non
 
 
 async def test_last_upload_waits_for_the_end_of_cancelled_background_tasks(power: Power) -> None:
-    """A cancelled task may still run, perhaps in a thread that deletes objects or changes rows."""
+    """The last upload waits for cancelled tasks, which may still run in threads."""
     async with power.session("a", tasks=False) as session:
         begun, gate = trio.Event(), trio.Event()
 
@@ -161,7 +161,7 @@ async def test_last_upload_waits_for_the_end_of_cancelled_background_tasks(power
 async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
     power: Power, left: str
 ) -> None:
-    """Another host could acquire a released lease and continue without the missing change."""
+    """If a change is not uploaded, the lease is kept, or another host would continue without it."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         await session.flush_at_end()
@@ -188,7 +188,7 @@ async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
 async def test_start_that_ends_after_a_killed_mount_releases_the_lease_unless_data_is_dirty(
     power: Power, is_dirty: bool
 ) -> None:
-    """After a crash all rows count as changed, although a killed read-only mount changed none."""
+    """A killed read-only mount changed no rows, so the lease can be released."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         await session.flush_at_end()
@@ -197,7 +197,7 @@ async def test_start_that_ends_after_a_killed_mount_releases_the_lease_unless_da
             session.durability.commit()
         await close_filesystem(session.volume, release=True)
     async with power.session("a", options=OpenOptions(read_only=True), tasks=False):
-        pass  # the with-block ends as if the process was killed
+        pass  # The session ends here as if the process were killed.
     opened = await open_filesystem(
         power.store, StateDir(power.home / "a"), power.secret, power.clock, OpenOptions()
     )
@@ -211,7 +211,7 @@ async def test_start_that_ends_after_a_killed_mount_releases_the_lease_unless_da
 
 
 async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(power: Power) -> None:
-    """The store may become unreachable between the last upload and the release of the lease."""
+    """If the lease cannot be released after the last upload, the local state is still clean."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty, tasks=False) as session:
         write_file(session, CONTENT)
@@ -226,7 +226,7 @@ async def test_unmount_that_cannot_release_the_lease_leaves_clean_local_state(po
 
 
 async def test_unmount_reports_the_loss_of_a_commit_group(power: Power) -> None:
-    """An unmount that loses operations must not return success."""
+    """An unmount that loses operations must report an error."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         await session.flush()
@@ -246,7 +246,7 @@ async def test_unmount_reports_the_loss_of_a_commit_group(power: Power) -> None:
 
 
 async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Power) -> None:
-    """As SECURITY.md states, local state contains unencrypted names and cached content."""
+    """Names and cached content are not encrypted in local state (see SECURITY.md)."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         dentries.add(session.db, Ino(1), b"a telling name", ino)
@@ -271,7 +271,7 @@ async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Po
 async def test_end_of_a_session_releases_the_lease_although_the_disk_is_full(
     power: Power, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The bucket has all changes, so another host can mount the filesystem."""
+    """The lease is released despite a full disk, because the bucket has all changes."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush_at_end()
@@ -307,7 +307,7 @@ async def test_end_of_a_session_keeps_the_lease_that_protects_unshipped_changes(
 async def test_session_end_reports_the_first_error_if_the_database_also_fails(
     power: Power, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
-    """``close`` also unlocks the state directory, so that this process can mount again."""
+    """Closing a session unlocks the state directory even if several errors occur."""
     async with power.session("a", tasks=False) as session:
         await session.flush_at_end()
         await session.close()
@@ -326,7 +326,7 @@ async def test_session_end_reports_the_first_error_if_the_database_also_fails(
 async def test_failed_recovery_after_a_power_loss_is_repeated_by_the_next_mount(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """Bytes that the power loss may have lost must not count as content after a failed mount."""
+    """If a recovery fails, the next mount must repeat it before it trusts the block files."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         session.durability.commit()

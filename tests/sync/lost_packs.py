@@ -1,4 +1,4 @@
-"""Loss of content in the bucket: delete its packs, and run fsck -y on another host."""
+"""Loss of content: helpers that delete packs and run fsck -y on another host."""
 
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
@@ -8,7 +8,7 @@ from tests.sync.conftest import Power
 
 
 def delete_packs(power: Power, *kept: bytes) -> None:
-    """Delete all packs from the bucket, except packs whose bytes are in *kept*."""
+    """Delete all packs from the bucket, except packs whose content is in *kept*."""
     for key, data in list(power.store.objects.items()):
         if key.startswith("pack/") and data not in kept:
             del power.store.objects[key]

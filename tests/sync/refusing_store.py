@@ -9,7 +9,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 
 
 class RefusingStore(FaultyStore):
-    """A store that raises an error when one chosen object is read."""
+    """A store that raises an error when a chosen object is read."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey, error: StoreError) -> None:
         super().__init__(inner)

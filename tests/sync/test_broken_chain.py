@@ -86,7 +86,7 @@ async def contents(power: Power, bucket: Bucket, link: Link) -> list[bytes]:
 async def test_every_txg_with_intact_changelogs_can_be_restored(
     power: Power, damage: Damage, lost: list[int]
 ) -> None:
-    """If a txg needs a lost changelog, the error names the last restorable txg before it."""
+    """If a restore needs a lost changelog, the error names the last txg that can be restored."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, link) for txg, link in links.items()}
@@ -130,7 +130,7 @@ async def test_every_txg_with_intact_changelogs_can_be_restored(
 async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """A level object replaces all changelogs of its run, including the last one."""
+    """A level object replaces all changelogs of its run, even the last changelog."""
     links = await eleven_txgs(power, last=max(lost, 6))
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, links[lost])
@@ -150,7 +150,7 @@ async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
 
 @DAMAGES
 async def test_level_object_of_another_history_is_not_used(power: Power, damage: Damage) -> None:
-    """A level object of another history and the next changelog contain different hashes."""
+    """A level object of another history is detected by the hash in the next changelog."""
     links = await eleven_txgs(power, last=11)
     theirs = dict(power.store.objects)
     for key in list(power.store.objects):
@@ -175,7 +175,7 @@ async def test_level_object_of_another_history_is_not_used(power: Power, damage:
 
 
 async def test_damaged_version_field_in_a_changelog_loses_only_that_txg(power: Power) -> None:
-    """The next changelog proves that the version is damaged, so no error advises an upgrade."""
+    """A version field that contradicts the next changelog is damage, so no upgrade is advised."""
     links = await nine_txgs(power)
     key = key_of(Txg(4))
     power.store.objects[key] = claim_newer(power.store.objects[key])
@@ -191,7 +191,7 @@ async def test_damaged_version_field_in_a_changelog_loses_only_that_txg(power: P
 
 
 async def test_damaged_last_changelog_is_reported(power: Power) -> None:
-    """A damaged last changelog may contain the newest state, or a time after the last txg."""
+    """A damaged last changelog is reported, because it may contain the newest state."""
     links = await nine_txgs(power)
     rot(power, Txg(9))
 
@@ -228,7 +228,7 @@ async def test_search_by_time_is_refused_if_a_damaged_changelog_may_match(
 async def test_level_object_replaces_a_lost_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """A restore that uses a level object instead of a changelog reports the lost changelog."""
+    """If a restore uses a level object in place of a lost changelog, a notice reports the loss."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -243,7 +243,7 @@ async def test_level_object_replaces_a_lost_changelog(
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
-    # Without later images, the restore begins with the image of mkfs.
+    # Without later images, the restore begins with the image by mkfs.
     for key in list(power.store.objects):
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]
@@ -256,7 +256,7 @@ async def test_level_object_replaces_a_lost_changelog(
 async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_image(
     power: Power, damage: Damage
 ) -> None:
-    """The newest image may be in the middle of the txgs that a required level object merges."""
+    """A required level object may begin before the newest image, so an older image is used."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -282,7 +282,7 @@ async def test_older_image_is_used_if_a_level_object_begins_before_the_newest_im
 async def test_image_can_be_restored_without_the_changelog_of_its_txg(
     power: Power, damage: Damage, next_too: bool
 ) -> None:
-    """An image's manifest contains the hash of the lost changelog for its txg."""
+    """The manifest of an image contains the hash of its txg, whose changelog may be lost."""
     links = await nine_txgs(power)
     bucket = await bucket_at(power, FAR)
     whole = {txg: await contents(power, bucket, links[txg]) for txg in (6, 9)}
@@ -306,7 +306,7 @@ async def test_image_can_be_restored_without_the_changelog_of_its_txg(
 async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The changelog after the image contains the hash of the lost changelog."""
+    """The hash of a lost image changelog is found in the changelog after the image."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -325,7 +325,7 @@ async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
 
 
 async def test_history_listing_continues_past_a_damaged_changelog(power: Power) -> None:
-    """The history lists each unreadable txg with the reason."""
+    """The history listing shows each unreadable txg with the reason, and continues."""
     await nine_txgs(power)
     rot(power, Txg(9))
     rot(power, Txg(5))
@@ -343,7 +343,7 @@ async def test_history_listing_continues_past_a_damaged_changelog(power: Power) 
 
 
 async def test_history_listing_fails_if_a_changelog_is_from_another_history(power: Power) -> None:
-    """A readable changelog is refused if the next changelog contains a different hash."""
+    """A changelog of another history is detected by the hash in the next changelog."""
     await nine_txgs(power)
     ours = dict(power.store.objects)
     for txg in (7, 8, 9):

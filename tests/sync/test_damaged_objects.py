@@ -37,7 +37,7 @@ def flip(objects: Objects, key: ObjectKey) -> None:
 
 
 def flip_version(objects: Objects, key: ObjectKey) -> None:
-    """Flip one bit in the version field of an object, at the offset for its kind."""
+    """Flip one bit in the version field of an object; its offset depends on the kind."""
     data = objects[key]
     at = len(data) - TRAILER_BYTES + 9 if key.startswith("pack/") else 9
     objects[key] = flipped(data, at, 3)
@@ -64,7 +64,7 @@ def remove(objects: Objects, key: ObjectKey) -> None:
 
 
 def exchange(objects: Objects, key: ObjectKey) -> None:
-    """Replace an object with another object, of the same kind if there is one."""
+    """Replace an object with another object, if possible of the same kind."""
     kind = key.split("/", maxsplit=1)[0]
     different = [other for other in objects if objects[other] != objects[key]]
     others = [other for other in different if other.startswith(kind)]
@@ -83,10 +83,11 @@ DAMAGES: list[Callable[[Objects, ObjectKey], None]] = [
 
 
 class Outcome(NamedTuple):
-    """The content that is readable after damage, and all messages."""
+    """The content that is readable after damage, and all messages about the damage."""
 
-    words: str  # The notices, errors and findings that fsck reports.
-    contents: Mapping[Ino, bytes | None]  # The content is None if the file is unreadable.
+    words: str  # Notices, errors and findings that fsck reports.
+    # The content of each file, or None if the file is unreadable.
+    contents: Mapping[Ino, bytes | None]
 
 
 def write(session: Session, number: int) -> tuple[Ino, bytes]:
@@ -144,7 +145,7 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 
 @pytest.mark.parametrize(
     "damage",
-    # All kinds of damage lead to the same checks; tests/damage_matrix samples all kinds.
+    # All kinds of damage are detected by the same checks; tests/damage_matrix has samples of all.
     [
         pytest.param(one, marks=() if one in {flip, remove} else pytest.mark.slow, id=one.__name__)
         for one in DAMAGES
@@ -153,7 +154,7 @@ async def outcome_of(power: Power, contents: dict[Ino, bytes], host: str) -> Out
 async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
     power: Power, damage: Callable[[Objects, ObjectKey], None]
 ) -> None:
-    """A read returns the written content or an error, and a message names the damaged object."""
+    """A read returns correct content or an error, and a message names the damaged object."""
     contents = await a_bucket(power)
     healthy = dict(power.store.objects)
     kinds = {key.split("/", maxsplit=1)[0] for key in healthy}
@@ -171,11 +172,11 @@ async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
         for ino, content in outcome.contents.items():
             assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
-            # Only a host that remembers the last changelog can detect its removal.
-            # test_local_state_choice.py tests a host that remembers the last changelog.
+            # Only a host that remembers the last changelog notices its removal.
+            # For such a host see test_local_state_choice.py.
             continue
         if key.startswith("level/") and damage is remove:
-            assert outcome == before  # The changelogs in the level object still exist.
+            assert outcome == before  # The level object contains the changelogs.
             continue
         if key not in {LEASE, SUPERBLOCK}:
             assert key in outcome.words, f"{damage.__name__} of {key} was not reported"

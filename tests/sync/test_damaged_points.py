@@ -1,4 +1,4 @@
-"""Damaged, missing or foreign kept points: objects that a kept point may need are not deleted."""
+"""Damaged, missing or foreign kept points, and the objects that these points may need."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 async def test_unreadable_kept_point_protects_all_objects_it_may_need(
     power: Power, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reclaim keeps all objects of an unreadable point, which a backup may make readable again."""
+    """The objects of an unreadable kept point stay, because a backup may restore the point."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -129,7 +129,7 @@ async def test_foreign_objects_among_kept_points_are_not_deleted(power: Power) -
 
 
 async def test_image_of_a_kept_point_never_becomes_the_current_state(power: Power) -> None:
-    """Even if no other image is readable, fsck must not end the chain at the kept point."""
+    """fsck must not make the image of a kept point current, even if no other image is left."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)

@@ -1,4 +1,4 @@
-"""Foreign objects with valid names but impossible txg or epoch numbers."""
+"""Foreign objects whose keys contain impossible txg or epoch numbers."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ NUMBERS = {
 
 
 def level_name(number: int) -> str:
-    """Return the name of the last level object that ends at or before a txg number."""
+    """Return the key of the last level object that ends at or before a txg."""
     last = number // LEVEL_FAN_OUT * LEVEL_FAN_OUT
     return f"level/1/{last - LEVEL_FAN_OUT + 1:012d}-{last:012d}"
 
@@ -57,18 +57,18 @@ CONTENTS = {"junk": b"?", "newer": b"S3FSMETA\x00\x63" + bytes(100)}
 
 @pytest.fixture(params=NUMBERS)
 def number(request: pytest.FixtureRequest) -> int:
-    """Return a number that is too high for a txg or epoch of this filesystem."""
+    """Return a number that is too high for a txg or an epoch."""
     return NUMBERS[request.param]
 
 
 @pytest.fixture(params=CONTENTS)
 def content(request: pytest.FixtureRequest) -> bytes:
-    """Return unauthenticated content for the foreign objects."""
+    """Return content for foreign objects, without an authenticator."""
     return CONTENTS[request.param]
 
 
 def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, bytes]:
-    """Create a foreign object of each kind, with a number in its name."""
+    """Create a foreign object of each kind with a given number in its key."""
     made = {ObjectKey(name(number)): content for name in KINDS.values()}
     for key in made:
         if key.startswith("pack/01/"):
@@ -83,7 +83,7 @@ def strew(power: Power, number: int, content: bytes = b"?") -> dict[ObjectKey, b
 async def test_mount_continues_the_chain_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes, host: str, options: OpenOptions
 ) -> None:
-    """A mount and fsck -y use the next txg of the chain and leave the foreign objects unchanged."""
+    """A mount and fsck -y continue with the next txg and do not change foreign objects."""
     inos = await written(power)
     made = strew(power, number, content)
 
@@ -104,7 +104,7 @@ async def test_mount_continues_the_chain_despite_object_keys_with_impossible_txg
 async def test_killed_host_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int
 ) -> None:
-    """The next mount ships the unshipped changes of the killed host."""
+    """The next mount ships the unshipped changes of a killed host."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -121,7 +121,7 @@ async def test_killed_host_continues_despite_object_keys_with_impossible_txgs(
 async def test_running_writer_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes
 ) -> None:
-    """The writer ships txgs, images and level objects, deletes garbage and restores its lease."""
+    """Despite foreign objects, the writer ships, makes images, reclaims and restores its lease."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -143,7 +143,7 @@ async def test_running_writer_continues_despite_object_keys_with_impossible_txgs
 async def test_running_follower_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A follower shows the last txg of the real chain and does not restore an image."""
+    """Despite foreign objects, a follower shows the last txg and restores no image."""
     inos = await written(power)
     async with power.session(
         "f", options=FOLLOW, session_options=SessionOptions(follow=True), tasks=False
@@ -187,7 +187,7 @@ async def test_fsck_counts_objects_with_impossible_txgs_as_foreign(
         examined = Examined(volume.db, power.store, volume.keyring)
         report = await check_filesystem(examined, FsckOptions(deep=deep), Report(), SystemClock())
         left = [verdict.invariant for verdict in report.verdicts if verdict.left]
-        assert left == ["I26"], report.lines()  # The files have no directory entries.
+        assert left == ["I26"], report.lines()  # The files have no names.
         foreign = {row[0] for row in volume.db.all("SELECT object_key FROM temp.seen_foreign")}
     of_chain = {key for key in made if key.startswith(("changelog/", "level/"))}
     assert of_chain <= foreign
@@ -196,7 +196,7 @@ async def test_fsck_counts_objects_with_impossible_txgs_as_foreign(
 async def test_filesystem_rebuilt_despite_object_keys_with_impossible_txgs_is_usable(
     power: Power, number: int
 ) -> None:
-    """The epoch and the txg of a rebuilt filesystem are small enough for later epochs and txgs."""
+    """A filesystem rebuilt despite impossible numbers still has room for later epochs and txgs."""
     inos: dict[int, Ino] = await written(power)
     for key in list(power.store.objects):
         if not key.startswith(("pack/", "superblock")):

@@ -1,4 +1,4 @@
-"""Foreign objects whose names contain a txg slightly after the last txg of the chain."""
+"""Foreign objects whose keys contain a txg slightly after the end of the chain."""
 
 import contextlib
 
@@ -28,12 +28,12 @@ JUNK = (b"?", b"")
 
 
 def level_at(last: int) -> ObjectKey:
-    """Return the name of the lowest level object that ends at a txg."""
+    """Return the key of the lowest level object that ends at a txg."""
     return level_codec.key_of(1, Txg(last))
 
 
 async def checked(session: Session) -> tuple[Report, set[str]]:
-    """Run fsck; return its report and the objects that it counts as foreign."""
+    """Run fsck; return its report and the objects that it calls foreign."""
     volume = session.volume
     examined = Examined(volume.db, volume.store, volume.keyring)
     report = await check_filesystem(examined, FsckOptions(), Report(), SystemClock())
@@ -46,7 +46,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 async def test_mount_ignores_a_foreign_object_with_the_key_of_a_later_level_object(
     power: Power, last: int, content: bytes
 ) -> None:
-    """Only an authentic level object proves that changelogs are lost."""
+    """A foreign object with the key of a later level object does not prove a loss."""
     inos = await written(power)
     power.store.objects[level_at(last)] = content
 
@@ -95,7 +95,7 @@ async def test_authentic_level_object_proves_the_loss_of_its_changelogs(power: P
 async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_changelog(
     power: Power, ahead: int
 ) -> None:
-    """The last writer needs only fsck -y; another host must also use --end-at."""
+    """To skip a foreign changelog, the last writer uses fsck -y, other hosts also --end-at."""
     inos = await written(power)
     key = key_of(Txg(9 + ahead))
     power.store.objects[key] = b"?"
@@ -125,7 +125,7 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_chang
 async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
     power: Power, content: str
 ) -> None:
-    """The writer loses no change, and other hosts can read the chain."""
+    """The writer skips used changelog keys without losing a change; other hosts read the chain."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()
@@ -134,7 +134,7 @@ async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
             power.store.objects[key_of(Txg(txg))] = junk
         for number in range(3, 9):
             inos[number] = write_file(session, b"%d" % number)
-            with contextlib.suppress(OlderBucketError):  # The next object key is in use.
+            with contextlib.suppress(OlderBucketError):  # The next object key is already used.
                 await session.flush()
         await unmount(session)
     async with power.session("b", tasks=False) as session:
@@ -145,7 +145,7 @@ async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
 async def test_fsck_counts_an_object_named_like_a_much_later_image_as_foreign(
     power: Power, content: str
 ) -> None:
-    """An object with the name of a slightly later image may be this filesystem's damaged image."""
+    """An object at the key of a slightly later image may be a damaged image of this filesystem."""
     await written(power)
     manifest = next(key for key in power.store.objects if key.endswith("/manifest"))
     junk = b"?" if content == "junk" else claim_newer(power.store.objects[manifest])

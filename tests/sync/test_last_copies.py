@@ -32,7 +32,7 @@ async def _lose(power: Power, *, evicts: bool = False) -> tuple[Ino, BlockId]:
 
 
 async def _pass_retention(power: Power) -> None:
-    """Let host b delete everything older than the retention, including damage marks."""
+    """Let host b delete all objects and marks that are older than the retention."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         for number in range(3):
@@ -46,7 +46,7 @@ async def _pass_retention(power: Power) -> None:
 async def test_cached_block_of_a_range_recorded_as_lost_is_quarantined(
     power: Power, is_late: bool
 ) -> None:
-    """A cached block may be the only copy, even after marks of damage were deleted."""
+    """A cached block can be the last copy even after the damage mark of its pack is deleted."""
     ino, block = await _lose(power)
     if is_late:
         await _pass_retention(power)
@@ -76,7 +76,7 @@ def _rewrite(session: Session, ino: Ino) -> None:
 async def test_cached_block_of_a_lost_range_is_deleted_after_the_user_accepts_the_loss(
     power: Power, accept: Callable[[Session, Ino], None]
 ) -> None:
-    """A user accepts a loss by writing new content or by removing the xattr about the loss."""
+    """A user accepts a loss by overwriting the range or by removing the xattr."""
     ino, _block_number = await _lose(power)
     await _pass_retention(power)
     async with power.session("b", tasks=False) as session:
@@ -92,7 +92,7 @@ async def test_cached_block_of_a_lost_range_is_deleted_after_the_user_accepts_th
 
 
 async def test_outdated_state_without_the_lost_block_is_deleted(power: Power) -> None:
-    """The lost block had been evicted, so the outdated state contains no last copy."""
+    """Outdated local state without the lost block contains no last copy, so it is deleted."""
     await _lose(power, evicts=True)
 
     async with power.session("a", tasks=False) as session:

@@ -1,4 +1,4 @@
-"""Followers, retention and rollback with a damaged chain, before and after its repair."""
+"""Followers, retention and rollback with a damaged chain, before and after a repair."""
 
 import pytest
 import trio.testing
@@ -36,7 +36,7 @@ DAY = 86_400
 async def test_follower_continues_after_a_repair_of_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """A follower keeps showing its last txg until the chain is repaired."""
+    """A follower shows its last txg until the damaged chain is repaired."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -50,7 +50,8 @@ async def test_follower_continues_after_a_repair_of_the_chain(
         await require_files(session, inos, follower.link.txg)
 
         async with power.session("b", options=end_at(8), tasks=False) as other:
-            await follower.poll_once()  # The bucket now has the fence record, but no image.
+            # The bucket has the fence record of the repair, but no image.
+            await follower.poll_once()
             assert follower.link.txg in {8, 9}
             await require_files(session, inos, 8)
             inos[11] = write_file(other, b"11")
@@ -83,7 +84,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
                 await session.make_image()
                 await session.reclaimer.reclaim()
             if number == 21:
-                assert given_up in power.store.objects  # No txg is deleted within the retention.
+                assert given_up in power.store.objects  # Within the retention, no txg is deleted.
             clock.pass_by(DAY / 2)
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8
@@ -97,7 +98,7 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
 
 
 async def test_rollback_across_a_damaged_changelog_succeeds(power: Power) -> None:
-    """One rollback returns to a txg after a damaged changelog, another to a txg before it."""
+    """A rollback can return to txgs before and after a damaged changelog."""
     inos = await written(power)  # Txg 4 is an image.
     rot(power, 3)
     before = dict(power.store.objects)
@@ -120,7 +121,7 @@ async def test_rollback_across_a_damaged_changelog_succeeds(power: Power) -> Non
 
 
 async def test_rollback_of_a_chain_with_a_damaged_last_changelog_succeeds(power: Power) -> None:
-    """The rollback publishes the local state first, so it can be undone."""
+    """The rollback first publishes the local state, so that the rollback can be undone."""
     inos = await written(power)
     rot(power, 9)
     opened = await open_filesystem(

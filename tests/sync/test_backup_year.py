@@ -39,16 +39,16 @@ from tests.sync.conftest import HandClock, Power, keys_of, unmount
 pytestmark = pytest.mark.thorough
 
 DAY = 86_400
-MONTH = 30  # The number of nights between two checks of a backup.
+MONTH = 30  # The number of nights between two checks of the backup.
 POLICY = Policy(daily=7, weekly=5, monthly=12)
 PERIODS = (("%Y-%m-%d", POLICY.daily), ("%G-%V", POLICY.weekly), ("%Y-%m", POLICY.monthly))
 ROOT = Caller(0, 0, 0o022, 1)
 
-Source = dict[bytes, bytes]  # The content of all files by path.
+Source = dict[bytes, bytes]  # Maps each path to its content.
 
 
 class _Mirror:
-    """The directory ``latest`` of the backup, updated as ``rsync -a --delete`` does."""
+    """The directory ``latest`` of a backup, which is updated as ``rsync -a --delete`` does."""
 
     def __init__(self, session: Session) -> None:
         self._fs = Filesystem(
@@ -61,7 +61,7 @@ class _Mirror:
         )
 
     async def update(self, before: Source, after: Source) -> None:
-        """Write each changed file under a temporary name, rename it, and remove deleted files."""
+        """Write changed files under temporary names and rename them; remove deleted files."""
         latest = self._directory(ROOT_INO, b"latest")
         for path in sorted(before.keys() - after.keys()):
             folder, _, name = path.partition(b"/")
@@ -85,7 +85,7 @@ class _Mirror:
 
 
 class _Backup:
-    """The backup of one directory, and the kept points that are expected in the bucket."""
+    """A backup of one directory, and the kept points that should be in the bucket."""
 
     def __init__(self, power: Power, clock: HandClock) -> None:
         self._power = power
@@ -93,14 +93,14 @@ class _Backup:
         self._rnd = random.Random(15)
         self._source: Source = {}
         self._copied: Source = {}
-        self.states: dict[str, Source] = {}  # The files that each kept point should contain.
-        self._nightly: dict[str, KeptPoint] = {}  # Kept points that may expire, oldest first.
+        self.states: dict[str, Source] = {}  # Maps each kept point to its expected files.
+        self._nightly: dict[str, KeptPoint] = {}  # The kept points that may expire, oldest first.
         self.dropped = self.moved = self.fscks = self.restores = self.most_bytes = 0
 
     # --- one night of the backup ---------------------------------------------------------------
 
     async def night(self, session: Session, number: int) -> None:
-        """Simulate one day: users change files, the timer keeps a point, the mount does upkeep."""
+        """Simulate one day: users change files, a point is kept and the mount does its upkeep."""
         if number % 9 != 8:
             self._work_a_day(number)
         await _Mirror(session).update(self._copied, self._source)
@@ -116,7 +116,7 @@ class _Backup:
         self._clock.pass_by(DAY)
 
     def _work_a_day(self, number: int) -> None:
-        """Change a few files, remove some, and every 20 days write a large one."""
+        """Change a few files, remove some files, and write a large file every 20 days."""
         rnd, source = self._rnd, self._source
         for _ in range(3):
             folder = rnd.choice((b"mail", b"projects", b"pictures"))
@@ -128,14 +128,14 @@ class _Backup:
         source[b"projects/log"] = source.get(b"projects/log", b"")[-9000:] + b"night %d\n" % number
 
     async def _keep_last_night(self, keeper: PointKeeper, number: int) -> None:
-        """Keep the last automatic point again, under another name and by its txg."""
+        """Keep the last automatic point under a second name, by its txg."""
         last, point = list(self._nightly.items())[-1]
         name = f"month-{number // MONTH}"
         await keeper.keep(name, PointInTime(f"txg={point.txg}", txg=point.txg))
         self.states[name] = self.states[last]
 
     async def _expire(self, session: Session, keeper: PointKeeper) -> None:
-        """Drop points as ``keep --expire`` does, and compare the rest with the policy."""
+        """Drop points as ``keep --expire`` does; compare the remaining points with the policy."""
         points = (await session.reclaimer.kept_points()).points
         gone = [point for point, why in judge(points, POLICY, timezone.utc) if not why]
         assert self._nightly.keys() - {point.name for point in gone} == self._staying()
@@ -158,7 +158,7 @@ class _Backup:
         return stay
 
     async def _run_upkeep(self, session: Session) -> None:
-        """Run the mount's background tasks of one day."""
+        """Run the background tasks of a mount for one day."""
         if await session.image_is_due():
             await session.make_image()
             self.moved += await session.compactor.run_once()
@@ -171,7 +171,7 @@ class _Backup:
     # --- the last day of a month ---------------------------------------------------------------
 
     async def fsck(self, session: Session) -> None:
-        """Require that ``fsck --deep`` finds nothing."""
+        """Require that ``fsck --deep`` finds no fault."""
         opened = session.volume
         cache = CacheDirectory(opened.state_dir.blocks, opened.state_dir.tmp)
         examined = Examined(opened.db, opened.store, opened.keyring, cache)
@@ -187,7 +187,7 @@ class _Backup:
             self.restores += 1
 
     def is_kept_below(self, floor: Txg) -> bool:
-        """Return whether a kept point is older than the retention floor."""
+        """Return True if a kept point is older than the retention floor."""
         names = map(kept_codec.parse_key, keys_of(self._power, kept_codec.PREFIX))
         return any(name is not None and name.txg < floor for name in names)
 
@@ -201,7 +201,7 @@ class _Backup:
         target.mkdir()
         try:
             assert volume.notices == ()
-            # UncachedReader reads only the bucket, so the bucket must contain the point's packs.
+            # UncachedReader reads only the bucket, which must contain the packs of the point.
             reader = UncachedReader(volume.db, volume.store, volume.keyring)
             restoring = Restoring(volume.db, Copier(volume.db, reader, target), no_progress)
             await restoring.copy([])
@@ -220,7 +220,7 @@ def _files_below(top: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
-    """Back up every night; the writing host changes every month."""
+    """Make a backup every night; each month another host writes."""
     await power.retain(2 * DAY)
     backup = _Backup(power, clock)
     for first in range(0, nights, MONTH):
@@ -240,7 +240,7 @@ async def _pass_nights(power: Power, clock: HandClock, nights: int) -> _Backup:
 
 
 async def _end(power: Power, clock: HandClock, session: Session, backup: _Backup) -> None:
-    """Drop all points, and require that only objects of the current state remain in the bucket."""
+    """Drop all points; require that only objects of the current state remain."""
     before = _stored_bytes(power)
     await PointKeeper(session).drop(list(backup.states))
     for _ in range(3):
@@ -273,7 +273,7 @@ async def test_all_kept_points_of_a_year_of_backups_can_be_restored(
     backup = await _pass_nights(power, clock, 365)
     assert backup.fscks == 15
     assert backup.restores > 12 * 20
-    # Some of the 7 days, 5 weeks and 12 months share their last night.
+    # Some of the 7 days, 5 weeks and 12 months have the same last night.
     assert len(backup.states) == 12 + 20
     assert backup.dropped > 300
     assert backup.moved

@@ -1,4 +1,4 @@
-"""The points in time that shell completion offers."""
+"""Known points: the points in time that shell completion offers."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ START_NS = 20_000 * DAY_NS
 
 
 def link(txg: int, time_ns: int = START_NS, floor: int = 0) -> Link:
-    """Return a position in the chain, with a txg and a time."""
+    """Return a chain position with a txg and a time."""
     return Link(Txg(txg), "0" * 64, time_ns, Txg(floor))
 
 
@@ -45,7 +45,7 @@ def after(*steps_ns: int) -> Known:
 
 
 def test_older_known_points_are_kept_at_longer_intervals() -> None:
-    """The latest points are kept, then one per hour, one per day, and one per 30 days."""
+    """Of older known points, one per hour, then one per day, then one per 30 days is kept."""
     points = after(*[12 * HOUR_NS] * 500, *[30 * MINUTE_NS] * 48 * 7).points
     ages_ns = [points[-1].time_ns - one.time_ns for one in reversed(points)]
     gaps_ns = [older - newer for newer, older in itertools.pairwise(ages_ns)]
@@ -60,8 +60,8 @@ def test_older_known_points_are_kept_at_longer_intervals() -> None:
     assert points[0].txg == 1
 
 
-def test_number_of_known_points_is_bounded(tmp_path: Path) -> None:
-    """The maximum also applies if the clock runs backwards or the file has too many points."""
+def test_number_of_known_points_is_limited(tmp_path: Path) -> None:
+    """The number of known points is limited even if the clock runs backwards."""
     assert len(after(*[-40 * DAY_NS] * 300).points) <= KNOWN_POINTS_MAX
     many = Known("u", tuple(Point(txg, START_NS + txg * DAY_NS) for txg in range(500)))
     known_points.write(tmp_path, many)
@@ -74,7 +74,7 @@ def test_number_of_known_points_is_bounded(tmp_path: Path) -> None:
 
 
 def test_unavailable_points_are_removed_from_the_known_points() -> None:
-    """Points below the retention floor and points of another history are removed."""
+    """Known points below the retention floor or of another history are removed."""
     known = Known("u", tuple(Point(txg, START_NS + txg) for txg in (1, 2, 3, 7, 9)))
 
     found = with_link(known, link(8, START_NS + 8, floor=2))
@@ -104,7 +104,7 @@ async def test_known_points_of_another_filesystem_are_dropped(tmp_path: Path) ->
 
 
 async def test_changed_names_of_kept_points_are_saved_for_shell_completion(tmp_path: Path) -> None:
-    """The number of saved names is limited; they stay saved until kept points are listed again."""
+    """Names of kept points are saved until kept points are listed again, up to a limit."""
     names: list[str] | None = None
     points = KnownPoints(tmp_path, "u", lambda: link(5), lambda: names)
     for names in (["first", "second"], ["second"], []):
@@ -136,7 +136,7 @@ async def test_mount_saves_its_newest_known_point_at_intervals(
     txg = 1
 
     async def until(wanted: int) -> None:
-        """Let intervals pass until the saved points include a txg."""
+        """Let intervals pass until the saved known points include a txg."""
         while (found := known_points.read(tmp_path)) is None or (  # noqa: ASYNC110 - a thread writes the file
             found.points[-1].txg < wanted
         ):

@@ -1,4 +1,4 @@
-"""Two concurrent writers cause no damage, even with wrong clocks and slow requests."""
+"""Two concurrent writers cause no damage, even with wrong clocks or slow requests."""
 
 import shutil
 from contextlib import AsyncExitStack, suppress
@@ -24,7 +24,7 @@ DAY_NS = 24 * 3600 * 1_000_000_000
 
 @pytest.mark.parametrize("shift_ns", [-DAY_NS, DAY_NS])
 async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_ns: int) -> None:
-    """The epoch decides which writer is fenced, and txg times still increase."""
+    """If clocks differ by a day, the epoch still decides which writer is fenced."""
     now_ns = 1_790_000_000_000_000_000
     async with power.session("a", tasks=False, clock=HandClock(now_ns)) as old:
         write_file(old, b"by a")
@@ -46,7 +46,7 @@ async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_n
 
 
 async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Power) -> None:
-    """The fence record of the new epoch already uses the name of the late changelog."""
+    """A late changelog is refused, because the fence record already has its key."""
     slow = FaultyStore(power.store)
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(power.session("a", tasks=False, store=slow))
@@ -54,7 +54,7 @@ async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Pow
         await old.flush()
         lost = write_file(old, b"late")
         await old.uploader.sealer.seal_most()
-        gate = slow.hold("create")  # The store delays the upload of a pack.
+        gate = slow.hold("create")  # The store delays this upload of a pack.
         outcome: list[BaseException] = []
 
         async def flush() -> None:
@@ -76,11 +76,12 @@ async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Pow
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:
         assert await read_file(session, ino) == b"by b"
-        assert session.db.counters.inodes == 3  # inodes: the root directory, "first" and "by b"
+        # The inodes are the root directory, "first" and "by b".
+        assert session.db.counters.inodes == 3
 
 
 async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: Power) -> None:
-    """A writer is fenced although its changelog was appended before the fence record."""
+    """A changelog that was appended just before the fence record is unconfirmed for its writer."""
     taken: list[Ino] = []
 
     async with power.session("a", tasks=False) as old:
@@ -107,10 +108,11 @@ async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: 
             with pytest.raises(FencedError):
                 await old.flush()
             power_store.create = create  # type: ignore[method-assign]
-        assert pending.outbox(old.db) is not None  # The changelog is unconfirmed.
+        # The writer does not know that the changelog is in the chain.
+        assert pending.outbox(old.db) is not None
 
     async with power.session("a", tasks=False) as again:
-        # The appended changelog is in the chain, so the host loses no change.
+        # The changelog is in the chain, so the host loses no change.
         assert again.volume.notices == ()
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"
@@ -119,7 +121,7 @@ async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: 
 async def test_power_loss_after_shipping_loses_no_shipped_change(
     power: Power, tmp_path: Path
 ) -> None:
-    """A local disk may lose all changes after a txg whose changelog is in the bucket.
+    """A power loss may undo local changes whose changelog is in the bucket.
 
     The block file that has no row in the older database is quarantined.
     """
@@ -157,7 +159,7 @@ async def test_power_loss_after_shipping_loses_no_shipped_change(
 
 
 async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Power) -> None:
-    """A changelog appended while the new writer reads the chain becomes part of the chain."""
+    """The fence record follows a changelog that was appended while the chain was read."""
     async with power.session("a", tasks=False) as old:
         ino = write_file(old, b"at the last moment")
         create = power.store.create
@@ -184,7 +186,7 @@ async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Po
 
 
 async def test_late_deletion_by_a_fenced_writer_deletes_no_needed_object(power: Power) -> None:
-    """Every deleted object was condemned in a txg that the new writer has applied."""
+    """A fenced writer deletes only objects that the new writer's state does not need."""
     await power.retain(0)
     slow = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=slow) as old:
@@ -208,7 +210,7 @@ async def test_late_deletion_by_a_fenced_writer_deletes_no_needed_object(power: 
             with trio.fail_after(30):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                # The new content equals the content of a pack that is being deleted.
+                # The new content equals content of a pack whose deletion is under way.
                 again = write_file(new, b"doomed 1" * 900)
                 await new.flush()
                 await new.close()

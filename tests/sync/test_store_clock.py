@@ -1,4 +1,4 @@
-"""A host with a wrong clock, which damages neither the history nor the times in the chain."""
+"""A host with a wrong clock, which must not damage the history or the times of txgs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,14 +35,14 @@ WRONG: Final = sampled([HOUR, YEARS_10, -YEARS_10, -HOUR], 2)
 
 
 class Beside:
-    """A clock that differs from the correct clock by an offset."""
+    """A clock that is wrong by a constant offset."""
 
     def __init__(self, right: HandClock, off_s: int) -> None:
         self._right = right
         self.off_s = off_s
 
     def now_ns(self) -> int:
-        """Return the wrong time."""
+        """Return the wrong time of this clock."""
         return self._right.now_ns() + self.off_s * S
 
 
@@ -67,13 +67,13 @@ def right(power: Power) -> HandClock:
 
 
 async def ship(session: Session) -> Link:
-    """Write a file and ship the change; return the txg and its hash."""
+    """Write a file and ship the change; return the txg and the hash of its changelog."""
     write_file(session, b"x")
     return await flushed(session)
 
 
 async def history(session: Session, right: HandClock, days: int) -> list[Link]:
-    """Ship a change and make an image on each of *days* days; return the txgs and hashes."""
+    """On each of *days* days, ship a change and make an image; return the txgs and hashes."""
     links = []
     for _ in range(days):
         right.pass_by(DAY)
@@ -92,7 +92,7 @@ async def released(power: Power, host: str, clock: Beside | None = None) -> Asyn
 
 
 async def txg_at(power: Power, time_ns: int) -> Txg:
-    """Return the txg that a host with a correct clock finds for a time."""
+    """Return the txg that a host with a correct clock finds for a given time."""
     bucket = await bucket_of(power)
     return (await bucket.points.find(PointInTime("then", time_ns), power.clock.now_ns())).txg
 
@@ -104,7 +104,7 @@ async def txg_at(power: Power, time_ns: int) -> Txg:
 async def test_host_with_a_wrong_clock_uses_the_time_of_the_store_and_deletes_nothing(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """Txgs get the time of the store, and garbage collection refuses to run."""
+    """A host with a wrong clock gives txgs the store's time, and refuses to reclaim."""
     async with released(power, "a") as session:
         links = await history(session, right, 10)
         floor, objects = session.link.floor, set(power.store.objects)
@@ -138,7 +138,7 @@ async def test_host_with_a_wrong_clock_uses_the_time_of_the_store_and_deletes_no
 async def test_clock_change_during_a_mount_does_not_affect_txg_times(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """The next txg uses the time of the store; garbage collection waits for a correct clock."""
+    """If the clock changes during a mount, txgs get the store's time and reclaim waits."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -159,7 +159,7 @@ async def test_clock_change_during_a_mount_does_not_affect_txg_times(
 async def test_all_elapsed_time_is_accepted_if_the_store_confirms_it(
     power: Power, right: HandClock
 ) -> None:
-    """A filesystem can be used normally after it was idle for years."""
+    """After years without a mount, a filesystem can be used normally."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -174,7 +174,7 @@ async def test_all_elapsed_time_is_accepted_if_the_store_confirms_it(
 async def test_elapsed_time_that_the_store_cannot_confirm_is_accepted_up_to_a_day(
     power: Power, right: HandClock, idle_s: int
 ) -> None:
-    """A store on this host's disk shares its clock, so it cannot confirm the elapsed time."""
+    """A local store cannot confirm elapsed time, because it has the clock of this host."""
     power.store.has_own_clock = False
     await power.retain(7 * DAY)
     async with power.session("a", tasks=False) as session:
@@ -199,7 +199,7 @@ async def test_elapsed_time_that_the_store_cannot_confirm_is_accepted_up_to_a_da
 async def test_garbage_collection_keeps_objects_of_unknown_age(
     power: Power, right: HandClock
 ) -> None:
-    """A changelog counts as young if the store reports no modification time for it."""
+    """An object without a modification time counts as young, so it is kept."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 5)
         power.store.modified_ns.clear()
@@ -234,7 +234,7 @@ async def wrong_everywhere(power: Power, right: HandClock) -> AsyncIterator[None
 
 
 async def mended(power: Power, right: HandClock) -> dict[str, Link]:
-    """Make a history with two txgs dated in 2106, and repair it; return some of its txgs."""
+    """Ship two txgs dated in 2106 among others, and repair the times; return some txgs."""
     links = {}
     async with released(power, "a") as session:
         *_, links["before"] = await history(session, right, 5)
@@ -254,7 +254,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
 async def test_fsck_repair_begins_a_new_time_span_with_correct_times(
     power: Power, right: HandClock
 ) -> None:
-    """A search by time finds only txgs with correct times; a search by number finds every txg."""
+    """After the repair, a search by time finds only txgs with correct times."""
     links = await mended(power, right)
     async with released(power, "b") as session:
         assert session.volume.notices == ()
@@ -292,7 +292,7 @@ async def test_retention_deletes_txgs_after_a_repair_of_wrong_times(
 
 
 async def test_level_objects_do_not_span_two_time_spans(power: Power, right: HandClock) -> None:
-    """A run of txgs is never merged if it contains the image that begins a time span."""
+    """The image that begins a time span is never merged into a level object."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
         for _ in range(60):
@@ -306,7 +306,7 @@ async def test_level_objects_do_not_span_two_time_spans(power: Power, right: Han
 async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
-    """To a host whose clock is slow, all earlier txgs seem to be in the future."""
+    """A host with a slow clock sees all txgs in the future, but fsck must keep their times."""
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
@@ -336,7 +336,7 @@ async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
     ],
 )
 async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: str) -> None:
-    """The store's time is used only if it differs from the host's time by more than a threshold."""
+    """A small difference between the clocks is ignored; a large difference is reported."""
     ours = SetClock(YEARS_10 * S)
     clock = StoreClock(ClockStore(YEARS_10 * S - off_s * S), ours)
     await clock.compare()
@@ -347,7 +347,7 @@ async def test_clock_difference_above_a_limit_is_reported(off_s: int, reported: 
 
 
 async def test_host_uses_its_own_time_if_the_store_has_no_clock() -> None:
-    """If the store has no clock, the host's time is used without a check."""
+    """Without a clock in the store, the host's time is used unchecked."""
     clock = StoreClock(ClockStore(None), SetClock(5 * S))
     await clock.require_agreement()
 
@@ -370,7 +370,7 @@ async def test_time_of_the_store_is_requested_once_and_after_each_clock_jump() -
 
 
 async def test_unreachable_store_does_not_change_the_known_clock_difference() -> None:
-    """During an outage, garbage collection waits, because it needs the store."""
+    """While the store is unreachable, reclaim waits and the known clock difference stays."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, SetClock(1))
     await clock.compare()
@@ -389,7 +389,7 @@ async def test_unreachable_store_does_not_change_the_known_clock_difference() ->
 async def test_relative_time_is_computed_with_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """A reader with a wrong clock finds the correct txg for "2d ago" and gets a warning."""
+    """A reader with a wrong clock finds the right txg for "2d ago" and prints a warning."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     wrong = Beside(right, off_s)
@@ -410,7 +410,7 @@ async def test_relative_time_is_computed_with_the_clock_of_the_store(
 async def test_relative_time_in_a_mount_is_computed_with_the_clock_of_the_store(
     power: Power, right: HandClock, off_s: int, has_own_clock: bool
 ) -> None:
-    """A writer gives txgs the store's time, and its mount uses the same time for "2d ago"."""
+    """In a mount, "2d ago" is computed with the store's time, which also dates the txgs."""
     async with released(power, "a") as session:
         links = await history(session, right, 5)
     expected = await txg_at(power, right.ns - 2 * DAY * S)
@@ -425,13 +425,13 @@ async def test_relative_time_in_a_mount_is_computed_with_the_clock_of_the_store(
 
 
 async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: HandClock) -> None:
-    """The reader does not request the store's time, because the request would write an object."""
+    """A reader does not request the store's time, because this would write an object."""
     async with released(power, "a") as session:
         await history(session, right, 3)
     asked = PointInTime("1d ago", right.ns - DAY * S, is_ago=True)
     for own, clock in ((True, right), (False, Beside(right, YEARS_10))):
         power.store.has_own_clock = own
-        # A request for the store's time would reveal that the local clock is wrong.
+        # A request would reveal that the local clock is wrong.
         power.store.clock = right if own else Beside(right, -YEARS_10)
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)

@@ -61,7 +61,7 @@ class Power:
         return self.clock.now_ns()
 
     def copy(self, home: Path) -> "Power":
-        """Return a copy of the filesystem and of the local state of its hosts, in *home*."""
+        """Return a copy of the filesystem and of its hosts' local state, below *home*."""
         store = MemoryStore()
         store.objects.update(self.store.objects)
         store.modified_ns.update(self.store.modified_ns)
@@ -99,7 +99,7 @@ class Power:
         return Remembered(self.home / host)
 
     async def keys(self, host: str = "-", *, repairing: bool = False) -> Keys:
-        """Open the superblock that a host accepts; the host "-" has no local copy."""
+        """Open the superblock that a host would accept; the host "-" has no local copy."""
         return await open_keys(self.store, self.remembered(host), self.secret, repairing=repairing)
 
     @asynccontextmanager
@@ -146,7 +146,7 @@ class Power:
 
 
 # Unencrypted filesystems use most of the code for encrypted filesystems.
-# Without encryption only the checksum of an envelope differs, which has separate tests.
+# Without encryption, only the checksum of envelopes differs; other tests check the checksum.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),
@@ -170,10 +170,10 @@ async def plain(tmp_path: Path) -> Power:
 
 
 class HandClock:
-    """A clock that the test sets; each reading advances it by a millisecond."""
+    """A clock that the test sets; each reading advances the clock by a millisecond."""
 
     def __init__(self, start_ns: int = 4_000_000_000_000_000_000) -> None:
-        self.ns = start_ns  # the default is later than the time of mkfs
+        self.ns = start_ns  # The default is later than the time of mkfs.
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""
@@ -193,7 +193,7 @@ def clock(power: Power) -> HandClock:
 
 
 async def flushed(session: Session) -> Link:
-    """Ship all changes and return the last position in the chain."""
+    """Ship all changes and return the last chain position."""
     link = await session.flush()
     assert link is not None
     return link
@@ -243,7 +243,7 @@ def write_file(session: Session, content: bytes) -> Ino:
 
 
 def location_of(session: Session, ino: Ino, index: int = 0) -> Located:
-    """Return a block of a file that has no hole there."""
+    """Return the block at an index of a file, where the file must not have a hole."""
     located = block_map.locate(session.db, ino, BlockIndex(index))
     assert located is not None
     return located

@@ -1,4 +1,4 @@
-"""Packs with a different number, a different ``died_txg`` or no row in another history."""
+"""Packs that have a different number, death or row in another history."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def require_files(session: Session, files: Files) -> None:
 
 
 async def test_rollback_to_another_history_uses_the_packs_of_that_history(power: Power) -> None:
-    """Two histories gave the same numbers to different packs."""
+    """In two histories, the same pack numbers may mean different packs."""
     files: Files = {}
     older = await fork(power, files)
     async with power.session("a", tasks=False) as session:
@@ -68,7 +68,7 @@ async def test_rollback_to_another_history_uses_the_packs_of_that_history(power:
 async def test_rollback_to_a_kept_point_older_than_a_rebuild_uses_the_former_packs(
     power: Power,
 ) -> None:
-    """A rebuild of the filesystem assigns new numbers to all packs."""
+    """A rebuild of the filesystem gives new numbers to all packs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session)
@@ -124,7 +124,7 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_until_the_next_fence
 async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_records(
     power: Power, step: str
 ) -> None:
-    """In the test, each mount is killed while it appends its fence record."""
+    """Each mount is killed while it appends its fence record."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files: Files = {}
@@ -153,7 +153,7 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_re
 
 
 async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(power: Power) -> None:
-    """The published local state has no rows for the packs of the other history."""
+    """The published local state has no rows for packs of the other history."""
     power.clock = clock = HandClock()
     await power.retain(3 * DAY)
     files: Files = {}

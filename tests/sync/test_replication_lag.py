@@ -1,4 +1,4 @@
-"""Replication lag: the data that would be lost with this machine."""
+"""Replication lag: the data that a loss of this machine would lose."""
 
 import pytest
 import trio
@@ -22,7 +22,7 @@ def named_file(session: Session, name: bytes) -> Ino:
 
 
 async def test_state_of_a_file_is_dirty_until_a_sync_and_local_until_a_flush(power: Power) -> None:
-    """A sync makes a file LOCAL, a flush makes it BUCKET, and a change makes it DIRTY again."""
+    """A file is DIRTY after a change, LOCAL after a sync and BUCKET after a flush."""
     async with power.session("a", tasks=False) as session:
         ino = named_file(session, b"file")
         other = named_file(session, b"other")
@@ -39,7 +39,7 @@ async def test_state_of_a_file_is_dirty_until_a_sync_and_local_until_a_flush(pow
 
 
 async def test_file_in_an_unconfirmed_changelog_does_not_count_as_uploaded(power: Power) -> None:
-    """A file does not count as uploaded while the result of its upload is unknown."""
+    """While the result of an upload is unknown, its files do not count as uploaded."""
     faulty = FaultyStore(power.store)
     async with power.session(
         "a", tasks=False, store=faulty, hook=failing_append(faulty)
@@ -52,7 +52,7 @@ async def test_file_in_an_unconfirmed_changelog_does_not_count_as_uploaded(power
 
 
 async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
-    """The list contains new, renamed, removed and written files, but not their directory."""
+    """New, renamed, removed and written files are listed, but not their directory."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()
@@ -68,7 +68,7 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
 
 
 async def test_all_files_are_reported_as_changed_after_too_many_changes(power: Power) -> None:
-    """If there are too many changed files to remember, all files count as changed until a flush."""
+    """If too many files changed, all files count as changed until the next flush."""
     async with power.session("a", tasks=False) as session:
         unshipped = ReplicationLag(
             session.db,
@@ -84,7 +84,7 @@ async def test_all_files_are_reported_as_changed_after_too_many_changes(power: P
 
 
 async def test_remote_fsync_returns_after_the_upload_to_the_bucket(power: Power) -> None:
-    """Losing the machine right after a remote fsync loses no synced data."""
+    """After a remote fsync, the loss of the machine loses no synced data."""
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")

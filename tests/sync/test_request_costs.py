@@ -1,4 +1,4 @@
-"""The number of requests for typical workloads, from which docs/guide/cost.md computes costs."""
+"""The number of requests of typical workloads, on which docs/guide/cost.md is based."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def counted(meter: Meter) -> dict[str, int]:
 
 
 def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
-    """Return a row of the cost page; a part is its requests and its number of runs in a month."""
+    """Return a row of the cost page; each part has requests and a number of runs per month."""
     month = {
         kind: sum(counts.get(kind, 0) * times for counts, times in parts)
         for kind in ("put", "list", "get")
@@ -37,7 +37,7 @@ def row(name: str, *parts: tuple[dict[str, int], float]) -> str:
 
 
 async def polls_of_follower(plain: Power, store: MeteredStore, meter: Meter) -> dict[str, int]:
-    """Return the requests of polls that find no new txg, including the periodic listing."""
+    """Return the requests of polls that find no new txg, including their periodic listing."""
     options, reads = SessionOptions(follow=True), OpenOptions(read_only=True, follow=True)
     async with plain.session(
         "b", options=reads, session_options=options, store=store, tasks=False

@@ -1,4 +1,4 @@
-"""The superblock watch: a running mount restores its superblock and adopts its changes."""
+"""The superblock watch: a running mount restores and updates its superblock."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.sync.kept import files_at, forget, kept_files
 
 @pytest.mark.parametrize("forgetful", [False, True])
 async def test_running_mount_restores_a_lost_superblock(power: Power, forgetful: bool) -> None:
-    """A running mount has its superblock in memory, and writes it again."""
+    """A running mount writes a lost superblock again from memory."""
     before = {key: power.store.objects[key] for key in (KEY, COPY_KEY)}
     async with power.session("a", tasks=False) as session:
         del power.store.objects[KEY], power.store.objects[COPY_KEY]
@@ -41,7 +41,7 @@ async def test_flush_at_unmount_restores_a_lost_superblock(power: Power) -> None
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
 async def test_explicit_flush_restores_a_lost_superblock(power: Power, key: ObjectKey) -> None:
-    """Even a flush without changes restores the superblock."""
+    """A flush restores the superblock even if there are no changes to ship."""
     async with power.session("a", tasks=False) as session:
         before = power.store.objects.pop(key)
         await session.flush_now()
@@ -61,7 +61,7 @@ async def test_explicit_flush_checks_the_superblock_with_one_extra_listing(power
 
 
 async def test_fenced_mount_does_not_restore_a_lost_superblock(power: Power) -> None:
-    """A fenced mount must not undo the removal of a filesystem."""
+    """A fenced mount must not restore the superblock, because destroy may have removed it."""
     async with power.session("a", tasks=False) as session:
         async with power.session("b", options=OpenOptions(force_takeover=True), tasks=False) as b:
             await b.close()
@@ -76,7 +76,7 @@ async def test_fenced_mount_does_not_restore_a_lost_superblock(power: Power) -> 
 
 
 async def test_running_mount_accepts_a_superblock_changed_by_another_host(power: Power) -> None:
-    """A mount that has seen the new superblock can detect an older one."""
+    """A mount that has seen a changed superblock refuses an older superblock later."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await power.retain(0)
@@ -92,7 +92,7 @@ async def test_running_mount_accepts_a_superblock_changed_by_another_host(power:
 
 
 async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain: Power) -> None:
-    """A real change raises the generation; a forgery with the old generation is not used."""
+    """A forged superblock is ignored, because only holders of the keys can raise the generation."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
         seen = session.volume.superblock
@@ -120,7 +120,7 @@ async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain:
 async def test_reclaim_adds_the_missing_kept_point_feature_flag_to_a_superblock(
     power: Power,
 ) -> None:
-    """After the loss of both superblock objects, another host may restore an older copy."""
+    """If an older superblock without the feature flag was restored, reclaim adds the flag."""
     await power.retain(0)
     async with power.session("b", tasks=False) as session:
         await unmount(session)

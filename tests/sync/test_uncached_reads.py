@@ -1,4 +1,4 @@
-"""Reads of blocks that bypass the cache."""
+"""Reads of blocks that do not use the cache."""
 
 import random
 
@@ -58,7 +58,7 @@ async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
 
 
 async def test_uncached_reads_of_small_blocks_fetch_adjacent_blocks(power: Power) -> None:
-    """Four tasks read a thousand small files in random order, with only a few requests."""
+    """Four tasks read a thousand small files in random order with few requests."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, 3000) for number in range(1000)]
         rows = await written(session, *contents)
@@ -78,11 +78,11 @@ async def test_uncached_reads_of_small_blocks_fetch_adjacent_blocks(power: Power
         assert sorted(found) == sorted(contents)
         stored_bytes = sum(row.stored_bytes or 0 for row in rows)
         windows = stored_bytes // NEIGHBOUR_FETCH_BYTES + 1
-        assert store.counts["get_range"].requests <= 3 * windows  # two read windows may overlap
+        assert store.counts["get_range"].requests <= 3 * windows  # Two read windows may overlap.
 
 
 async def test_block_without_a_location_is_reported_as_missing(power: Power) -> None:
-    """Reads of the blocks before and after a missing block succeed."""
+    """A missing block does not affect reads of the blocks before and after it."""
     async with power.session(tasks=False) as session:
         one, other = await written(session, b"one" * 100, b"other" * 100)
         lost = one._replace(hash=None, pack=None, pack_offset=None, stored_bytes=None)
@@ -94,7 +94,7 @@ async def test_block_without_a_location_is_reported_as_missing(power: Power) -> 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
 async def test_damaged_pack_loses_only_the_damaged_blocks(power: Power, size: int) -> None:
-    """The test uses a pack with a flipped byte, a truncated pack and a missing pack."""
+    """One pack has a flipped byte, one pack is truncated and one pack is missing."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
         assert rows[0].pack is not None
@@ -115,7 +115,7 @@ async def test_damaged_pack_loses_only_the_damaged_blocks(power: Power, size: in
 
 
 async def test_uncached_read_from_an_unreachable_store_is_an_error(power: Power) -> None:
-    """Content in an unreachable store must not read as zeros."""
+    """If the store is unreachable, a read fails instead of returning zeros."""
     async with power.session(tasks=False) as session:
         rows = await written(session, b"x" * 100)
         store = FaultyStore(power.store)

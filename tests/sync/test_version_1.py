@@ -42,11 +42,11 @@ IMAGE_TXG, B_TXG, LAST_TXG = 3, 5, 13
 
 
 class Former(Power):
-    """A bucket and the local states of two hosts, written by a program of schema version 1."""
+    """A bucket and two hosts' local states that a program of schema version 1 wrote."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(MemoryStore(), home)
-        # A fixed time long after version 1 makes the tests independent of the current time.
+        # A fixed time long after version 1, so that tests do not depend on the current time.
         self.clock = HandClock()
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(home, filter="data")
@@ -58,7 +58,7 @@ class Former(Power):
         self.rows: dict[str, Any] = json.loads((home / "rows.json").read_bytes())
 
     def require(self, db: Database, which: str) -> None:
-        """Require that no file is lost, and that every birth time equals the ctime."""
+        """Require that all files exist, and that each birth time equals the ctime."""
         db.commit()
         expected = self.rows[which]
         found = db.inodes.all("SELECT * FROM inodes ORDER BY ino")
@@ -73,7 +73,7 @@ class Former(Power):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Former:
-    """Return a filesystem of schema version 1, unpacked from the archive."""
+    """Return an unpacked filesystem of schema version 1."""
     return Former(tmp_path)
 
 
@@ -86,7 +86,7 @@ def named(db: Database) -> dict[bytes, Ino]:
 
 
 def change_all(session: Session, now_ns: int) -> dict[Ino, int]:
-    """Change the ctime of the directory and its files; return their expected birth times."""
+    """Change the ctime of the directory and its files; return the birth times to expect."""
     db = session.db
     db.begin()
     born = {ino: inodes.get(db, ino).btime_ns for ino in named(db).values()}
@@ -101,7 +101,7 @@ def births(db: Database) -> dict[Ino, int]:
 
 
 async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dict[str, Any]:
-    """Restore on a host without local state, and return the rows."""
+    """Restore the filesystem on a new host and return the rows."""
     bucket = await bucket_of(power)
     if not by_levels:
         for key in [key for key in power.store.objects if key.startswith("level/")]:
@@ -116,7 +116,7 @@ async def restored(power: Power, target: Path, *, by_levels: bool = True) -> dic
 
 
 async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) -> None:
-    """The bucket has an image, a level object and changelogs of schema version 1."""
+    """A new host applies the image, level object and changelogs of schema version 1."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         former.require(session.db, "shipped")
         one = named(session.db)[b"one"]
@@ -127,7 +127,7 @@ async def test_new_host_restores_a_bucket_of_schema_version_1(former: Former) ->
 async def test_merged_changelogs_of_both_schema_versions_give_equal_rows(
     former: Former, tmp_path: Path
 ) -> None:
-    """Single changelogs and merged level objects produce the same rows."""
+    """Changelogs and merged level objects produce the same rows across schema versions."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         txg = await ship(session)
@@ -137,7 +137,7 @@ async def test_merged_changelogs_of_both_schema_versions_give_equal_rows(
         await session.leveler.make_due()
         assert births(session.db) == born
         levels = [key for key in former.store.objects if key.startswith("level/")]
-        # The five merged level objects contain changes of schema versions 1 and 2.
+        # The five merged level objects have changes of schema versions 1 and 2.
         assert level_codec.key_of(2, Txg(25)) in levels
     merged = await restored(former, tmp_path / "merged.db")
     single = await restored(former, tmp_path / "single.db", by_levels=False)
@@ -151,7 +151,7 @@ async def test_merged_changelogs_of_both_schema_versions_give_equal_rows(
 async def test_image_of_schema_version_2_contains_birth_times(
     former: Former, tmp_path: Path
 ) -> None:
-    """An image of version 2 is restored without any earlier changelog."""
+    """An image of schema version 2 is restored without earlier changelogs."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         born = change_all(session, LATER)
         await ship(session)
@@ -168,7 +168,7 @@ async def test_image_of_schema_version_2_contains_birth_times(
 async def test_points_in_time_of_schema_version_1_can_be_restored(
     former: Former, tmp_path: Path
 ) -> None:
-    """A txg of version 1 can be mounted, and the filesystem can be rolled back to it."""
+    """Txgs of schema version 1 can be mounted, and a rollback to such a txg works."""
     async with former.session("c", options=TAKEOVER, tasks=False) as session:
         change_all(session, LATER)
         await ship(session)
@@ -193,7 +193,7 @@ async def test_points_in_time_of_schema_version_1_can_be_restored(
 async def test_unshipped_changes_of_schema_version_1_are_merged_with_later_changes(
     former: Former, tmp_path: Path
 ) -> None:
-    """Unshipped records of a killed version 1 mount are shipped with records of version 2."""
+    """Unshipped changes of a killed version 1 mount are shipped with later changes."""
     async with former.session("a", tasks=False) as session:
         assert session.volume.crashed
         former.require(session.db, "local")
@@ -222,7 +222,7 @@ async def test_unshipped_changes_of_schema_version_1_are_shipped_even_without_la
 
 
 async def test_follower_with_local_state_of_schema_version_1_continues(former: Former) -> None:
-    """A follower applies changelogs of both schema versions."""
+    """A follower with version 1 state applies changelogs of versions 1 and 2."""
     async with following(former, "b") as (session, listener):
         former.require(session.db, "shipped")
         async with former.session("a") as writer:
@@ -238,7 +238,7 @@ async def test_follower_with_local_state_of_schema_version_1_continues(former: F
 async def test_removal_of_a_row_of_schema_version_1_reaches_all_hosts(
     former: Former, tmp_path: Path
 ) -> None:
-    """The recorded row of a removed file has fewer columns than the current table."""
+    """The row of a removed file was recorded with fewer columns than the table has."""
     async with following(former, "b") as (session, listener):
         async with former.session("a") as writer:
             await listener.wait_for(await ship(writer))
@@ -257,7 +257,7 @@ async def test_removal_of_a_row_of_schema_version_1_reaches_all_hosts(
 
 @pytest.mark.parametrize("host", ["b", "c"])
 async def test_read_only_mount_can_read_schema_version_1(former: Former, host: str) -> None:
-    """In the test, host b has local state of schema version 1, and host c has no local state."""
+    """Host b has local state of schema version 1, and host c has no local state."""
     async with former.session(host, options=OpenOptions(read_only=True), tasks=False) as session:
         former.require(session.db, "shipped")
 
@@ -265,7 +265,7 @@ async def test_read_only_mount_can_read_schema_version_1(former: Former, host: s
 def test_reading_a_quarantined_state_of_schema_version_1_does_not_change_the_state(
     former: Former,
 ) -> None:
-    """Recovery of unshipped changes from a quarantined state does not change its database."""
+    """Recovering changes from a quarantined state does not upgrade its database."""
     kept = Kept(former.home / "a", 1)
     before = kept.database.read_bytes()
     with (

@@ -40,7 +40,7 @@ SECOND = 1_000_000_000
 
 
 def make_file(session: Session, parent: Ino, name: bytes, now_ns: int) -> Ino:
-    """Make a file whose content is its name, repeated."""
+    """Make a file that contains its own name, repeated."""
     content = name * 100
     session.db.begin()
     made = inodes.create(session.db, 0o100644, 7, 8, parent, now_ns, size_bytes=len(content))
@@ -71,7 +71,7 @@ def change_mode(session: Session, ino: Ino, now_ns: int) -> None:
 
 
 def rows(db: Database) -> dict[str, Any]:
-    """Return the inode rows and the names."""
+    """Return the rows of inodes and of names."""
     return {
         "inodes": db.all("SELECT * FROM inodes ORDER BY ino"),
         "dentries": [
@@ -160,14 +160,14 @@ async def generate(home: Path) -> dict[str, Any]:
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the owner and the time from an archive entry."""
+    """Remove owner and time from an archive entry."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry
 
 
 def main(target: Path) -> None:
-    """Write the archive to the path in the arguments."""
+    """Write the archive to the path that is given as an argument."""
     version: int = schema.SCHEMA_VERSION
     assert version == 1, "only a program of schema version 1 can make this archive"
     with (

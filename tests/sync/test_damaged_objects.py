@@ -173,7 +173,7 @@ async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
             assert content in (None, contents[ino]), f"{key}: wrong content"
         if key == last and damage is remove:
             # Only a host that remembers the last changelog notices its removal.
-            # For such a host see test_local_state_choice.py.
+            # See test_local_state_choice.py for a host that remembers the last changelog.
             continue
         if key.startswith("level/") and damage is remove:
             assert outcome == before  # The level object contains the changelogs.

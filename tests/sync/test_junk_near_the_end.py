@@ -95,7 +95,7 @@ async def test_authentic_level_object_proves_the_loss_of_its_changelogs(power: P
 async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_changelog(
     power: Power, ahead: int
 ) -> None:
-    """To skip a foreign changelog, the last writer uses fsck -y, other hosts also --end-at."""
+    """The last writer skips a foreign changelog with fsck -y; other hosts also need --end-at."""
     inos = await written(power)
     key = key_of(Txg(9 + ahead))
     power.store.objects[key] = b"?"

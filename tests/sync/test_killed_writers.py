@@ -32,7 +32,7 @@ class _Writers:
         self._needed: dict[Txg, set[ObjectKey]] = {}
 
     async def run(self, count: int) -> None:
-        """Run mounts and promotions of random hosts; kill each of them at a random step."""
+        """Run mounts and promotions of random hosts, each of which is killed at a random step."""
         for _ in range(count):
             host = self._rnd.choice(["a", "a", "a", "b"])
             hook = self._kill_at(self._rnd.choice(_STEPS))

@@ -310,7 +310,7 @@ async def test_host_whose_state_equals_a_kept_point_restores_the_newest_state(po
 async def test_host_whose_state_precedes_a_kept_point_restores_the_newest_state(
     power: Power,
 ) -> None:
-    """If a host missed changelogs after a kept point that are deleted, it can still continue."""
+    """A host restores the newest state even if the changelogs that it missed were deleted."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         write_file(session, b"first")
@@ -481,7 +481,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
 
 
 async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(power: Power) -> None:
-    """No point is kept while garbage collection deletes objects that it chose before."""
+    """No point can be kept while garbage collection deletes objects that the point may need."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:
@@ -570,7 +570,7 @@ async def test_packs_without_a_row_are_kept_if_a_kept_point_may_need_them(power:
 
 
 async def test_pack_renumbered_by_a_repair_stays_pinned(power: Power) -> None:
-    """If fsck gives a pack a new number, kept points from before still need the pack."""
+    """Kept points from before a repair need a pack even if the repair gave it a new number."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files = await kept_files(session, count=1)

@@ -71,7 +71,7 @@ async def test_destroy_deletes_the_superblock_copy_and_the_tombstone_last(power:
 
 
 async def test_filesystem_of_an_interrupted_mkfs_can_be_removed(power: Power) -> None:
-    """A mount refuses a superblock without a lease, but destroy removes it."""
+    """A superblock without a lease cannot be mounted, but the destroy command removes it."""
     del power.store.objects[lease_codec.KEY]
     with pytest.raises(UnfinishedFilesystemError, match="destroy"):
         async with power.session("a"):

@@ -143,7 +143,7 @@ async def test_host_with_unshipped_changes_cannot_become_a_follower(power: Power
 async def test_follower_invalidates_all_inodes_after_a_huge_txg(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower announces a limited number of inodes; after a huge txg it announces all."""
+    """A follower lists a limited number of changed inodes; after a huge txg it announces all."""
     monkeypatch.setattr(follower_module, "FOLLOW_TOUCHED_MAX", 5)
     async with power.session("a") as writer, following(power) as (session, listener):
         small = write_file(writer, b"x")

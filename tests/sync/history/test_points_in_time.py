@@ -281,7 +281,7 @@ async def mark_at_end(power: Power) -> AbbreviatedLink:
 async def test_store_that_hides_changelogs_after_a_listing_is_refused(
     power: Power, read_only: bool
 ) -> None:
-    """A mount checks the state that it has restored, not the listing before, and writes nothing."""
+    """A mount checks the state that it has restored; if the check fails, it writes nothing."""
     mark = await mark_at_end(power)
     before = dict(power.store.objects)
     store = HidingStore(power, Txg(mark.txg - 2), mark.txg, times=1)

@@ -59,7 +59,7 @@ assert state.try_lock()
 sys.addaudithook(refuse)
 state.quarantine_as("1")
 """
-# Like CHILD, on a disk that refuses hard links; a refused link counts as a call.
+# Interrupts a quarantine on a disk that refuses hard links; a refused link counts as a call.
 CHILD_KILLED_WITHOUT_LINKS: Final = CHILD.replace("refuses_links = False", "refuses_links = True")
 # Prints each name that is linked, renamed or removed, and each directory opened for a sync.
 CHILD_THAT_PRINTS: Final = """

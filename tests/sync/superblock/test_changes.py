@@ -278,7 +278,7 @@ STEPS = ("superblock put", "superblock copy put", "superblock remembered")
 async def test_killed_change_of_the_passphrase_leaves_one_valid_passphrase(
     power: Power, step: str
 ) -> None:
-    """After a killed change, the next mount for writing completes it; one passphrase is valid."""
+    """After a kill, the next mount for writing completes the change of the passphrase."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"hello")
         await session.flush()

@@ -473,7 +473,7 @@ async def test_host_that_mounted_an_encrypted_filesystem_refuses_an_unencrypted_
 async def test_local_state_without_a_record_of_keys_refuses_an_unencrypted_superblock(
     encrypted: Power,
 ) -> None:
-    """If the local state does not record the keys, a superblock needs an image that it opens."""
+    """If local state has no record of keys, a superblock must have the keys of an image."""
     healthy = dict(encrypted.store.objects)
     _forget_keys(encrypted, "a")
     _exchange(encrypted, KEY, COPY_KEY)

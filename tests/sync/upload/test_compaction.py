@@ -108,7 +108,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 async def test_block_to_move_without_a_cache_file_is_read_from_its_old_pack(
     power: Power, damage: str
 ) -> None:
-    """A block may be evicted while its pack is fetched; it is then read from the pack."""
+    """A block that is evicted while its pack is fetched is read from this pack."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()
@@ -153,7 +153,7 @@ async def test_torn_block_that_compaction_moves_stays_suspect_until_it_is_downlo
 async def test_failed_compaction_leaves_no_stray_block_file(
     power: Power, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """If compaction fails, it removes the block files that it has fetched."""
+    """A compaction that fails removes the block files that it has fetched."""
     async with power.session("a", tasks=False) as session:
         kept = [write_file(session, os.urandom(2000)) for _ in range(3)]
         doomed = write_file(session, os.urandom(50_000))

@@ -84,7 +84,7 @@ async def test_sealed_block_without_references_is_not_uploaded(power: Power) -> 
 
 
 async def test_flush_uploads_blocks_whose_rows_could_not_be_read_earlier(power: Power) -> None:
-    """An upload raises an error of the database; a later upload finds the same blocks."""
+    """If the database fails during an upload, a later upload finds the same blocks."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         sealer = session.uploader.sealer

@@ -447,7 +447,7 @@ async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Po
 
 
 async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Power) -> None:
-    """Uploads may still be running when a session is closed."""
+    """A takeover that an upload detects during the close of its session causes no crash."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()

@@ -204,7 +204,7 @@ class _SearchedStore(FaultyStore):
 
 
 async def test_pack_that_was_used_again_during_the_search_is_not_deleted(power: Power) -> None:
-    """If a pack was used again and died again during the search, new points may need it."""
+    """New points in time may need a pack that was used again during the search for garbage."""
     await power.retain(0)
     store = _SearchedStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:

@@ -58,7 +58,7 @@ def test_pack_is_pinned_only_if_a_kept_point_falls_within_its_lifetime() -> None
 
 
 def test_point_of_an_earlier_txg_that_is_kept_later_pins_its_packs() -> None:
-    """If an earlier txg is kept later, the point also pins packs that were created in between."""
+    """A point for an earlier txg also pins packs that were created before the point was kept."""
     pins = pins_of(point(10, 1, next_pack=50), point(20, 1, next_pack=30))
     assert pins.needs_pack(PackId(40), Txg(11))
     assert pins.needs_pack(PackId(40), Txg(25))

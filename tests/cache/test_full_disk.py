@@ -76,7 +76,7 @@ async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:
 
 
 async def test_readers_on_a_full_disk_share_one_download(full: CacheBench) -> None:
-    """The kernel sends several reads of one block at the same time."""
+    """Concurrent reads of one block by the kernel cause one download."""
     await evicted(full)
     located = full.located(0)
 

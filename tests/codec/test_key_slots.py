@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> Non
 
 
 def test_recovery_key_can_be_typed_with_or_without_separators() -> None:
-    """A recovery key may be typed with hyphens, with spaces or without both, in any letter case."""
+    """A recovery key may be typed with hyphens, spaces or no separators, and in any letter case."""
     wrapped, recovery_key = lock_with_new_recovery_key(UUID, MASTER)
 
     assert re.fullmatch(r"([A-Z2-7]{6}-){5}[A-Z2-7]{6}", recovery_key)

@@ -322,7 +322,7 @@ def test_pack_writer_refuses_a_block_that_does_not_match_its_hash() -> None:
 
 
 def test_pack_writer_refuses_an_empty_pack() -> None:
-    """No pack is written without blocks, because garbage collection would never delete it."""
+    """A pack without blocks is refused, because garbage collection would never delete this pack."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
 
@@ -386,7 +386,7 @@ def test_random_bytes_are_refused_as_a_pack(
 def test_pack_index_with_arbitrary_numbers_is_refused_unless_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """A pack index with a valid checksum must still not describe blocks outside its pack."""
+    """A pack index with a valid checksum is refused if it describes blocks outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

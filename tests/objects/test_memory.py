@@ -6,7 +6,7 @@ from s3fs_meta.objects.memory import MemoryStore
 
 
 async def test_objects_in_a_memory_store_survive_closing_the_store() -> None:
-    """Tests mount the objects of a closed store in memory again."""
+    """A test can close a store in memory and mount its objects a second time."""
     store = MemoryStore("memory:test")
     await store.put(ObjectKey("a"), b"content")
     await store.close()

@@ -48,7 +48,7 @@ async def test_failed_request_is_counted_without_bytes() -> None:
 
 
 async def test_unmet_condition_of_a_write_is_not_counted_as_an_error() -> None:
-    """An unmet condition is a normal response: each mount provokes two of them as a test."""
+    """An unmet condition is a normal response, because each mount tests two unmet conditions."""
     store = CountingStore(MemoryStore())
     first = await store.create(KEY, b"first")
     await store.replace(KEY, b"second", first)

@@ -410,7 +410,7 @@ async def test_response_with_an_invalid_date_returns_no_modification_time(
 
 
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
-    """After a failed page, the listing starts again after the last key: its token may expire."""
+    """After a failed page, a new listing starts after the last key: the old token may expire."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]

@@ -111,7 +111,7 @@ def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
 
 @pytest.mark.parametrize("word", ["endpoint_url", "region", "profile"])
 def test_option_of_a_bucket_has_no_effect_on_a_local_store(tmp_path: Path, word: str) -> None:
-    """Only mkfs refuses an S3 option without effect; it has an effect if any URL is an S3 URL."""
+    """An S3 option has no effect if no URL is an S3 URL; only mkfs refuses such an option."""
     url, options = f"local://{tmp_path}", S3Options(**{word: "no URL"})
     open_store(url, options)
     expected = f"the option {word} has no effect on '{url}'"

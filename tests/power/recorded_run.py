@@ -185,7 +185,7 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 class FailedSync(NamedTuple):
     """A sync that fails, and a kill of the daemon after this failure."""
 
-    path: str  # The sync of each file fails whose path contains this text.
+    path: str  # Syncs fail for files whose path contains this text.
     at_end: bool = False  # True if the failing sync belongs to an unmount.
 
 

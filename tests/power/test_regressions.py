@@ -209,7 +209,7 @@ async def test_append_to_a_dirty_block_preserves_synced_content_after_a_power_cu
 async def test_reused_block_number_does_not_expose_bytes_of_an_undone_write(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """A power cut may undo the truncation of a block file that a new block uses again."""
+    """A power cut may undo the truncation of an old block file that a new block reuses."""
     program: list[Step] = [*FILE, SYNC, APPEND, KILL_UNCOMMITTED, APPEND_OTHER, COMMIT]
 
     await _judge_sizes(program, template, boots)

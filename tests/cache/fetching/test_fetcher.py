@@ -193,7 +193,7 @@ async def test_failed_request_is_retried_by_readers_of_neighbouring_blocks(
 async def test_reader_of_a_neighbouring_block_waits_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If a shared request times out, all of its readers fail after this one timeout."""
+    """If a shared request times out, all of its readers fail without waiting a second time."""
     await bench.store_evicted(2, _SMALL_BYTES)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()
@@ -319,7 +319,7 @@ async def test_readers_fetch_single_blocks_after_the_fetch_of_a_run_failed(
 async def test_readers_of_a_run_of_blocks_wait_only_once_during_an_outage(
     bench: CacheBench, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If the request for a run times out, all of its readers fail after this one timeout."""
+    """If the request for a run times out, all readers fail without waiting a second time."""
     await bench.store_evicted(2, 64 * KIB)
     bench.store.down = StoreUnavailableError("pack", 1, 1.0, "away")
     began_s = trio.current_time()

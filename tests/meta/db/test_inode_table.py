@@ -86,7 +86,7 @@ def test_inode_row_is_written_once_per_commit_group(db: Database) -> None:
 def test_inode_created_and_deleted_within_a_commit_group_is_never_written(
     make_database: MakeDatabase,
 ) -> None:
-    """An inode that is created and deleted within a group has neither a row nor a change record."""
+    """An inode created and deleted within a commit group has no row and no change record."""
     db = make_database()
     recorder = recorded(db)
     db.begin()

@@ -47,7 +47,7 @@ def test_replicated_tables_have_primary_keys_that_are_not_null(db: Database) -> 
 
 
 def test_schema_has_no_triggers_and_no_foreign_keys(db: Database) -> None:
-    """Triggers and foreign keys would change rows again when recorded changes are applied."""
+    """With triggers or foreign keys, applying recorded changes would change some rows twice."""
     assert db.all("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
     for table in table_names(db):
         assert db.all(f"PRAGMA foreign_key_list({table})") == []

@@ -288,7 +288,7 @@ def test_disk_error_during_an_extension_of_the_wal_is_raised(
 
 
 def test_truncated_wal_has_no_preallocated_space(make_database: MakeDatabase) -> None:
-    """When SQLite truncates a restarted WAL, it also removes the preallocated space."""
+    """A WAL that SQLite truncates after a restart has no preallocated space left."""
     db = make_database(journal_size_limit=65536)
     commit_some(db, range(1000))
     make_room(db)

@@ -1,4 +1,4 @@
-"""The root directory as it was before the first change that was recorded."""
+"""The first root: the root directory as it was before the first recorded change."""
 
 import pytest
 

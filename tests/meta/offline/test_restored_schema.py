@@ -125,7 +125,7 @@ def test_image_that_is_not_a_database_is_refused(image: Path) -> None:
 
 
 def test_missing_index_of_an_image_is_created(image: Path) -> None:
-    """A missing index can be created again, because it contains nothing but data of its table."""
+    """A missing index is created from its table, because an index contains no other data."""
     before = indexes(image)
     change(image, "DROP INDEX blocks_by_hash")
 

@@ -216,7 +216,7 @@ def test_cookie_key_and_counters_of_a_damaged_database_can_be_read(
 
 
 def test_misplaced_page_of_a_database_is_reported(filled: Database, tmp_path: Path) -> None:
-    """If one page of a table overwrites another page of the table, salvage reports this."""
+    """Salvage reports a page of a table that was overwritten with another page of the table."""
     path = copied(filled, tmp_path / "copy.db")
     data = path.read_bytes()
     assert size_in_header(data[:PAGE]) == len(data)

@@ -232,7 +232,7 @@ def test_reopened_database_detects_that_two_names_share_a_hash(db: Database) -> 
 
 
 def test_hash_collision_in_another_directory_does_not_change_cookies(db: Database) -> None:
-    """After a hash collision, slower code assigns cookies, but it assigns the same cookies."""
+    """After a hash collision, slower code assigns cookies, but the cookies are the same."""
     usual = db.name_hash
     fast = {}
     for number in range(20):

@@ -11,7 +11,7 @@ LOCAL = (1, 10, None, None, None, None)
 
 @pytest.mark.parametrize("value", ["text", 5, 1.5, None])
 def test_value_of_a_type_other_than_bytes_is_refused(value: object) -> None:
-    """The check refuses an integer, because bytes() would convert it to that many zeros."""
+    """An integer is refused, because bytes(n) would return n zeros."""
     assert blob(b"x", "a name", 7) == b"x"
     with pytest.raises(BadRowError, match="a name of inode 7"):
         blob(value, "a name", 7)

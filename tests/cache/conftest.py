@@ -36,9 +36,9 @@ class CacheBench:
         facts = {"uuid": b"u", "block_bytes": b"1048576", "cookie_key": bytes(16)}
         self.db = Database.create(home / "meta.db", Pragmas(), facts)
         self.files = BlockFiles(home / "blocks", home / "tmp")
-        # damaged blocks that the cache reported; True means that the block's pack is missing
+        # The damaged blocks that the cache reported; True means that the block's pack is missing.
         self.heard: list[tuple[int, bool]] = []
-        self.asked: list[int] = []  # blocks that the cache tried to locate in other packs
+        self.asked: list[int] = []  # The cache tried to find these blocks in other packs.
         self.elsewhere: Found | None = None
         self.cache = self.new_cache()
 

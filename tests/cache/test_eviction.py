@@ -222,7 +222,7 @@ async def test_last_copy_is_kept_if_a_write_cannot_copy_it(bench: CacheBench, ca
             bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
     else:
         name = f"{bench.db.counters.next_block:x}"
-        (bench.files.root / "xxx" / name).mkdir()  # open(2) fails with EISDIR
+        (bench.files.root / "xxx" / name).mkdir()  # Opening the file fails with EISDIR.
         with pytest.raises(LostBlockError, match="Is a directory"):
             bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 3)
 

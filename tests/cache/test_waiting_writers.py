@@ -14,7 +14,7 @@ from s3fs_meta.limits import KIB, MIB
 Clock = trio.testing.MockClock
 TIMEOUT_S = 60.0
 PACK_BYTES = 16 * MIB
-PACK_S_MAX = 512.0  # time in seconds to send a full pack at the minimum speed
+PACK_S_MAX = 512.0  # A full pack takes this time at the minimum speed.
 
 
 def new_writers(is_away: Callable[[], bool] = lambda: False) -> WaitingWriters:

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     method: str
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]  # header names in lower case
+    headers: Mapping[str, str]  # The names of headers are in lower case.
     body: bytes
 
 
@@ -51,10 +51,10 @@ class Reply(NamedTuple):
 class Forward(NamedTuple):
     """The response of the real server, which the proxy may lose or damage."""
 
-    lose: bool = False  # execute the request, then close the connection without a response
-    keep_bytes: int | None = None  # close the connection after this many bytes of the body
-    flip: bool = False  # flip one bit of the response body
-    flip_sent: bool = False  # flip one bit of the request body
+    lose: bool = False  # Execute the request, and close the connection without a response.
+    keep_bytes: int | None = None  # Close the connection after this many bytes of the body.
+    flip: bool = False  # Flip one bit of the response body.
+    flip_sent: bool = False  # Flip one bit of the request body.
 
 
 class Drop(NamedTuple):

@@ -32,7 +32,7 @@ from tests.polling import PROCESS_S_MAX
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
-PATH_BYTES_MAX = 4096  # PATH_MAX of linux/limits.h
+PATH_BYTES_MAX = 4096  # This is PATH_MAX in linux/limits.h.
 
 
 @pytest.fixture

@@ -104,12 +104,12 @@ async def test_truncated_response_is_retried(proxy: S3Double, real_store: S3Stor
 @pytest.mark.parametrize(
     ("content_range", "body"),
     [
-        ("bytes 0-4/100", b"01234"),  # fewer bytes than the requested range
-        ("bytes 0-9/100", b"01234"),  # fewer bytes than in the header Content-Range
-        ("bytes 5-14/100", b"0123456789"),  # a byte range other than the requested range
-        ("", b"0123456789"),  # the complete object, as from a server that ignores ranges
-        ("bytes 0-4/\xb2", b"01234"),  # a length with a Unicode digit that is not a number
-        (f"bytes 0-4/{'9' * 5000}", b"01234"),  # a length with too many digits for Python's int
+        ("bytes 0-4/100", b"01234"),  # The body has fewer bytes than requested.
+        ("bytes 0-9/100", b"01234"),  # The body has fewer bytes than Content-Range.
+        ("bytes 5-14/100", b"0123456789"),  # This is not the requested byte range.
+        ("", b"0123456789"),  # Some servers ignore ranges and send the complete object.
+        ("bytes 0-4/\xb2", b"01234"),  # The Unicode digit \xb2 is not a number.
+        (f"bytes 0-4/{'9' * 5000}", b"01234"),  # Python's int refuses so many digits.
     ],
 )
 async def test_response_with_a_wrong_byte_range_is_a_transient_error(

@@ -31,7 +31,7 @@ _GONE: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 class Act(enum.Enum):
     """The kinds of changes."""
 
-    PUT = "put"  # write a complete new or existing file
+    PUT = "put"  # Write the complete content of a new or existing file.
     APPEND = "append"
     OVERWRITE = "overwrite"
     TRUNCATE = "truncate"

@@ -326,7 +326,7 @@ def _forget_inodes(root: Path) -> None:
     """Make the kernel drop the pages and the inodes of block files that no process has open."""
     _drop_pages(root)
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # drop cached inodes and names
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")  # Drop inodes and dentries.
     except OSError as exc:
         pytest.skip(f"cannot make the kernel drop inodes: {exc}")
 

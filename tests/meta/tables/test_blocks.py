@@ -84,7 +84,7 @@ def test_reference_to_a_block_without_a_row_is_reported_as_damage(
 ) -> None:
     """A reference to a block number that has no row is damage."""
     with pytest.raises(MetadataError, match="block 99 has no row"):
-        use(db, BlockId(99))  # type: ignore[operator]  # *use* is a function
+        use(db, BlockId(99))  # type: ignore[operator]
 
 
 def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None:

@@ -67,7 +67,7 @@ def test_pack_with_live_blocks_cannot_be_deleted(db: Database, end: object) -> N
     """Deleting a pack with live blocks is a programming error and raises AssertionError."""
     pack = make_pack(db, 1, live_bytes=5)
     with pytest.raises(AssertionError):
-        end(db, pack)  # type: ignore[operator]  # *end* is a function
+        end(db, pack)  # type: ignore[operator]
 
 
 def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> None:

@@ -51,7 +51,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
 
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
-            async with session.follower.paused():  # type: ignore[union-attr]  # a follower session
+            async with session.follower.paused():  # type: ignore[union-attr]
                 pass  # The context begins only after the follower has switched to the new txg.
 
             assert session.cache.index.get(block.block) is None

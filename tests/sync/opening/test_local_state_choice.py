@@ -42,7 +42,7 @@ async def test_older_copy_of_the_bucket_is_refused(power: Power) -> None:
     """A host refuses a bucket that is older than the txg which the host remembers."""
     before = await two_rounds(power)
     power.store.objects.clear()
-    power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
+    power.store.objects.update(before)  # type: ignore[arg-type]
 
     with pytest.raises(OlderBucketError, match="not in the state that this host saw last"):
         async with power.session("a"):
@@ -99,7 +99,7 @@ async def test_bucket_with_another_history_is_refused(power: Power) -> None:
     """The bucket was restored to an older copy, and another host has written to it."""
     before = await two_rounds(power)
     power.store.objects.clear()
-    power.store.objects.update(before)  # type: ignore[arg-type]  # keys are text
+    power.store.objects.update(before)  # type: ignore[arg-type]
     async with power.session("b", options=TAKEOVER) as session:
         for _ in range(4):
             write_file(session, b"another history")

@@ -125,7 +125,7 @@ class Run:
                 self.operations.append(Operation(Act.RELEASE, Ino(0)))
                 self.states.append(state)
                 return
-        raise AssertionError("the tree after the kill of the daemon matches no earlier state")
+        raise AssertionError("the tree matches no earlier state after the daemon was killed")
 
     def versions(self, cut: int, number: int) -> list[ModelFilesystem]:
         """Return the states whose bytes may exist if the rows are from state *number*."""
@@ -183,7 +183,7 @@ COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED 
 
 
 class FailedSync(NamedTuple):
-    """A sync that fails, and a kill of the daemon after this failure."""
+    """A sync that fails, after which the daemon is killed."""
 
     path: str  # Syncs fail for files whose path contains this text.
     at_end: bool = False  # True if the failing sync belongs to an unmount.

@@ -2,7 +2,7 @@
 
 
 class Killed(BaseException):
-    """Raised to simulate a kill of the process."""
+    """Raised to simulate that the process is killed."""
 
 
 class KillAt:

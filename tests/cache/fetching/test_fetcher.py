@@ -113,7 +113,7 @@ async def test_damage_is_reported_after_a_second_answer_with_a_wrong_hash(
 async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
     bench: CacheBench,
 ) -> None:
-    """A missing pack is no damage if the superblock is missing: the disk may be unmounted."""
+    """A missing pack is not damage if the superblock is missing: the disk may be unmounted."""
     await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]

@@ -105,7 +105,7 @@ def test_wal_autocheckpoint_limits_the_wal(make_database: MakeDatabase) -> None:
 
 
 def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A sync without a WAL is no error: without WAL mode, or before the first commit."""
+    """A sync does nothing without WAL mode, and before the first commit creates the WAL."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None

@@ -138,7 +138,7 @@ async def test_destroy_does_not_overwrite_the_superblock_of_another_filesystem(
 
 
 class _KilledError(Exception):
-    """Raised to simulate a kill of the removal at one step."""
+    """Raised to simulate that the removal is killed at one step."""
 
 
 async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> None:

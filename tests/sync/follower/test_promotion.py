@@ -57,7 +57,7 @@ class FenceStore(FaultyStore):
 
 
 class Killed(BaseException):
-    """Raised to simulate a kill of the process by SIGKILL."""
+    """Raised to simulate that SIGKILL ends the process."""
 
 
 class KillingStore(FaultyStore):

@@ -26,7 +26,7 @@ tps = 409.966789 (without initial connection time)
 def test_pgbench_transaction_rate_excludes_the_connection_time() -> None:
     assert postgres.parsed_tps(BEFORE_14) == 102.5
     assert postgres.parsed_tps(SINCE_14) == 409.966789
-    with pytest.raises(SubjectError, match="no rate"):
+    with pytest.raises(SubjectError, match="no transaction rate"):
         postgres.parsed_tps("starting vacuum...end.\n")
 
 
@@ -56,7 +56,7 @@ def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
     figures = postgres.run(tmp_path, pg_scale=1, pg_seconds=1, rounds=1)
 
     assert figures == {"absent": ["PostgreSQL"]}
-    assert "postgres: no directory contains all of no-such-program" in capsys.readouterr().err
+    assert "no directory contains all programs of PostgreSQL: no-such-program" in capsys.readouterr().err
 
 
 @pytest.mark.slow

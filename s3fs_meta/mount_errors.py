@@ -62,13 +62,19 @@ class SilentDaemonError(ControlError):
 
     kind = "SilentDaemonError"
 
-    def __init__(self, state: str, waited_s: float) -> None:
+    def __init__(self, which: str, waited_s: float) -> None:
+        """Describe the error.
+
+        Args:
+            which: the words after "the daemon" that identify it.
+            waited_s: the time for which the caller waited.
+        """
         super().__init__(
             self.kind,
-            f"the daemon with the state directory {state} did not answer within {waited_s:.0f} s: it"
-            " is stopped, hangs or is overloaded; see its log",
+            f"the daemon {which} did not answer within {waited_s:.0f} s: it is stopped, hangs or is"
+            " overloaded; see its log",
         )
-        self.state, self.waited_s = state, waited_s
+        self.which, self.waited_s = which, waited_s
 
 
 class InUseError(SettingsError):

@@ -28,7 +28,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import MIB
-from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.options.option_syntax import parse_size
 
@@ -362,7 +362,13 @@ def the_mount(mounts: Iterable[Mounted]) -> Path:
 
 
 def _check(where: Path, sizes: BenchSizes) -> None:
-    """Raise UsageError if a size is invalid, or the directory has too little space."""
+    """Check the sizes and the directory.
+
+    Raises:
+        UsageError: a size is invalid, or the directory has too little space.
+        SilentDaemonError: the directory is in a mount whose daemon does not answer.
+    """
+    targets.require_answers([where])
     if not where.is_dir():
         raise UsageError(f"the path {where} is not a directory")
     if not 0 < sizes.block_bytes <= BENCH_BLOCK_BYTES_MAX:

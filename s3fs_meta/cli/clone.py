@@ -16,7 +16,7 @@ from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import Ino
-from s3fs_meta.mount.existing import mount_paths
+from s3fs_meta.mount.existing import mount_paths, targets
 from s3fs_meta.mount.existing.mount_paths import Entry
 from s3fs_meta.mount.requests.control_api import PastSource, request_clone, request_past_clone
 from s3fs_meta.mount.requests.history_requests import past_path
@@ -101,9 +101,10 @@ def clone(
         print_line(PROGRAM, "--freeze is deprecated and means --at=now; no process is blocked")
         at = _NOW if at is None else at
     found: PastSource | Entry
-    found = (
-        _past(source, at, cachedir) if at is not None else mount_paths.existing(source, cachedir)
-    )
+    if at is not None:
+        found = _past(source, at, cachedir)
+    else:
+        (found,) = mount_paths.existing([source], cachedir)
     if isinstance(found, Entry) and found.ino >= PAST_INO_MIN:
         found = PastSource(found.place, {"ino": found.ino})
     near = found if isinstance(found, Entry) else _at_mountpoint(found)
@@ -126,7 +127,9 @@ def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
     Raises:
         UsageError: the time is malformed, or the path itself names a past point in time.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
+        SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
+    targets.require_answers([source])
     wanted = None
     if at.strip() != _NOW:
         wanted = option_syntax.point_in_time("--at", at)._asdict()

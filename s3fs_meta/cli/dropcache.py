@@ -73,7 +73,7 @@ def dropcache(
 
 def _wanted(paths: list[Path], cachedir: Path | None) -> tuple[Target, list[int] | None]:
     """Return the mount and the inodes of paths; None instead of inodes means the complete cache."""
-    if len(paths) == 1 and mount_table.find(mount_table.resolve(paths[0])) is not None:
+    if len(paths) == 1 and mount_table.find(targets.resolve(paths[0])) is not None:
         return targets.of_mountpoint(paths[0], cachedir), None
     found = mount_paths.nodes(paths, cachedir)
     return found[0].place, [node.ino for node in found]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from s3fs_meta.errors import UsageError
+from s3fs_meta.mount.existing import targets
 
 
 class _Made(NamedTuple):
@@ -36,7 +37,9 @@ class NewDirectory:
 
         Raises:
             UsageError: the directory cannot be created; nothing was created.
+            SilentDaemonError: the directory is in a mount whose daemon does not answer.
         """
+        targets.require_answers([path])
         paths: list[Path] = []
         try:
             _create(path, mode, paths)

@@ -53,6 +53,7 @@ def set(  # noqa: A001 - the name of the command
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta set``: show or change settings of a mounted filesystem."""
+    targets.require_answers([mountpoint])
     if "=" in mountpoint.name and not mountpoint.exists():
         raise UsageError(f"the mountpoint is missing: s3fs-meta set MOUNTPOINT {mountpoint}")
     wanted: dict[str, str] = {}

@@ -52,7 +52,7 @@ def _remove(paths: Sequence[Path]) -> int:
     try:
         from s3fs_meta.mount.existing import mount_paths
 
-        found = [mount_paths.existing(path, None) for path in paths]
+        found = mount_paths.existing(paths, None)
         for entry in found:
             mount_paths.remove(entry)
         mount_paths.require_seen(found, there=False)

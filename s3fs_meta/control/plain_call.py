@@ -93,7 +93,7 @@ def require_answer(directory: Path, patience: Patience) -> None:
             connection.sendall(encode({"command": PROBE, "arguments": {}}))
             connection.recv(1)
     except TimeoutError as exc:
-        raise SilentDaemonError(str(directory), patience.answer_s) from exc
+        raise SilentDaemonError(f"with the state directory {directory}", patience.answer_s) from exc
     except (NotMountedError, ConnectionError):
         return
 
@@ -115,7 +115,9 @@ def connect(directory: Path, patience: Patience = PATIENCE) -> socket.socket:
             with socket_path(directory) as path:
                 _connect(connection, path, patience.answer_s)
         except BlockingIOError as exc:
-            raise SilentDaemonError(str(directory), patience.answer_s) from exc
+            raise SilentDaemonError(
+                f"with the state directory {directory}", patience.answer_s
+            ) from exc
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as exc:
             raise NotMountedError(str(directory)) from exc
         except PermissionError as exc:

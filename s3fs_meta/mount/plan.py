@@ -81,7 +81,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     _check_privileges(options)
     Compressor.for_name(options.compression)
     said, options = options, _with_what_follows(options)
-    path = mount_table.resolve(mountpoint)
+    path = targets.resolve(mountpoint)
     place = targets.of_url(url, options.cachedir)
     if options.at is not None:
         place = targets.of_snapshot(place, path)
@@ -196,7 +196,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
     Raises:
         UsageError: the mountpoint is not a directory, or another filesystem is mounted on it.
     """
-    path = mount_table.resolve(mountpoint)
+    path = targets.resolve(mountpoint)
     if mount_table.is_automount(path):
         return
     if any(one.mountpoint == path for one in mount_table.read()):

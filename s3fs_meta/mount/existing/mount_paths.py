@@ -57,7 +57,10 @@ def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
     Raises:
         UsageError: a path does not exist, may not be read, or is on another filesystem.
         NotMountedError: a path is not on a filesystem of s3fs-meta.
+        SilentDaemonError: the daemon of a path's filesystem does not answer.
     """
+    paths = list(paths)
+    targets.require_answers(paths)
     mounts = mount_table.read()
     found = [_node(path, mounts, cachedir) for path in paths]
     for one in found[1:]:
@@ -87,13 +90,20 @@ def shown(place: Target, path: str) -> str:
     return f"{mountpoint}{path}".rstrip("/") or "/"
 
 
-def existing(path: Path, cachedir: Path | None) -> Entry:
-    """Return the entry for an existing path; no filesystem may be mounted at or below the path.
+def existing(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
+    """Return the entries for existing paths; no filesystem may be mounted at or below a path.
 
     Raises:
-        UsageError: the path does not exist, does not end in a name, or is at or above a mountpoint.
-        NotMountedError: the path is not on a filesystem of s3fs-meta.
+        UsageError: a path does not exist, does not end in a name, or is at or above a mountpoint.
+        NotMountedError: a path is not on a filesystem of s3fs-meta.
+        SilentDaemonError: the daemon of a path's filesystem does not answer.
     """
+    paths = list(paths)
+    targets.require_answers(paths)
+    return [_existing(path, cachedir) for path in paths]
+
+
+def _existing(path: Path, cachedir: Path | None) -> Entry:
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     try:
@@ -116,7 +126,9 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     Raises:
         UsageError: the name exists, or its directory is missing, shows the past, or is on another
             filesystem.
+        SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
+    targets.require_answers([path])
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     if os.path.lexists(absolute):

@@ -1,15 +1,15 @@
 """The filesystems that are mounted on this host, as the kernel lists them.
 
 Owns: reading /proc/self/mountinfo.
-Keeps: only ``is_disconnected`` accesses a mounted filesystem, because an access blocks if the daemon
-hangs.
+Keeps: only ``is_disconnected`` and ``entered`` access a mounted filesystem, because an access blocks
+if the daemon hangs. A caller of ``entered`` checks the daemon of a filesystem before the access.
 Source: proc_pid_mountinfo(5).
 """
 
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -123,6 +123,51 @@ def is_disconnected(mountpoint: str) -> bool:
     except OSError as exc:
         return exc.errno in _NO_DAEMON
     return False
+
+
+def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
+    """Yield the s3fs-meta mounts that the resolution of a path enters, each before the first access.
+
+    A mount is yielded again for each access, so that the caller can stop between two accesses.
+
+    Args:
+        path: a path, which need not exist.
+        at_end: True if the caller accesses the object at the path, which may be a mountpoint.
+    """
+    mounts = read()
+    mountpoints = {one.mountpoint for one in mounts}
+    todo = os.path.join(os.getcwd(), path).split(os.sep)[::-1]
+    current, links = os.sep, 0
+    while todo and links <= LINKS_FOLLOWED_MAX:
+        name = todo.pop()
+        if name in {"", os.curdir}:
+            continue
+        if name == os.pardir:
+            current = os.path.dirname(current)
+            continue
+        yield from _entered_at(mounts, current)
+        current = os.path.join(current, name)
+        if current in mountpoints:
+            continue  # a mountpoint is not a symbolic link
+        try:
+            link = os.readlink(current)
+        except OSError:
+            continue
+        links += 1
+        current = os.sep if link.startswith(os.sep) else os.path.dirname(current)
+        todo += link.split(os.sep)[::-1]
+    if at_end:
+        yield from _entered_at(mounts, current)
+
+
+def _entered_at(mounts: list[Mounted], directory: str) -> Iterator[Mounted]:
+    """Yield the visible mount at or above a directory if it is an s3fs-meta mount."""
+    for one in reversed(mounts):
+        above = one.mountpoint.rstrip(os.sep)
+        if directory == above or directory.startswith(f"{above}{os.sep}"):
+            if one.fs_type == FS_TYPE:
+                yield one
+            return
 
 
 def resolve(mountpoint: Path) -> str:

@@ -24,17 +24,20 @@ import json
 import os
 import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from s3fs_meta.control import plain_call
+from s3fs_meta.control.plain_call import PATIENCE, Patience
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.mount.limits import ENDED_NOTES_MAX
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
 
 # State letter in /proc of a zombie: a process that has exited but was not waited for.
@@ -103,8 +106,9 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
 
     Raises:
         NotMountedError: no filesystem is mounted on the path, and no note mentions the path.
+        SilentDaemonError: the path is inside a mount whose daemon does not answer.
     """
-    path = mount_table.resolve(mountpoint)
+    path = resolve(mountpoint)
     mounted = mount_table.find(path)
     if mounted is None:
         for note in _notes():
@@ -121,6 +125,57 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
     if found is not None and Path(found["state"]) == place.state:
         place = place._replace(again=found["again"])
     return place._replace(mountpoint=path, mounted=True)
+
+
+def resolve(mountpoint: Path) -> str:
+    """Return the path of a mountpoint without symbolic links; do not access its filesystem.
+
+    Raises:
+        SilentDaemonError: the path is inside a mount whose daemon does not answer.
+    """
+    require_answers([mountpoint], at_end=False)
+    return mount_table.resolve(mountpoint)
+
+
+def require_answers(
+    paths: Iterable[Path], *, at_end: bool = True, patience: Patience = PATIENCE
+) -> None:
+    """Check the daemons of the mounts that paths enter, so that access to the paths cannot hang.
+
+    Each daemon is checked once. The check of a running daemon takes a millisecond.
+
+    Args:
+        paths: the paths that the caller accesses.
+        at_end: False if the caller accesses only the directories above the end of each path.
+        patience: the time after which a daemon that does not answer is an error.
+
+    Raises:
+        SilentDaemonError: a daemon does not answer.
+    """
+    checked = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # the working directory was removed
+            for mounted in mount_table.entered(path, at_end=at_end):
+                if mounted not in checked:
+                    _require_answer(mounted, patience)
+                checked.add(mounted)
+
+
+def _require_answer(mounted: Mounted, patience: Patience) -> None:
+    found = _best(_living_notes(), mounted)
+    if found is not None:
+        plain_call.require_answer(Path(found["state"]), patience)
+        return
+    # The daemon of another user is not found by a note, but may serve this user (allow_other).
+    answered = threading.Event()
+
+    def ask() -> None:
+        mount_table.is_disconnected(mounted.mountpoint)
+        answered.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    if not answered.wait(patience.answer_s):
+        raise SilentDaemonError(f"of {mounted.mountpoint}", patience.answer_s)
 
 
 def _given_a_url(mountpoint: str) -> str:

@@ -66,7 +66,7 @@ def remount(url: str, directory: Path, options: Sequence[str]) -> None:
         ControlError: the mount cannot become writable, or has other options.
         SettingsError: the kernel refuses the remount.
     """
-    path = mount_table.resolve(directory)
+    path = targets.resolve(directory)
     mounted = mount_table.find(path)
     flags = None if mounted is None else mount_table.flags_here(mounted)
     if mounted is None or flags is None:

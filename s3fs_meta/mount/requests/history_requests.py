@@ -19,7 +19,7 @@ from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import Ino
-from s3fs_meta.mount.existing import mount_paths, mount_table
+from s3fs_meta.mount.existing import mount_paths, mount_table, targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.existing.unanswered import named, of_closed_path
 from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
@@ -43,7 +43,9 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
     Raises:
         NotMountedError: the path is not on a filesystem of s3fs-meta.
         OtherUserError: the path is in a mount of another user, and only that user may access it.
+        SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
+    targets.require_answers([path])
     above, name = os.path.split(os.path.abspath(path))
     absolute = os.path.join(os.path.realpath(above), name)
     closed = of_closed_path(absolute)

@@ -26,14 +26,15 @@ def test_path_without_a_directory_entry_is_refused(
 ) -> None:
     """A path such as ".." refers to no directory entry that could be removed."""
     monkeypatch.chdir(tmp_path)
+    given = Path(path) if path != "some/.." else Path(f"{tmp_path}/..")
     with pytest.raises(UsageError):
-        mount_paths.existing(Path(path) if path != "some/.." else Path(f"{tmp_path}/.."), None)
+        mount_paths.existing([given], None)
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     with pytest.raises(NotMountedError):
-        mount_paths.existing(tmp_path / "f", None)
+        mount_paths.existing([tmp_path / "f"], None)
 
 
 @pytest.mark.mount
@@ -44,7 +45,7 @@ def test_command_paths_follow_symlinks_except_in_the_last_component(
     (mnt / "d").mkdir()
     (mnt / "d" / "link").symlink_to("/")
     (tmp_path / "way").symlink_to(mnt / "d")
-    found = mount_paths.existing(tmp_path / "way" / "link", program.cachedir)
+    (found,) = mount_paths.existing([tmp_path / "way" / "link"], program.cachedir)
 
     assert found.place.url == mounted.url
     assert (found.parent, found.name) == ((mnt / "d").stat().st_ino, b"link")
@@ -83,11 +84,11 @@ def test_mountpoint_cannot_be_removed(program: Program, mounted: Place) -> None:
     """The mountpoint and the directories above it cannot be removed."""
     mnt = mounted.mountpoint
     with pytest.raises(UsageError, match=f"^the path {mnt} is a mountpoint; give paths below it$"):
-        mount_paths.existing(mnt, program.cachedir)
+        mount_paths.existing([mnt], program.cachedir)
     with pytest.raises(
         UsageError, match=f"^another filesystem is mounted on {mnt}, below {mnt.parent}$"
     ):
-        mount_paths.existing(mnt.parent, program.cachedir)
+        mount_paths.existing([mnt.parent], program.cachedir)
 
 
 @pytest.mark.mount
@@ -95,7 +96,7 @@ def test_existing_target_of_a_copy_is_refused(program: Program, mounted: Place) 
     """The target of a copy must not exist, but its parent directory must exist."""
     mnt = mounted.mountpoint
     (mnt / "nowhere").symlink_to("missing")
-    source = mount_paths.existing(mnt / "nowhere", program.cachedir)
+    (source,) = mount_paths.existing([mnt / "nowhere"], program.cachedir)
     found = mount_paths.free(mnt / "new", program.cachedir, source)
 
     assert (found.parent, found.name, found.ino) == (1, b"new", 0)

@@ -76,3 +76,32 @@ def test_mount_search_ignores_other_filesystem_types() -> None:
     """The search finds only mounts of s3fs-meta, so it does not find /proc."""
     assert mount_table.find("/proc") is None
     assert any(one.mountpoint == "/proc" for one in mount_table.read())
+
+
+def test_mounts_on_the_way_of_a_path_are_reported_before_their_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount at the end of a path counts only if the caller accesses the mount."""
+    (tmp_path / "link").symlink_to("mnt/tree")
+    (tmp_path / "loop").symlink_to("loop")
+    mnt, inner = tmp_path / "mnt", tmp_path / "mnt" / "inner"
+    ours = mount_table.Mounted(str(mnt), "0:57", mount_table.FS_TYPE, "s3://b/p")
+    other = mount_table.Mounted(str(inner), "0:58", "ext4", "/dev/sda")
+    monkeypatch.setattr(mount_table, "read", lambda: [ours, other])
+    monkeypatch.chdir(tmp_path)
+
+    for path, at_end, found in (
+        ("mnt", False, []),
+        ("mnt", True, [ours]),
+        ("mnt/tree", False, [ours]),
+        ("link", False, [ours]),
+        ("link", True, [ours]),
+        ("link/file", False, [ours]),
+        ("mnt/../other/file", True, []),
+        ("mnt/tree/../..", True, [ours]),
+        ("mnt2/file", True, []),
+        ("loop/file", True, []),
+        ("mnt/inner/file", True, [ours]),
+    ):
+        entered = set(mount_table.entered(Path(path), at_end=at_end))
+        assert entered == set(found), (path, at_end)

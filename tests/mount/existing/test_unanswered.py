@@ -122,7 +122,7 @@ os.setuid(65534)
 path = Path(sys.argv[1])
 for find in (
     lambda: history_requests.past_path(path, None),
-    lambda: mount_paths.existing(path, None),
+    lambda: mount_paths.existing([path], None),
     lambda: mount_paths.nodes([path], None),
 ):
     try:

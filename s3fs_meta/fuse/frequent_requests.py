@@ -202,8 +202,10 @@ class FrequentRequests:
         return None if ino >= PAST_INO_MIN else self._fs.readlink(ino)
 
     @at_once
-    def rmdir(self, parent: Ino, _uid: int, content: bytes) -> bytes:
+    def rmdir(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
         """Remove an empty directory."""
+        if self.operations.may_be_special(parent, content[:-1]):
+            return None
         self._namespace.remove_directory(parent, content[:-1])
         return b""
 
@@ -220,7 +222,8 @@ class FrequentRequests:
         name, new_name, _ = content[RENAME.size :].split(b"\0")
         if max(parent, new_parent) >= PAST_INO_MIN:
             return None
-        if self.operations.may_be_special(new_parent, new_name):
+        may_be_special = self.operations.may_be_special
+        if may_be_special(parent, name) or may_be_special(new_parent, new_name):
             return None
         is_moved = self._namespace.rename(
             parent, name, new_parent, new_name, 0, caller=self._caller(uid, umask=0)

@@ -23,6 +23,7 @@ from typing_extensions import override
 from s3fs_meta.errors import NoAttributeError, NoInodeError, NotSupportedError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.past.past_tree import PastTree
 from s3fs_meta.fs.waiting_room import caller as asking
 from s3fs_meta.fs.xattrs import CAPABILITY, STATE
@@ -136,6 +137,16 @@ class Operations(pyfuse3.Operations):
         """Return whether a name without a row is the barrier or the directory of points in time."""
         return parent == ROOT_INO and name in (self.barrier.name, self.past.name)
 
+    def _is_past(self, parent: Ino, name: bytes) -> bool:
+        """Return whether an entry is the directory of points in time, which has no row."""
+        is_name = parent == ROOT_INO and name == self.past.name
+        return is_name and self._fs.lookup(parent, name) is None
+
+    def _require_not_past(self, parent: Ino, name: bytes) -> None:
+        """Raise EROFS for the directory of points in time, as for all entries below it."""
+        if self._is_past(parent, name):
+            raise pyfuse3.FUSEError(errno.EROFS)
+
     # --- requests for names --------------------------------------------------------------------
 
     @override
@@ -208,6 +219,7 @@ class Operations(pyfuse3.Operations):
     @answered
     def rmdir(self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """Remove an empty directory."""
+        self._require_not_past(parent, name)
         self._namespace.remove_directory(parent, name)
 
     @override
@@ -226,9 +238,9 @@ class Operations(pyfuse3.Operations):
         A rename must not replace the directory of points in time: the kernel would treat the
         directory as deleted, and find nothing in it. As in mkdir(2), the error is EEXIST.
         """
-        is_top = new_name == self.past.name and new_parent == ROOT_INO
-        if is_top and self._fs.lookup(new_parent, new_name) is None:
-            raise pyfuse3.FUSEError(errno.EEXIST)
+        self._require_not_past(parent, name)
+        if self._is_past(new_parent, new_name):
+            raise pyfuse3.FUSEError(errno.EROFS if flags & RENAME_EXCHANGE else errno.EEXIST)
         arguments, who = (parent, name, new_parent, new_name, flags), caller(ctx)
         if self._namespace.rename(*arguments, caller=who):
             return None

@@ -94,7 +94,7 @@ class PastRequests:
 
     def top(self) -> pyfuse3.EntryAttributes:
         """Return the reply with the attributes of the directory ``.snapshots``."""
-        return self._converter.entry(self.tree.top())
+        return self.entry_of(self.tree.top())
 
     async def lookup(self, parent: Ino, name: bytes) -> pyfuse3.EntryAttributes:
         """Return the reply to a lookup in a past directory.
@@ -105,7 +105,7 @@ class PastRequests:
         found = await self.for_caller().lookup(parent, name)
         if found is None:
             return self._no_entry(parent)
-        entry = self._entry(found)
+        entry = self.entry_of(found)
         if parent == PAST_TOP_INO and not name.startswith(_EXACT):
             entry.entry_timeout = min(entry.entry_timeout, PAST_NAME_TIMEOUT_S)
         return entry
@@ -120,15 +120,18 @@ class PastRequests:
 
     async def getattr(self, ino: Ino) -> pyfuse3.EntryAttributes:
         """Return the reply with the attributes of an inode."""
-        return self._entry(await self.for_caller().getattr(ino))
+        return self.entry_of(await self.for_caller().getattr(ino))
 
-    def _entry(self, found: Attributes) -> pyfuse3.EntryAttributes:
+    def entry_of(self, found: Attributes) -> pyfuse3.EntryAttributes:
         """Return the reply with a past inode; its generation depends on the txg.
 
         A later mount may use the inode number for another txg. An NFS file handle also contains the
-        generation, so the handle never opens a file of another txg.
+        generation, so the handle never opens a file of another txg. The kernel caches the attributes
+        of ``.snapshots`` only briefly, because they depend on those of the root.
         """
         entry = self._converter.entry(found)
+        if found.ino == PAST_TOP_INO:
+            entry.attr_timeout = min(entry.attr_timeout, PAST_NAME_TIMEOUT_S)
         entry.generation = (entry.generation + self.tree.txg_of(found.ino)) & GENERATION_MAX
         return entry
 
@@ -144,7 +147,7 @@ class PastRequests:
 
     async def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> None:
         """List a past directory, until the reply is full."""
-        tree, entry_of = self.for_caller(), self._entry
+        tree, entry_of = self.for_caller(), self.entry_of
         if start < _AT_DOT_DOT:
             here = await tree.getattr(ino)
             above = here if ino == PAST_TOP_INO else await tree.getattr(here.parent)

@@ -305,7 +305,7 @@ class RawOperations(FrequentRequests):
 
     async def _statx_past(self, ino: Ino) -> bytes:
         found = await self.operations.past.tree.getattr(ino)
-        return statx_out(self.operations.converter.entry(found), found.btime_ns)
+        return statx_out(self.operations.past.entry_of(found), found.btime_ns)
 
     def clear_privileges(self, unique: int, ino: Ino, _uid: int, _content: bytes) -> bool:
         """Clear set-user-ID bits before a write whose request has the flag FUSE_WRITE_KILL_SUIDGID.

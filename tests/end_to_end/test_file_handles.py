@@ -245,3 +245,18 @@ def test_file_handle_opens_a_snapshot_file_that_the_kernel_has_not_cached(
 
     assert file.read(mounted.mountpoint) == b"first"
     assert directory.path(mounted.mountpoint) == str(past / "d")
+
+
+def test_file_handle_of_the_snapshot_directory_is_refused_until_the_directory_is_accessed(
+    mounted: Place, program: QuickProgram
+) -> None:
+    """The kernel searches for the name of a directory in its parent, but no listing shows it."""
+    past = mounted.mountpoint / ".snapshots"
+    handle = _Handle.of(past)
+    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", mounted.url, mounted.mountpoint)
+
+    with refused(errno.ESTALE):
+        handle.path(mounted.mountpoint)
+    past.stat()
+    assert handle.path(mounted.mountpoint) == str(past)

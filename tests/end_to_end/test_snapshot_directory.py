@@ -12,7 +12,8 @@ import pytest
 
 from s3fs_meta.limits import PAST_INO_MIN, PAST_POINTS_OPEN_MAX
 from tests.cli.conftest import Place
-from tests.end_to_end.system_calls import as_user
+from tests.end_to_end.system_calls import RENAME_EXCHANGE, as_user, renameat2
+from tests.polling import wait_until
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
@@ -135,6 +136,34 @@ def test_copy_file_range_copies_content_from_the_snapshot_directory(
     with (mnt / ".snapshots" / "txg=2" / "f").open("rb") as old, (mnt / "g").open("wb") as new:
         assert os.copy_file_range(old.fileno(), new.fileno(), 100) == len(b"content")
     assert (mnt / "g").read_bytes() == b"content"
+
+
+def test_snapshot_directory_cannot_be_removed_or_renamed(mounted: Place) -> None:
+    """All requests that would remove .snapshots fail with the same error as changes below it."""
+    mnt = mounted.mountpoint
+    past, other = mnt / ".snapshots", mnt / "d"
+    other.mkdir()
+
+    assert refused(os.rmdir, past) == errno.EROFS
+    assert refused(os.rename, past, mnt / "other") == errno.EROFS
+    assert refused(renameat2, past, other, RENAME_EXCHANGE) == errno.EROFS
+    assert refused(renameat2, other, past, RENAME_EXCHANGE) == errno.EROFS
+
+    assert os.listdir(mnt) == ["d"]
+    past.stat()
+
+
+def test_mode_of_the_snapshot_directory_follows_the_mode_of_the_root(mounted: Place) -> None:
+    mnt = mounted.mountpoint
+    mnt.chmod(0o755)
+    assert stat.S_IMODE((mnt / ".snapshots").stat().st_mode) == 0o555
+
+    mnt.chmod(0o700)
+
+    wait_until(
+        lambda: stat.S_IMODE((mnt / ".snapshots").stat().st_mode) == 0o511,
+        "the kernel still shows the previous mode",
+    )
 
 
 def test_rename_onto_the_snapshot_directory_is_refused(program: Program, mounted: Place) -> None:

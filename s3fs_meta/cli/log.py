@@ -11,6 +11,7 @@ import typer
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import past_target
 from s3fs_meta.codec.changelog import Kind
@@ -18,7 +19,7 @@ from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, UsageError
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.model import NEWEST, ROOT_INO, Ino, PointInTime, Txg
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
@@ -84,6 +85,7 @@ def log(
         str | None,
         typer.Argument(
             metavar="[PATH]",
+            callback=given_text,
             help="With a URL: list only changes at or below this path, relative to the root.",
             show_default=False,
         ),
@@ -147,6 +149,7 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
         last = await _last(bucket, wanted.until)
         oldest = await bucket.points.oldest(bucket.points.end)
         since = None if wanted.since is None else await _first(bucket, wanted.since)
+        _require_order(wanted, since, last)
         if wanted.names or wanted.top != ROOT_INO:
             exact = PointInTime(f"txg={last.txg}", txg=last.txg)
             volume = await stack.enter_async_context(opened_snapshot(reading, bucket, exact))
@@ -187,6 +190,19 @@ async def _first(bucket: Bucket, since: PointInTime) -> PointInTime:
     if since.kept is not None:
         return since._replace(txg=(await bucket.find(since)).txg)
     return (await bucket.by_store(since))[0]
+
+
+def _require_order(wanted: _Wanted, since: PointInTime | None, last: Link) -> None:
+    """Raise UsageError if the user gave a beginning that is later than the end."""
+    if since is None or wanted.since is None or wanted.until == NEWEST:
+        return
+    end_ns = last.created_ns if wanted.until.time_ns is None else wanted.until.time_ns
+    is_later = since.txg > last.txg if since.txg is not None else (since.time_ns or 0) > end_ns
+    if is_later:
+        raise UsageError(
+            f"--since {wanted.since.text} is later than --until {wanted.until.text}; exchange the"
+            " two times"
+        )
 
 
 async def _last(bucket: Bucket, until: PointInTime) -> Link:

@@ -14,7 +14,9 @@ from tests.programs import Program
 
 def txgs(program: Program, place: Place, *words: str, path: str = "") -> list[dict[str, Any]]:
     """Return the txgs that the log command prints as JSON."""
-    found = json.loads(program.ok("log", "--json", *words, place.url, path))["txgs"]
+    found = json.loads(program.ok("log", "--json", *words, place.url, *filter(None, [path])))[
+        "txgs"
+    ]
     assert isinstance(found, list)
     return found
 
@@ -66,3 +68,24 @@ def test_log_command_shows_the_txg_before_an_accidental_removal(
     assert [line.split()[0] for line in printed] == ["6", "2"]
     assert "2 removed" in printed[0]
     assert len(states) == 1
+
+
+@pytest.mark.mount
+def test_log_command_refuses_a_range_that_ends_before_it_begins(
+    program: Program, mounted: Place
+) -> None:
+    """An empty list would look as if nothing had changed."""
+    for name in ("a", "b"):
+        (mounted.mountpoint / name).touch()
+        program.ok("flush", mounted.mountpoint)
+
+    for since, until in (
+        ("txg=3", "txg=2"),
+        ("2100-01-01", "txg=2"),
+        ("2100-01-01", "2099-01-01"),
+    ):
+        done = program.run("log", "--since", since, "--until", until, mounted.url)
+        assert done.returncode == ExitStatus.USAGE, done.stdout
+        assert f"--since {since} is later than --until {until}; exchange" in done.stderr
+    assert [one["txg"] for one in txgs(program, mounted, "--since=txg=2", "--until=txg=2")] == [2]
+    assert program.ok("log", "--since", "2100-01-01", mounted.url) == ""

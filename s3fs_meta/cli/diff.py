@@ -12,6 +12,7 @@ import typer
 
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -92,6 +93,7 @@ def diff(
         str | None,
         typer.Argument(
             metavar="[PATH]",
+            callback=given_text,
             help="With a URL: compare only this path, relative to the root, and paths below it.",
             show_default=False,
         ),

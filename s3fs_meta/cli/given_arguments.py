@@ -30,3 +30,10 @@ def given_text(text: str | None) -> str | None:
     if text == "":
         raise typer.BadParameter("the text is empty")
     return text
+
+
+def given_texts(texts: list[str] | None) -> list[str] | None:
+    """Return a list of arguments; raise BadParameter if one of them is empty."""
+    for text in texts or []:
+        given_text(text)
+    return texts

@@ -9,6 +9,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_texts
 from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
@@ -74,6 +75,7 @@ def restore(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
+            callback=given_texts,
             help="Paths to copy, relative to the root; default: all files.",
             show_default=False,
         ),

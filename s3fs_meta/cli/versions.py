@@ -9,6 +9,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
@@ -67,7 +68,10 @@ def versions(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PATH]", help="With a URL: path relative to the root.", show_default=False
+            metavar="[PATH]",
+            callback=given_text,
+            help="With a URL: path relative to the root.",
+            show_default=False,
         ),
     ] = None,
     count: Annotated[

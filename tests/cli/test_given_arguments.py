@@ -26,6 +26,10 @@ from s3fs_meta.cli.given_arguments import GivenPath
         (["status", ""], "MOUNTPOINT|URL"),
         (["keep", "", "name"], "MOUNTPOINT|URL"),
         (["diff", "", "1h"], "PATH|URL"),
+        (["diff", "local:///x", "1h", "now", ""], "[PATH]"),
+        (["log", "local:///x", ""], "[PATH]"),
+        (["versions", "local:///x", ""], "[PATH]"),
+        (["restore", "--to", "copy", "local:///x", "a", ""], "[PATH]..."),
     ],
 )
 def test_empty_argument_is_refused(

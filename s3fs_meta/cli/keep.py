@@ -184,7 +184,7 @@ def keep(
         name or (time.strftime(_AUTO_NAME) if auto else ""),
         at,
         auto,
-        drop or [],
+        list(dict.fromkeys(drop or [])),
         shows,
         policy if expire else None,
         dry_run,

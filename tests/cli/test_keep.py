@@ -91,7 +91,8 @@ def test_keep_command_without_a_mount_acquires_and_releases_the_lease(
     assert done.returncode == 0, done.stderr
     program.ok("restore", place.url, "--to", tmp_path / "copy")
     assert (tmp_path / "copy" / "report").read_bytes() == b"first"
-    program.ok("keep", place.url, "--drop", "a", "--drop", "b")
+    dropped = program.ok("keep", place.url, "--drop", "a", "--drop", "b", "--drop", "a")
+    assert dropped.startswith("dropped a, b;")
     assert listed(program, place.url) == {}
 
 

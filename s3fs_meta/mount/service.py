@@ -542,14 +542,14 @@ class Mount:
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
-            return {"published": False, "txg": None}
+            return {"published": False, "txg": self._session.link.txg}
         if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
         with self._session.throttles.upload.lifted():
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._changes.carry_out(self._on_image, arguments, report)
-        return {"published": link is not None, "txg": None if link is None else link.txg}
+        return {"published": link is not None, "txg": self._session.link.txg}
 
     async def _on_image(self, _arguments: Message, report: Report) -> Message:
         await self._session.make_image(_progress_to(report))

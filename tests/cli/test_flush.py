@@ -36,6 +36,8 @@ def test_second_flush_reports_that_all_changes_are_in_the_bucket(
     program.ok("flush", mounted.mountpoint)
 
     assert program.ok("flush", mounted.mountpoint) == "the bucket already has all changes\n"
+    done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
+    assert done == {"published": False, "txg": 2}
 
 
 def test_flush_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:

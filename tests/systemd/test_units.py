@@ -121,6 +121,22 @@ def test_commands_of_the_backup_unit_are_valid() -> None:
     assert {word for word in kept[1].split() if word.startswith("--")} <= inspect_options("keep")
 
 
+def checked(source: str, mountpoint: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run the check of the backup unit before a backup."""
+    (line,) = re.findall(r"^ExecStartPre=(.*)$", BACKUP.read_text(), re.MULTILINE)
+    # systemd replaces "$$" and "%%" as described in systemd.service(5) and systemd.unit(5).
+    words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
+    environment = {"SOURCE": source, "MOUNTPOINT": mountpoint}
+    return subprocess.run(words, env=environment, capture_output=True, check=False)
+
+
+def test_backup_unit_refuses_an_empty_source() -> None:
+    done = checked("", "/srv/backup")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"SOURCE= is empty in ")
+
+
 @pytest.mark.parametrize(
     ("source", "mountpoint", "status"),
     [
@@ -141,13 +157,7 @@ def test_backup_unit_refuses_a_source_that_contains_the_mountpoint(
     link = tmp_path / "link"
     link.symlink_to("/home")
     source = source.replace("LINK", str(link))
-    (line,) = re.findall(r"^ExecStartPre=(.*)$", BACKUP.read_text(), re.MULTILINE)
-    # systemd replaces "$$" and "%%" as described in systemd.service(5) and systemd.unit(5).
-    words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
-
-    done = subprocess.run(
-        words, env={"SOURCE": source, "MOUNTPOINT": mountpoint}, capture_output=True, check=False
-    )
+    done = checked(source, mountpoint)
 
     assert done.returncode == status
     assert (b"contains the mountpoint" in done.stderr) == (status != 0)

@@ -19,10 +19,12 @@ from s3fs_meta.mount.handlers import remount
 from s3fs_meta.options.settings import parse_mount_options
 
 PROGRAM: Final = "mount.s3fs-meta"
-USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnv] [-o OPTIONS]"
+USAGE: Final = f"usage: {PROGRAM} URL DIRECTORY [-sfnvrw] [-o OPTIONS]"
 
 # Defaults of mount(8) for root; ``s3fs-meta mount`` has the FUSE defaults nodev and nosuid instead.
 ROOT_DEFAULTS: Final = "dev,suid"
+
+_OPTION_OF: Final = {"-r": "ro", "-w": "rw"}
 
 
 class HelperArguments(NamedTuple):
@@ -42,7 +44,7 @@ def parse(arguments: list[str]) -> HelperArguments:
         UsageError: the arguments do not have the form that mount(8) uses.
     """
     try:
-        found, operands = getopt.gnu_getopt(arguments, "sfnvN:o:t:")
+        found, operands = getopt.gnu_getopt(arguments, "sfnvrwN:o:t:")
     except getopt.GetoptError as exc:
         raise UsageError(f"{exc.msg}; {USAGE}") from exc
     if len(operands) != 2:  # noqa: PLR2004  # spec and dir
@@ -51,7 +53,9 @@ def parse(arguments: list[str]) -> HelperArguments:
     return HelperArguments(
         url=operands[0],
         directory=Path(operands[1]),
-        options=[value for name, value in found if name == "-o"],
+        options=[
+            _OPTION_OF.get(name, value) for name, value in found if name in {"-o", *_OPTION_OF}
+        ],
         fake="-f" in words,
         verbose="-v" in words,
     )

@@ -20,6 +20,9 @@ def test_mount_helper_accepts_arguments_in_any_order() -> None:
 
     assert call == ("s3://b/p", Path("/mnt"), ["ro,x-a"], False, False)
     assert mount_helper.parse(["-sfv", "s3://b/p", "/mnt"]).fake
+    assert mount_helper.parse(["s3://b/p", "/mnt", "-nr", "-o", "rw", "-w"]).options == [
+        *("ro", "rw", "rw")
+    ]
 
 
 @pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])

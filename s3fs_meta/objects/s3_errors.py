@@ -13,9 +13,11 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
+from urllib3.util import parse_url
 
 from s3fs_meta.errors import (
     CredentialsError,
@@ -230,7 +232,7 @@ def _translate(exc: Exception, key: str) -> S3fsError:
     for sign, (what, advice) in _TLS_ADVICE.items():
         if isinstance(exc, boto.SSLError) and sign in one_line(exc):
             return StoreAccessError(key, what, advice)
-    refusal = _access_error(exc, text, key)
+    refusal = _access_error(exc, text, key) or _malformed_proxy(exc, key)
     if refusal is not None:
         return refusal
     unresolved = _resolution_error(exc)
@@ -252,6 +254,34 @@ def _access_error(exc: Exception, text: str, key: str) -> StoreAccessError | Non
         if isinstance(exc, kind):
             return StoreAccessError(key, text, advice)
     return None
+
+
+def _malformed_proxy(exc: Exception, key: str) -> StoreAccessError | None:
+    """Return an error if an environment variable contains a malformed URL of a proxy, or None.
+
+    botocore reports such a URL as an error of its HTTP client, or adds ``http://`` to the URL. The
+    URL is not shown, because it may contain a password.
+    """
+    if not isinstance(exc, (boto.HTTPClientError, boto.ProxyConnectionError)):
+        return None
+    proxies = getproxies()
+    for scheme in ("http", "https"):
+        if not _is_url_of_proxy(proxies.get(scheme, "")):
+            name = f"{scheme.upper()}_PROXY"
+            advice = f"write for example {name}=http://proxy.example:3128"
+            return StoreAccessError(key, f"{name} is not the URL of an HTTP proxy", advice)
+    return None
+
+
+def _is_url_of_proxy(url: str) -> bool:
+    """Return whether botocore accepts the URL of a proxy; "" means no proxy."""
+    scheme, colon, _rest = url.partition("://")
+    if colon and scheme.lower() not in {"http", "https"}:
+        return False
+    try:
+        return not url or bool(parse_url(url if colon else f"http://{url}").host)
+    except ValueError:
+        return False
 
 
 def _proxy_text(exc: Exception) -> str:

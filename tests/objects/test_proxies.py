@@ -76,6 +76,25 @@ async def test_unreachable_proxy_is_named_without_its_password(
     assert caught.value.unconnected
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://[bad", "not a url", "http://:secret@", "ftp://127.0.0.1:1", "http://127.0.0.1:port"],
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_malformed_url_of_a_proxy_is_reported_without_a_retry(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, url: str
+) -> None:
+    """The message does not show the URL, which may contain a password."""
+    name = f"{scheme.upper()}_PROXY"
+    monkeypatch.setenv(name, url)
+    place = S3Place("http://127.0.0.1:1".replace("http", scheme))
+
+    with pytest.raises(StoreAccessError, match=f"{name} is not the URL of an HTTP proxy") as caught:
+        await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
+
+    assert url not in str(caught.value)
+
+
 async def test_refusal_of_a_proxy_to_open_a_tunnel_is_reported(
     double: S3Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ Source: linux/fuse.h. The layouts skip file handles, because a handle is the ino
 
 import errno
 import functools
+import os
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -290,12 +291,22 @@ class FrequentRequests:
 
     @at_once
     def setxattr(self, ino: Ino, uid: int, content: bytes) -> bytes | None:
-        """Set an extended attribute, unless XATTR_CREATE or XATTR_REPLACE is requested."""
+        """Set an extended attribute.
+
+        Both XATTR_CREATE and XATTR_REPLACE may be requested: as on ext4, the request then fails.
+        """
         length, flags = SETXATTR.unpack_from(content)
         name, _, value = content[SETXATTR.size :].partition(b"\0")
-        if flags or len(value) != length or ino >= PAST_INO_MIN:
+        if len(value) != length or ino >= PAST_INO_MIN:
             return None
-        self._fs.xattrs.set(ino, name, value, self._caller(uid, umask=0))
+        self._fs.xattrs.set(
+            ino,
+            name,
+            value,
+            self._caller(uid, umask=0),
+            must_be_new=bool(flags & os.XATTR_CREATE),
+            must_exist=bool(flags & os.XATTR_REPLACE),
+        )
         return b""
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:

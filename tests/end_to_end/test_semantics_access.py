@@ -233,6 +233,9 @@ def test_flags_xattr_create_and_xattr_replace_are_enforced(folder: Path) -> None
     assert os.getxattr(file, "user.a") == b"1"
     os.setxattr(file, "user.a", b"3", os.XATTR_REPLACE)
     os.setxattr(file, "user.empty", b"")
+    for name, code in (("user.a", errno.EEXIST), ("user.b", errno.ENODATA)):
+        with refused(code):
+            os.setxattr(file, name, b"4", os.XATTR_CREATE | os.XATTR_REPLACE)
 
     assert {name: os.getxattr(file, name) for name in os.listxattr(file)} == {
         "user.a": b"3",

@@ -285,7 +285,6 @@ def set_new_and_existing(path: Path) -> None:
 
 
 async def test_setxattr_obeys_the_flags_create_and_replace(mounted: Mounted) -> None:
-    """Requests with flags reach pyfuse3, which checks whether the attribute exists."""
     await mounted.run(set_new_and_existing, mounted.path / "f")
 
 

@@ -22,7 +22,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.capacity import Capacity
-from s3fs_meta.fs.flags.protection import require_unprotected
+from s3fs_meta.fs.flags.protection import require_unprotected, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
@@ -214,13 +214,20 @@ class AttributeNames:
     def remove(self, ino: Ino, name: bytes) -> None:
         """Remove one attribute. The removal of a missing ACL succeeds, as on local filesystems.
 
+        Before a write, the kernel removes ``security.capability``. This must not fail for a file that
+        is append-only, or that became immutable while it was open.
+
         Raises:
             NoAttributeError, NotSupportedError, InvalidRequestError, NoInodeError: nothing was
                 changed.
         """
         _check_settable(name)
         before = inodes.get(self._db, ino)
-        require_unprotected(before)
+        record = self._open_files.find(ino)
+        if name == CAPABILITY and record is not None and record.was_written:
+            require_writable(before, self._open_files)
+        else:
+            require_unprotected(before)
         if not before.flags & InodeFlag.HAS_XATTRS or rows.find(self._db, ino, name) is None:
             if name in _ACLS:
                 return

@@ -11,13 +11,16 @@ from s3fs_meta.errors import (
     NoAttributeError,
     NoInodeError,
     NoSpaceLeftError,
+    NotPermittedError,
     NotSupportedError,
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
-from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.meta.tables import inodes
+from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import NAMED, ROOT, T0, USER, Volume, make_directory, make_file
 
 MINIMAL = acl.encode((AclEntry(USER_OBJ, 7), AclEntry(GROUP_OBJ, 5), AclEntry(OTHER, 1)))
@@ -164,3 +167,23 @@ async def test_query_for_a_missing_capability_of_an_open_file_is_answered_from_m
     assert not fs.xattrs.lacks_capability(ino)
     fs.xattrs.remove(ino, b"security.capability")
     assert fs.xattrs.lacks_capability(ino)
+
+
+@pytest.mark.parametrize("flag", [InodeFlag.APPEND_ONLY, InodeFlag.IMMUTABLE])
+async def test_capability_can_be_removed_from_a_file_that_may_be_written(
+    fs: Filesystem, flag: int
+) -> None:
+    """The kernel removes it before a write; if the removal fails, the write fails."""
+    ino = make_file(fs, b"f")
+    fs.xattrs.set(ino, CAPABILITY, b"x", ROOT)
+    fs.db.begin()
+    inodes.set_flag(fs.db, ino, flag, on=True)
+    with pytest.raises(NotPermittedError):
+        fs.xattrs.remove(ino, CAPABILITY)
+
+    fs.open_files.opened(ino, writes=True).finishes = True
+
+    with pytest.raises(NotPermittedError):
+        fs.xattrs.remove(ino, b"user.a")
+    fs.xattrs.remove(ino, CAPABILITY)
+    assert fs.xattrs.names(ino, ROOT) == []

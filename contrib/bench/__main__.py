@@ -79,7 +79,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             if option in sizes
         ]
         words = f"--{option.replace('_', '-')}"
-        parser.add_argument(words, type=int, metavar="N", help="; ".join(users))
+        parser.add_argument(words, type=_size, metavar="N", help="; ".join(users))
     parser.add_argument(
         "--tree", type=Path, metavar="DIR", help="workloads: absolute path of a source tree to use"
     )
@@ -121,6 +121,13 @@ def _validate(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)
     if arguments.page and not arguments.json:
         parser.error("--page needs --json, because the page is made from the JSON file")
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if size < 1:
+        raise ValueError
+    return size
 
 
 def _words(text: str) -> list[str]:

@@ -45,7 +45,8 @@ class Taken(NamedTuple):
 
 
 def run(scratch: Path, *, files: int, rounds: int) -> dict[str, object]:
-    """Measure all journal modes and return the results."""
+    """Measure all journal modes in full turns and return the results."""
+    files = samples.full_turns(files, TURN_FILES) * TURN_FILES
     with ExitStack() as stack:
         mounts = [_subject(scratch, mode) for mode in MODES]
         for mount in mounts:

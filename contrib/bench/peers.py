@@ -93,7 +93,8 @@ def _turn_s(number: int, paths: Sequence[str]) -> float:
 
 
 def run(scratch: Path, *, files: int) -> dict[str, object]:
-    """Measure all installed filesystems and return the results."""
+    """Measure all installed filesystems in full turns and return the results."""
+    files = samples.full_turns(files, TURN_FILES) * TURN_FILES
     with ExitStack() as stack:
         subjects, absent = local_subjects.available(
             scratch, (OURS, CEILING, DISK, JUICEFS, S3QL), plain_files=False

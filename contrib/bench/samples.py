@@ -14,6 +14,11 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
     return [*items[first:], *items[:first]]
 
 
+def full_turns(files: int, turn_files: int) -> int:
+    """Return how many full turns have *files* files in total, but at least 1."""
+    return max(files // turn_files, 1)
+
+
 def summary(values: Sequence[float]) -> dict[str, object]:
     """Return the median, the spread ((largest - smallest) / median) and the values."""
     median = statistics.median(values)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contrib.bench import __main__ as bench
-from contrib.bench import awake, memory, plans
+from contrib.bench import awake, memory, plans, samples
 from contrib.bench.subjects import PROJECT
 
 VARIABLE = "S3FS_META_PASSPHRASE"
@@ -91,6 +91,21 @@ def test_size_option_overrides_one_size_of_the_benchmark_plan() -> None:
         entries = plans.BENCHMARKS["follow"]["entries"].of(plan)
         assert bench.sized("follow", arguments) == {"entries": entries, "rounds": 7}
     assert bench.parse(["--quick"]).plan == plans.QUICK
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "many"])
+def test_size_that_measures_nothing_is_a_usage_error(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the benchmark would fail after it has mounted all filesystems."""
+    with pytest.raises(SystemExit):
+        bench.parse(["peers", f"--files={size}"])
+
+    assert "--files" in capsys.readouterr().err
+
+
+def test_benchmark_of_few_files_measures_one_full_turn() -> None:
+    assert [samples.full_turns(files, 500) for files in (1, 499, 999, 1000)] == [1, 1, 1, 2]
 
 
 def test_complete_benchmark_plan_uses_the_largest_sizes() -> None:

@@ -268,7 +268,8 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
 
 def _unmount(mountpoint: str | None, force: bool) -> None:
     assert mountpoint is not None, "a mounted filesystem must have a mountpoint"
-    command = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+    # Root needs no fusermount3(1), which may not be installed.
+    command, lazily = (["umount"], "-l") if os.geteuid() == 0 else (["fusermount3", "-u"], "-z")
     why = _why_not([*command, "--", mountpoint])
     for _ in range(BUSY_ATTEMPTS_MAX):
         if not is_busy(why, mountpoint):
@@ -276,7 +277,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
         time.sleep(BUSY_PAUSE_S)  # the mount can be busy while dirty pages are collected
         why = _why_not([*command, "--", mountpoint])
     if force and is_busy(why, mountpoint):
-        why = _why_not(["fusermount3", "-u", "-z", "--", mountpoint])
+        why = _why_not([*command, lazily, "--", mountpoint])
     if is_busy(why, mountpoint):
         why += (
             " A process has a file open or its working directory there, or another filesystem is "

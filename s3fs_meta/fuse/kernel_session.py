@@ -265,14 +265,24 @@ def end() -> None:
 
 
 async def detach(mountpoint: Path) -> None:
-    """Unmount the filesystem lazily, so that open files stay usable until they are closed."""
-    command = ["fusermount3", "-u", "-z", "--", str(mountpoint)]
+    """Unmount the filesystem lazily, so that open files stay usable until they are closed.
+
+    A failure is only logged.
+    """
+    # Root needs no fusermount3(1), which may not be installed.
+    command = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     # With close_fds, the child would close descriptors while vfork(2) blocks this daemon.
     # Closing a file on its own mount would block the daemon forever.
     # execve(2) closes all descriptors later, when the daemon runs again.
-    result = await trio.run_process(command, check=False, capture_stderr=True, close_fds=False)
+    try:
+        result = await trio.run_process(
+            [*command, "--", str(mountpoint)], check=False, capture_stderr=True, close_fds=False
+        )
+    except OSError as exc:
+        _log.warning("cannot run %s: %s", command[0], exc.strerror)
+        return
     if result.returncode:
-        _log.warning("fusermount3: %s", result.stderr.decode(errors="replace").strip())
+        _log.warning("%s: %s", command[0], result.stderr.decode(errors="replace").strip())
 
 
 async def _tune_kernel(place: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AnotherUser
 from tests.end_to_end.contents import MIB, contents, differing, write_synced
-from tests.polling import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import QuickProgram, wait_until_gone
 
 pytestmark = pytest.mark.mount
@@ -73,6 +74,34 @@ def test_all_daemon_processes_exit_after_the_unmount(place: Place, program: Quic
         wait_until_gone(pid)
 
         assert processes_of(place.url) == []
+        assert mount_table.find(str(place.mountpoint)) is None
+        assert program.status(place.url)["state"] == "free"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can unmount without fusermount3")
+def test_root_can_end_a_mount_without_fusermount3(
+    place: Place, program: QuickProgram, tmp_path: Path
+) -> None:
+    """The package fuse3 is needed only by users other than root."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "umount").symlink_to(shutil.which("umount") or "umount is missing")
+    program.environment["PATH"] = str(tmp_path / "bin")
+    file = place.mountpoint / "f"
+
+    for number, way in enumerate(["SIGTERM", "SIGTERM", "s3fs-meta umount --force"]):
+        program.ok("mount", place.url, place.mountpoint)
+        assert len(os.listdir(place.mountpoint)) == (number > 0)
+        pid = program.status(place.mountpoint)["pid"]
+        with file.open("ab") if number else contextlib.nullcontext():
+            if not number:
+                file.touch()
+            if way.startswith("SIG"):
+                os.kill(pid, signal.SIGTERM)
+                wait_until(lambda: mount_table.find(str(place.mountpoint)) is None, way)
+            else:
+                program.ok("umount", "--force", place.mountpoint)
+        wait_until_gone(pid)
+
         assert mount_table.find(str(place.mountpoint)) is None
         assert program.status(place.url)["state"] == "free"
 

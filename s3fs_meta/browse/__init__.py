@@ -4,6 +4,7 @@ command:       starts the server, and ends it at a signal.
 page_server:   a server of ``mount.http_server`` on loopback; its headers protect every reply.
 access:        the one-time token in the URL; a cookie and a secret path replace the token.
 site:          maps each request to its page or download.
+ranges:        replies with a part of a file.
 pages/:        one module for each kind of page.
 sources/:      the data that the pages show, from the bucket alone.
 downloads/:    a directory as tar or zip, created while it is sent.

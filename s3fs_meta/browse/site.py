@@ -30,6 +30,7 @@ from urllib.parse import parse_qs
 import trio
 
 from s3fs_meta.background_task import background_task
+from s3fs_meta.browse import ranges
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.assets import ASSETS
 from s3fs_meta.browse.limits import (
@@ -137,6 +138,7 @@ class Site:
         # A program such as curl would mistake the waiting page for the requested page.
         is_browser = b"text/html" in request.headers.get(b"accept", b"")
         reply = await (self._promptly(target) if is_browser else self._answer(target))
+        reply = ranges.answered(reply, request)
         if _kind(target) in _FRAMED:
             reply = reply._replace(headers={**reply.headers, **FRAME_HEADERS})
         location = reply.headers.get("location")

@@ -35,8 +35,8 @@ from s3fs_meta.options.listen_address import Address
 _log = logging.getLogger(__name__)
 
 PLAIN: Final = "text/plain; charset=utf-8"
-OK, ACCEPTED, SEE_OTHER, BAD, FORBIDDEN = 200, 202, 303, 400, 403
-NOT_FOUND, METHOD, SLOW = 404, 405, 408
+OK, ACCEPTED, PARTIAL, SEE_OTHER, BAD, FORBIDDEN = 200, 202, 206, 303, 400, 403
+NOT_FOUND, METHOD, SLOW, RANGE = 404, 405, 408, 416
 MISDIRECTED, BUG, STORE, NOT_NOW, TIMEOUT = 421, 500, 502, 503, 504
 _RECEIVE_BYTES: Final = 16 * KIB
 
@@ -73,6 +73,8 @@ class Reply(NamedTuple):
     # Function that sends the content in pieces; None to send ``content``.
     stream: Stream | None = None
     length: int | None = None  # number of bytes that ``stream`` sends; None if unknown
+    # Function that returns the stream of the bytes from a position up to another position.
+    stream_of: Callable[[int, int], Stream] | None = None
 
 
 Answer = Callable[[HttpRequest], Awaitable[Reply]]

@@ -6,6 +6,7 @@ Keeps: content is never sent as a page, regardless of the file's name and first 
 
 import re
 import stat
+from functools import partial
 from typing import Final, NamedTuple
 
 from s3fs_meta.browse.limits import BROWSE_PICTURE_BYTES_MAX, BROWSE_TEXT_BYTES_MAX
@@ -20,9 +21,11 @@ from s3fs_meta.limits import KIB
 from s3fs_meta.model import Attributes, Ino
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import Reply, Send
+from s3fs_meta.sync.chain.chain import Link
 
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
+_HASH_CHARS: Final = 16  # a txg number can be used again after a rollback, with another hash
 _INODE: Final = re.compile(rb"[0-9]{1,18}")
 # The sandbox disables scripts, even if a browser mistakes a file for a page.
 _SANDBOX: Final = "default-src 'none'; sandbox"
@@ -58,13 +61,19 @@ async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
 
 
 async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
-    """Return the content of a file as a download."""
-    length = (await _file(site, wanted)).size_bytes
+    """Return the content of a file as a download, of which a client may request a part."""
+    found = await _file(site, wanted)
+    link = await _link(site, wanted)
     headers = {
+        "accept-ranges": "bytes",
+        "etag": f'"{link.txg}-{link.hash[:_HASH_CHARS]}-{found.ino}"',
         "content-disposition": attachment(wanted.names[-1]),
         "content-security-policy": _SANDBOX,
     }
-    return Reply(http_server.OK, b"", _ANY, headers, _stream(site, wanted), length)
+    stream_of = partial(_stream, site, wanted)
+    return Reply(
+        http_server.OK, b"", _ANY, headers, stream_of(), found.size_bytes, stream_of=stream_of
+    )
 
 
 async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
@@ -88,9 +97,16 @@ async def _file(site: Source, wanted: Wanted) -> Attributes:
     return found
 
 
-def _stream(site: Source, wanted: Wanted) -> http_server.Stream:
+async def _link(site: Source, wanted: Wanted) -> Link:
+    async with site.used(wanted.txg) as point:
+        return point.volume.link
+
+
+def _stream(
+    site: Source, wanted: Wanted, start: int = 0, stop: int | None = None
+) -> http_server.Stream:
     async def stream(put: Send) -> None:
         async with site.used(wanted.txg) as point:
-            await source.send(point, source.find(point, wanted.names), put)
+            await source.send(point, source.find(point, wanted.names), put, start, stop)
 
     return stream

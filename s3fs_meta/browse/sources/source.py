@@ -218,8 +218,17 @@ async def beginning(point: OpenPoint, attributes: Attributes, length: int) -> by
     return b"".join(parts)
 
 
-async def send(point: OpenPoint, attributes: Attributes, put: Send) -> None:
-    """Pass the content of a file piece by piece to a function.
+async def send(
+    point: OpenPoint, attributes: Attributes, put: Send, start: int = 0, stop: int | None = None
+) -> None:
+    """Pass the content of a file, or a part of the content, piece by piece to a function.
+
+    Args:
+        point: the point in time.
+        attributes: the attributes of the file.
+        put: receives each piece.
+        start: the first byte to pass.
+        stop: the first byte after the part; None for the end of the file.
 
     Raises:
         PastUnavailableError: the bucket has lost a part of the content.
@@ -227,21 +236,23 @@ async def send(point: OpenPoint, attributes: Attributes, put: Send) -> None:
     """
     block_bytes = int(properties.get(point.db, "block_bytes"))
     count = max(1, CONTENT_RUN_BYTES // block_bytes)
-    stop = -(-attributes.size_bytes // block_bytes)
-    for first in range(0, stop, count):
-        last = min(first + count, stop) - 1
+    end = attributes.size_bytes if stop is None else min(stop, attributes.size_bytes)
+    last_block = -(-end // block_bytes)
+    for first in range(start // block_bytes, last_block, count):
+        last = min(first + count, last_block) - 1
         located = block_map.locate_range(
             point.db, attributes.ino, BlockIndex(first), BlockIndex(last)
         )
         contents = await point.reader.read(list(located.values()))
         data = dict(zip(located, contents, strict=True))
         for index in range(first, last + 1):
-            length = min(block_bytes, attributes.size_bytes - index * block_bytes)
+            skipped = max(start - index * block_bytes, 0)
+            length = min(block_bytes, end - index * block_bytes)
             content, block = data.get(BlockIndex(index)), located.get(BlockIndex(index))
             if content is None or block is None:
-                await put(bytes(length))
+                await put(bytes(length - skipped))
                 continue
             if len(content.data) < block.plain_bytes:
                 why = f"the bucket has lost the content of block {block.block}"
                 raise PastUnavailableError(point.volume.link.txg, why)
-            await put(content.data[:length].ljust(length, b"\0"))
+            await put(content.data[:length].ljust(length, b"\0")[skipped:])

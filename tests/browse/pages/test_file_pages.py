@@ -29,3 +29,31 @@ def test_preview_shows_only_raster_images(served: Served) -> None:
         assert "<img" not in page
         assert "<script" not in page
         assert "<svg" not in page
+
+
+def test_part_of_a_file_can_be_downloaded(served: Served) -> None:
+    """A resumed download sends If-Range, so that the parts of two versions are never joined."""
+    for name in ("report.txt", "sparse"):
+        path, content = f"/content/{served.txg}/reports/{name}", b""
+        content = (served.tree / "reports" / name).read_bytes()
+        size, middle = len(content), len(content) // 2
+        head = served.ask(path, "HEAD")
+        assert (head.status, head.headers["Content-Length"]) == (200, str(size))
+        assert (head.headers["Accept-Ranges"], head.content) == ("bytes", b"")
+
+        for wanted, first, last in (
+            (f"bytes={middle}-", middle, size - 1),
+            ("bytes=-3", size - 3, size - 1),
+            (f"bytes=1-{middle}", 1, middle),
+            (f"bytes=0-{2 * size}", 0, size - 1),
+        ):
+            reply = served.ask(path, Range=wanted, **{"If-Range": head.headers["ETag"]})
+            assert reply.status == 206
+            assert reply.headers["Content-Range"] == f"bytes {first}-{last}/{size}"
+            assert reply.content == content[first : last + 1]
+        beyond = served.ask(path, Range=f"bytes={size}-")
+        assert (beyond.status, beyond.headers["Content-Range"]) == (416, f"bytes */{size}")
+        for ignored in ("bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=-"):
+            assert served.ask(path, Range=ignored).content == content
+        changed = served.ask(path, Range="bytes=1-2", **{"If-Range": '"other"'})
+        assert (changed.status, changed.content) == (200, content)

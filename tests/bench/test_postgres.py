@@ -56,7 +56,10 @@ def test_postgres_benchmark_is_skipped_if_postgres_is_missing(
     figures = postgres.run(tmp_path, pg_scale=1, pg_seconds=1, rounds=1)
 
     assert figures == {"absent": ["PostgreSQL"]}
-    assert "no directory contains all programs of PostgreSQL: no-such-program" in capsys.readouterr().err
+    assert (
+        "no directory contains all programs of PostgreSQL: no-such-program"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow

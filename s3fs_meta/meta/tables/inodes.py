@@ -331,5 +331,11 @@ def orphans(db: Database) -> list[Ino]:
     return [row[0] for row in db.inodes.all("SELECT ino FROM inodes WHERE nlink = 0 ORDER BY ino")]
 
 
+def highest(db: Database, below: int) -> Ino:
+    """Return the highest inode number lower than *below*, or 0 without such an inode."""
+    row = db.inodes.one("SELECT max(ino) FROM inodes WHERE ino < ?", (below,))
+    return Ino(0 if row is None or row[0] is None else row[0])
+
+
 def _clamped(time_ns: int) -> int:
     return time_ns if _MIN <= time_ns <= _MAX else max(_MIN, min(_MAX, time_ns))

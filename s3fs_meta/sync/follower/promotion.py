@@ -12,7 +12,7 @@ import trio
 
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import pending
+from s3fs_meta.meta.tables import next_numbers, pending
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
@@ -38,6 +38,7 @@ async def take_over(
     Raises:
         HeldError, UnconditionalStoreError: this host must not write; the mount stays a follower.
         StoreError: the store is unavailable; the mount stays a follower and can be promoted later.
+        MetadataError: the next numbers of the last txg are wrong; the mount stays a follower.
     """
     keeper = volume.keeper
     held = lease_proof.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
@@ -53,6 +54,7 @@ async def take_over(
         nonlocal db
         await follower.catch_up(must_list=True)
         db = await follower.applier()
+        next_numbers.require_valid(db)
         return db
 
     await catch_up(db)

@@ -22,7 +22,7 @@ from s3fs_meta.codec.superblock import superblock_facts
 from s3fs_meta.errors import S3fsError, StoreError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state, properties
+from s3fs_meta.meta.tables import local_state, next_numbers, properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore
@@ -313,13 +313,20 @@ class _Opening:
             )
 
     async def _choose_database(self, local: Local, lease: Lease, holder: str) -> Database:
-        """Return a database with the last txg of the chain, perhaps with later local changes."""
+        """Return a database with the last txg of the chain, perhaps with later local changes.
+
+        Raises:
+            MetadataError: a writer must not use the next numbers of the database.
+        """
         try:
-            return await self._current.choose(local, lease, holder)
+            db = await self._current.choose(local, lease, holder)
         finally:
             self.db = self._current.db
             self.notices += self._current.notices
             self._current.notices = []
+        if not (self._options.read_only or self._options.repairing):
+            next_numbers.require_valid(db)
+        return db
 
     async def _settle_strays(self, db: Database, first: BlockId, *, killed: bool) -> None:
         """Remove or quarantine stray block files, except in a repair, which may need them."""

@@ -215,6 +215,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 # All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
 # Counting never reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
 # I8 and the invariants about rows without an inode replace damaged inode numbers.
+# ``meta.tables.next_numbers`` refuses the same next numbers when a host mounts for writing.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),
@@ -229,12 +230,18 @@ _NEXT_NUMBERS: Final = " UNION ALL ".join(
 )
 
 
+# Distance from the highest number in use to a lowered next number of blocks or packs. Points in
+# time may use higher numbers than the current state, but no filesystem has so many blocks or packs.
+_UNKNOWN_NUMBERS: Final = 1 << 40
+
+
 def _set_next_numbers(exam: Examination, invariant: Invariant) -> None:
-    """Raise each next number above all numbers in use; lower the next inode number if it is wrong."""
+    """Raise each next number above all numbers in use; lower a number that counting cannot reach."""
     for name, _next, highest in list(exam.rows(invariant)):
         following = getattr(exam.db.counters, name)
-        if name == "next_ino" and following > PAST_INO_MIN:
-            following = 0
+        if following > PAST_INO_MIN:
+            unknown = 0 if name == "next_ino" else _UNKNOWN_NUMBERS
+            following = min(highest + unknown, PAST_INO_MIN)
         exam.set_counter(name, max(following, highest + 1))
 
 
@@ -298,10 +305,9 @@ NUMBERS: Final = (
     ),
     Invariant(
         6,
-        "the next number of each kind is greater than every number in use, and the next inode number"
-        " is at most 2^62",
+        "the next number of each kind is greater than every number in use, and at most 2^62",
         source=f"({_NEXT_NUMBERS}) AS x",
-        damaged=f"x.next <= x.highest OR x.name = 'next_ino' AND x.next > {PAST_INO_MIN}",
+        damaged=f"x.next <= x.highest OR x.next > {PAST_INO_MIN}",
         columns="x.name, x.next, x.highest",
         text="{0} is {1}, but {2} is the highest number in use",
         repair=_set_next_numbers,

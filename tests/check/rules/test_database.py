@@ -10,6 +10,7 @@ from s3fs_meta.check.rules import database as rules
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import FILE_BYTES_MAX, PAST_INO_MIN
 from s3fs_meta.meta.db import counters
+from s3fs_meta.meta.db.counters import TABLE_OF
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries
@@ -254,6 +255,18 @@ def test_next_inode_number_of_a_point_in_time_is_lowered(healthy: Healthy, next_
 
     assert before <= healthy.db.counters.next_ino < PAST_INO_MIN
     assert healthy.db.one("SELECT max(ino) < ? FROM inodes", (PAST_INO_MIN,)) == (1,)
+
+
+@pytest.mark.parametrize("counter", ["next_block", "next_pack"])
+def test_next_number_that_counting_cannot_reach_is_lowered(healthy: Healthy, counter: str) -> None:
+    """Only points in time may use numbers between the number in use and the lowered number (I6)."""
+    before = getattr(healthy.db.counters, counter)
+    healthy.sql(f"UPDATE {TABLE_OF[counter]} SET {counter} = {(1 << 63) - 1}")
+    healthy.db.load_counters()
+
+    healthy.assert_mended("I6")
+
+    assert before + (1 << 39) < getattr(healthy.db.counters, counter) < PAST_INO_MIN
 
 
 @pytest.mark.parametrize("counter", COUNTED)

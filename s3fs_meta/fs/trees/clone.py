@@ -345,13 +345,19 @@ class TreeClone:
                     self._orphans.unused(old)
 
     async def _copy_content(self, old: Ino, new: Ino) -> None:
-        """Copy the blocks of a source file in slices, and finally its current size."""
+        """Copy the blocks of a source file in slices, and finally its size.
+
+        Content that is appended after the first slice is not copied: the last block of a slice may
+        be full by the time of the next slice, so that zeros would replace a part of its content.
+        """
+        size_bytes = inodes.get(self._db, old).size_bytes
+        end = BlockIndex(-(-size_bytes // self._block_bytes))
         after, reach = BlockIndex(0), 0
-        while (piece := self._next_piece(old, after)).parts:
+        while (piece := self._next_piece(old, after, end)).parts:
             if piece.dirty_bytes and not self._cache.find_room(piece.dirty_bytes):
                 await self._cache.wait_for_room(piece.dirty_bytes)
                 # Another task may have written to the source file, or truncated it.
-                piece = self._next_piece(old, after)
+                piece = self._next_piece(old, after, end)
                 if not piece.parts:
                     break
             began_s = trio.current_time()
@@ -361,11 +367,13 @@ class TreeClone:
             self._db.commit()
             await give_way(trio.current_time() - began_s)
         self._changes.begin(new)
-        inodes.set_size(self._db, new, max(reach, inodes.get(self._db, old).size_bytes), 0)
+        size_bytes = min(size_bytes, inodes.get(self._db, old).size_bytes)
+        inodes.set_size(self._db, new, max(reach, size_bytes), 0)
 
-    def _next_piece(self, old: Ino, after: BlockIndex) -> _Piece:
-        """Return the next blocks of a source file, as many as one slice shares or copies."""
-        wanted = block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes)
+    def _next_piece(self, old: Ino, after: BlockIndex, end: BlockIndex) -> _Piece:
+        """Return the next blocks of a source file before *end*, as many as one slice takes."""
+        found_indexes = block_map.indexes_from(self._db, old, after, self._slices.cloned_indexes)
+        wanted = [one for one in found_indexes if one[0] < end]
         parts: list[tuple[BlockIndex, Located]] = []
         dirty_bytes = 0
         if wanted:

@@ -19,6 +19,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
+from s3fs_meta.fs.trees.remove import give_way
 from s3fs_meta.limits import FILE_BYTES_MAX, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
@@ -206,6 +207,39 @@ async def test_copy_of_a_file_that_is_truncated_meanwhile_is_a_prefix_of_the_for
         await fs.data.truncate(file, 3)
     copy = await fs.read(look(fs, b"copy").ino, 0, 10 * MIB)
     assert len(copy) < len(content)
+    assert content.startswith(copy)
+    assert_sound(fs)
+
+
+@pytest.mark.parametrize("is_uploaded", [False, True])
+@pytest.mark.parametrize("blocks_before", [1, 2, 4])
+@sliced(cloned_indexes=2)
+async def test_copy_of_a_file_that_grows_during_the_copy_is_a_prefix_of_its_content(
+    fs: Filesystem,
+    volume: Volume,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks_before: int,
+    is_uploaded: bool,
+) -> None:
+    """No part of the copy is zeros if the source never had zeros there."""
+    file = make_file(fs, b"file")
+    before = await fill(fs, file, blocks_before * BLOCK_BYTES - 100)
+    if is_uploaded:
+        await volume.upload()
+
+    async def append(worked_s: float) -> None:
+        size_bytes = fs.getattr(file).size_bytes
+        assert size_bytes < 9 * BLOCK_BYTES, "the copy does not end while the file grows"
+        await fs.write(file, size_bytes, b"x" * (BLOCK_BYTES - size_bytes % BLOCK_BYTES))
+        await fs.write(file, fs.getattr(file).size_bytes, b"y" * (BLOCK_BYTES - 7))
+        await give_way(worked_s)
+
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.give_way", append)
+    await clone(fs, b"file")
+
+    content = await fs.read(file, 0, 10 * MIB)
+    copy = await fs.read(look(fs, b"copy").ino, 0, 10 * MIB)
+    assert copy.startswith(before)
     assert content.startswith(copy)
     assert_sound(fs)
 

@@ -124,17 +124,26 @@ class PrunedTree:
         self._prune_above(place)
         return True
 
-    def remove_all(self, names: Iterable[str]) -> None:
-        """Remove files, then each directory that became empty."""
+    def remove_all(self, names: Iterable[str]) -> list[tuple[str, OSError]]:
+        """Remove files, then each directory that became empty; return the files that stay, and why.
+
+        A file that cannot be removed does not prevent the removal of the others.
+        """
         last_in: dict[str, str] = {}
-        try:
-            for place in map(self._place, names):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(place)
-                    last_in[place.rpartition("/")[0]] = place
-        finally:
-            for place in last_in.values():
-                self._prune_above(place)
+        left: list[tuple[str, OSError]] = []
+        for name in names:
+            place = self._place(name)
+            try:
+                os.unlink(place)
+            except FileNotFoundError:
+                continue
+            except OSError as exc:
+                left.append((name, exc))
+                continue
+            last_in[place.rpartition("/")[0]] = place
+        for place in last_in.values():
+            self._prune_above(place)
+        return left
 
     def names(self) -> Iterator[str]:
         """Yield the name of every file, in no particular order.

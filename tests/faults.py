@@ -1,7 +1,11 @@
 """Functions that fail, for use in place of real functions."""
 
+import os
 from collections.abc import Callable
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
 
 
 def raising(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
@@ -11,3 +15,22 @@ def raising(error: BaseException | type[BaseException]) -> Callable[..., NoRetur
         raise error
 
     return fail
+
+
+def refuse_file(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Make every call that needs the inode of a given file fail with an errno."""
+
+    def refuse(owner: object, call: str) -> None:
+        real = getattr(owner, call)
+
+        def checked(*paths: Any, **options: Any) -> Any:
+            named = [path for path in paths if isinstance(path, (str, Path))]
+            if any(Path(path).name == name for path in named):
+                raise OSError(code, "refused", str(named[0]))
+            return real(*paths, **options)
+
+        monkeypatch.setattr(owner, call, checked)
+
+    for call in ("open", "unlink", "rename"):
+        refuse(os, call)
+    refuse(Path, "stat")

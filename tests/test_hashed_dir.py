@@ -273,13 +273,15 @@ def test_removal_of_many_files_tries_to_remove_each_directory_once(
 
 
 def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: NumberedDir) -> None:
-    put(numbered, "17")
+    for name in ("17", "2001"):
+        put(numbered, name)
     numbered.path("1001").mkdir(parents=True)
 
-    with pytest.raises(IsADirectoryError):
-        numbered.remove_all(["17", "1001"])
+    [(name, failure)] = numbered.remove_all(["17", "1001", "2001"])
 
+    assert (name, type(failure)) == ("1001", IsADirectoryError)
     assert not numbered.path("17").parent.exists()
+    assert not numbered.path("2001").parent.exists()
 
 
 def test_root_directory_is_synced_only_after_a_directory_is_created_in_it(

@@ -202,7 +202,8 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except NoSpaceLeftError:  # a quota or a lack of inodes also prevents writing
+        # Free space shows no quota and no lack of inodes. A block file with a lost inode cannot be replaced.
+        except (NoSpaceLeftError, LostBlockError):
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)

@@ -1,5 +1,6 @@
 """The block cache: states of blocks, fetching, back-pressure and eviction."""
 
+import errno
 import os
 import threading
 from typing import Any
@@ -19,6 +20,7 @@ from s3fs_meta.meta.tables import block_map, block_origins, blocks, cached_block
 from s3fs_meta.model import BlockIndex, BlockState, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.damage import flipped
+from tests.faults import refuse_file
 
 
 async def test_dirty_block_is_overwritten_and_extended_in_place(bench: CacheBench) -> None:
@@ -92,6 +94,71 @@ async def test_block_whose_rename_was_rolled_back_is_fetched_again(bench: CacheB
     await bench.cache.fetch(bench.located(0))
 
     assert bench.cache.read_local(bench.located(0), 0, 6) == b"abcdef"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EBADMSG, errno.EUCLEAN])
+async def test_clean_block_whose_file_has_a_damaged_inode_is_read_from_the_store(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The disk refuses to open, replace or remove the file, but the store has the block."""
+    block = await bench.upload_content(b"abc")
+    bench.files.let_go([block])
+    refuse_file(monkeypatch, f"{block:x}", code)
+
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 3)
+    await bench.cache.fetch(bench.located(0), for_read=True)
+
+    assert bench.cache.read_local(bench.located(0), 0, 3) == b"abc"
+
+
+async def test_eviction_removes_all_other_files_if_one_has_a_damaged_inode(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without a row would use disk space that the cache does not count."""
+    for index in range(4):
+        bench.write(index, b"%d" % index)
+    await bench.upload(0, 1, 2, 3)
+    refuse_file(monkeypatch, f"{bench.located(1).block:x}", errno.EUCLEAN)
+
+    dropped = await bench.cache.evictor.drop([bench.located(index).block for index in range(4)])
+
+    assert dropped.blocks == 4
+    assert list(bench.files.numbers()) == [bench.located(1).block]
+
+
+async def test_eviction_on_a_read_only_disk_fails(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that concerns more than one file is a failure of the disk."""
+    for index in range(3):
+        bench.write(index, b"%d" % index)
+    await bench.upload(0, 1, 2)
+    refuse_file(monkeypatch, f"{bench.located(0).block:x}", errno.EROFS)
+
+    with pytest.raises(OSError, match="refused"):
+        await bench.cache.evictor.drop([bench.located(index).block for index in range(3)])
+    assert list(bench.files.numbers()) == [bench.located(0).block]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_renamed_file_that_cannot_be_truncated_is_removed(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A write renames the file of a clean block; a failed write leaves no file without a row."""
+    await bench.upload_content(b"abcdef")
+
+    def refuse(_fd: int, _length: int) -> None:
+        raise OSError(code, "refused")
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    bench.db.begin()
+    with pytest.raises((NotLocalError, NoSpaceLeftError)):
+        bench.cache.copy_on_write(bench.located(0), INO, BlockIndex(0), 4)
+
+    assert list(bench.files.numbers()) == []
+    with pytest.raises(NotLocalError):
+        bench.cache.read_local(bench.located(0), 0, 6)
 
 
 async def test_write_to_a_clean_block_with_a_short_file_fetches_the_block(

@@ -212,14 +212,23 @@ class BlockFiles:
             self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)
+            self._cut_renamed(target, fd, found.st_size, keep_bytes)
+        except OSError as exc:
+            raise _translate(exc, source) from exc
+
+    def _cut_renamed(self, target: BlockId, fd: int, size_bytes: int, keep_bytes: int) -> None:
+        """Truncate a renamed file; if that fails, remove it, because no row will refer to it."""
+        try:
             if not os.fstat(fd).st_nlink:  # a thread has just replaced the file (``adopt``)
                 self._open.forget(target)
                 fd = self._opened(target)
             self._written.add(target)
-            if found.st_size > keep_bytes:
+            if size_bytes > keep_bytes:
                 os.ftruncate(fd, keep_bytes)
-        except OSError as exc:
-            raise _translate(exc, source) from exc
+        except (OSError, LostBlockError, ShortageError):
+            with contextlib.suppress(OSError):
+                self.remove(target)
+            raise
 
     def cut_after(self, block: BlockId, length: int) -> None:
         """Truncate a file to *length* bytes if it is longer; ignore a missing file."""
@@ -287,7 +296,7 @@ class BlockFiles:
     def remove(self, block: BlockId) -> None:
         """Remove a block's file, and its directory once empty. Runs on the event loop."""
         self.let_go([block])
-        self._directory.remove(_name(block))
+        self._unlink([block])
 
     def let_go(self, blocks: Iterable[BlockId]) -> None:
         """Close the files of blocks before a thread removes them. Runs on the event loop.
@@ -300,8 +309,29 @@ class BlockFiles:
         self._open.close_forgotten()
 
     def remove_all(self, blocks: Iterable[BlockId]) -> None:
-        """Remove block files. Runs in any thread, between ``let_go`` and ``close_removed``."""
-        self._directory.remove_all(map(self._name_to_remove, blocks))
+        """Remove block files. Runs in any thread, between ``let_go`` and ``close_removed``.
+
+        A file stays if the disk has lost its inode; fsck removes it after a repair of the disk.
+
+        Raises:
+            OSError: another file cannot be removed; all files were tried.
+        """
+        self._unlink(blocks)
+
+    def _unlink(self, blocks: Iterable[BlockId]) -> None:
+        failures: list[OSError] = []
+        for name, exc in self._directory.remove_all(map(self._name_to_remove, blocks)):
+            if exc.errno in _UNREADABLE_ERRNOS:
+                _log.error(
+                    "cannot remove the cache file %s (%s); check the disk that contains %s",
+                    name,
+                    exc.strerror,
+                    self.root,
+                )
+            else:
+                failures.append(exc)
+        if failures:
+            raise failures[0]
 
     def _name_to_remove(self, block: BlockId) -> str:
         """Stop using the open descriptor of a block; return the name of the block's file."""

@@ -1,11 +1,10 @@
 """Stray block files: files without a row in the local database."""
 
 import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -13,6 +12,7 @@ from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.volume import OpenOptions
+from tests.faults import refuse_file
 from tests.sync.conftest import Power, read_file, unmount, write_file
 
 TAKEOVER: Final = OpenOptions(force_takeover=True)
@@ -210,30 +210,12 @@ async def test_mounts_and_writes_succeed_despite_a_block_file_with_a_damaged_ino
     """On a failing disk, ext4 refuses every call that needs a damaged inode."""
     await _write_and_kill(power)
     _leave_stray(power, b"x")
-    _refuse(monkeypatch, f"{STRAY:x}")
+    refuse_file(monkeypatch, f"{STRAY:x}", errno.EBADMSG)
 
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
-        with pytest.raises(LostBlockError, match="Bad message"):
+        with pytest.raises(LostBlockError, match="refused"):
             session.files.create(STRAY, 0, b"content")
         ino = write_file(session, DIRTY)
         assert await read_file(session, ino) == DIRTY
         session.files.cut_after(STRAY, 0)
     assert _quarantined(power) == []
-
-
-def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Make every call fail that needs the inode of a given file."""
-
-    def refuse(owner: object, call: str) -> None:
-        real = getattr(owner, call)
-
-        def checked(path: Any, *words: Any, **options: Any) -> Any:
-            if Path(path).name == name:
-                raise OSError(errno.EBADMSG, "Bad message", str(path))
-            return real(path, *words, **options)
-
-        monkeypatch.setattr(owner, call, checked)
-
-    for call in ("open", "unlink", "rename"):
-        refuse(os, call)
-    refuse(Path, "stat")

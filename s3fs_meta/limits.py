@@ -260,6 +260,7 @@ MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; all large
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
+DELETES_REFUSED_MAX: Final = 16  # refusals after which a pass deletes no more objects of a kind
 STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; all delays add up to a minute
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0

@@ -177,12 +177,16 @@ def report(db: Database, changed: Sequence[PackId]) -> None:
     db.packs_changed_after_cut.update(changed)
 
 
-def find_condemned(db: Database, limit: int) -> list[PackRow]:
-    """Return at most *limit* condemned packs, sorted by number."""
+_BEFORE_ALL: Final = PackId(0)
+
+
+def find_condemned(db: Database, limit: int, after: PackId = _BEFORE_ALL) -> list[PackRow]:
+    """Return at most *limit* condemned packs with numbers above *after*, sorted by number."""
     sql = (
-        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} ORDER BY pack LIMIT ?"
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} AND pack > ?"
+        " ORDER BY pack LIMIT ?"
     )
-    return [_row(row) for row in db.all(sql, (limit,))]
+    return [_row(row) for row in db.all(sql, (after, limit))]
 
 
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:

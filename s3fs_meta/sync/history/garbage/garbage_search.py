@@ -8,7 +8,7 @@ changelog, packs of this epoch.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.garbage import retention
+from s3fs_meta.sync.history.garbage.found_garbage import Garbage
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from s3fs_meta.sync.history.garbage.retention import Image
 from s3fs_meta.sync.history.kept.pins import NO_PINS, KeptPointPins
@@ -40,33 +41,6 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 _log = logging.getLogger(__name__)
 
 _HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ of a pack's key
-
-
-class Garbage(NamedTuple):
-    """Objects that can be deleted once the retention floor is shipped, in deletion order."""
-
-    floor: Txg
-    packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
-    orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
-    manifests: list[ObjectInfo]
-    pieces: list[ObjectInfo]
-    changelogs: list[ObjectInfo]  # changelog objects and their parts
-    levels: list[ObjectInfo]
-    history: list[ObjectInfo]  # index objects
-
-    @property
-    def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the number and the total bytes of the objects, by kind."""
-        found = {"packs": [pack.object_bytes for pack in self.packs]}
-        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
-            objects: list[ObjectInfo] = getattr(self, kind)
-            found[kind] = [one.size_bytes for one in objects]
-        return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
-
-    @property
-    def total(self) -> int:
-        """Return the number of objects of all kinds."""
-        return sum(number for number, _size in self.counts.values())
 
 
 class RetainedHistory(NamedTuple):
@@ -258,6 +232,8 @@ class StoredImages:
         before: Txg,
         base: Txg = changelog_codec.NO_FLOOR,
         pins: KeptPointPins = NO_PINS,
+        *,
+        refused: Container[ObjectKey] = (),
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
@@ -271,6 +247,7 @@ class StoredImages:
                 unfinished.
             base: the txg of the image from which a restore of the floor starts.
             pins: the objects that kept points need.
+            refused: objects that the store refused to delete; the pieces of such images are kept.
         """
         gone = [
             info
@@ -282,7 +259,7 @@ class StoredImages:
             and not pins.needs_image(_image_txg(info.key))
             and await self._is_superseded(info.key, base)
         ]
-        left = self._facts.keys() - {info.key for info in gone}
+        left = self._facts.keys() - {info.key for info in gone if info.key not in refused}
         doubtful = {
             image_codec.image_of(info.key)
             for info in self._manifests
@@ -360,11 +337,20 @@ def _image_txg(key: ObjectKey) -> Txg:
 class Finder:
     """Finds the garbage in one bucket, judging by one database."""
 
-    def __init__(self, db: Database, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+    def __init__(
+        self,
+        db: Database,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        refused: Container[ObjectKey] = (),
+    ) -> None:
+        """Create the search; *refused* contains the objects that the store refused to delete."""
         self._db = db
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
+        self._refused = refused
         self.stored_images = StoredImages(store, keyring, uuid)
         # For each object, True if its content proves that this filesystem wrote it.
         self._judged: dict[ObjectInfo, bool] = {}
@@ -391,7 +377,8 @@ class Finder:
         """Return at most *limit* garbage objects; *images* is the last result of ``images``."""
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         floor, pins = past.floor, past.pins
-        found = Garbage(floor, await self._dead_packs(floor, pins, limit), [], [], [], [], [], [])
+        dead, needed_again = await self._dead_packs(floor, pins, limit)
+        found = Garbage(floor, dead, [], [], [], [], [], [], needed_again)
         base = retention.base_of(images, floor)
         if base is None:
             return found
@@ -400,7 +387,9 @@ class Finder:
         stay = retention.kept(images, floor, past.retention_ns) | self.stored_images.before(
             newest[:-1]
         )
-        manifests, pieces = await self.stored_images.garbage(stay, last, base.txg, pins)
+        manifests, pieces = await self.stored_images.garbage(
+            stay, last, base.txg, pins, refused=self._refused
+        )
         orphans = await self.find_orphans(past.floor_epoch, limit - len(found.packs), pins)
         for objects, part in (
             (found.orphans, orphans),
@@ -421,14 +410,33 @@ class Finder:
             self._cleared = (base.txg, pins.intervals)
         return found
 
-    async def _dead_packs(self, floor: Txg, pins: KeptPointPins, limit: int) -> list[PackRow]:
-        """Return packs that are needed by no kept point and by no txg from *floor* onwards."""
+    async def _dead_packs(
+        self, floor: Txg, pins: KeptPointPins, limit: int
+    ) -> tuple[list[PackRow], set[PackId]]:
+        """Return packs that are needed by no kept point and by no txg from *floor* onwards.
+
+        Packs that the store refused to delete are last. Also return condemned packs that are needed.
+        """
 
         def is_needed(row: PackRow) -> bool:
             died = row.died_txg  # None for a condemned pack that never had live blocks
             return died is not None and (died > floor or pins.needs_pack(row.pack, died))
 
-        found = [one for one in packs.find_condemned(self._db, limit) if not is_needed(one)]
+        found: list[PackRow] = []
+        refused: list[PackRow] = []
+        needed: set[PackId] = set()
+        last = PackId(0)
+        while len(found) < limit:
+            rows = packs.find_condemned(self._db, DELETE_BATCH_KEYS, last)
+            for row in rows:
+                if is_needed(row):
+                    needed.add(row.pack)
+                else:
+                    (refused if row.object_key in self._refused else found).append(row)
+            if not rows:
+                break
+            last = rows[-1].pack
+            await trio.lowlevel.checkpoint()
         after: PackRow | None = None
         while len(found) < limit:
             rows = packs.find_dead(self._db, floor, DELETE_BATCH_KEYS, after)
@@ -437,7 +445,7 @@ class Finder:
                 break
             after = rows[-1]
             await trio.lowlevel.checkpoint()
-        return found[:limit]
+        return [*found, *refused][:limit], needed
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
         """Return the objects among the first *limit* that this filesystem wrote.

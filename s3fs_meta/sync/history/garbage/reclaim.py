@@ -21,7 +21,6 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.errors import S3fsError, UnexpectedStoreError
 from s3fs_meta.limits import (
-    DELETE_BATCH_KEYS,
     KEPT_FAULTS_MAX,
     RECLAIM_IDLE_S,
     RECLAIM_KEYS_MAX,
@@ -36,7 +35,9 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history.garbage import retention
-from s3fs_meta.sync.history.garbage.garbage_search import Finder, Garbage, RetainedHistory
+from s3fs_meta.sync.history.garbage.deletion import Deleter
+from s3fs_meta.sync.history.garbage.found_garbage import Garbage
+from s3fs_meta.sync.history.garbage.garbage_search import Finder, RetainedHistory
 from s3fs_meta.sync.history.garbage.retention import Image, TxgTimes
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.kept.pins import KeptPointPins, Renumbered
@@ -81,7 +82,8 @@ class Reclaimer:
         self._lock = trio.Lock()
         uuid = volume.uuid
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
-        self._finder = Finder(volume.db, volume.store, volume.keyring, uuid)
+        self._deleter = Deleter(volume.store)
+        self._finder = Finder(volume.db, volume.store, volume.keyring, uuid, self._deleter.refused)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
         self._reported: set[ObjectKey] = set()  # kept points that were already reported in the log
         # Names of the kept points in the last listing; None before the first listing.
@@ -109,7 +111,8 @@ class Reclaimer:
                 return
             self._found_nothing_at = None
             found = await self.reclaim()
-            self.last_error = ""
+            refusal = self._deleter.failure()
+            self.last_error = "" if refusal is None else str(refusal)
             if not found.total:
                 self._found_nothing_at = self._state()
                 self._searched_ns = self._volume.clock.now_ns()
@@ -219,6 +222,7 @@ class Reclaimer:
 
         Raises:
             The same errors as ``reclaim``; objects of earlier passes are already deleted.
+            PermanentStoreError: the store refuses to delete an object; all others are deleted.
             UnexpectedStoreError: the store still lists an object whose deletion it confirmed.
         """
         found = await self.reclaim(progress)
@@ -235,6 +239,9 @@ class Reclaimer:
                 )
             for kind, (number, size) in found.counts.items():
                 kinds[kind] = (kinds[kind][0] + number, kinds[kind][1] + size)
+        refusal = self._deleter.failure()
+        if refusal is not None:
+            raise refusal
         return ObjectTally(found.floor, kinds)
 
     async def reclaim(
@@ -275,7 +282,7 @@ class Reclaimer:
         found = await self.plan(limit)
         if self.kept_names:  # an older copy of the superblock may not protect kept points
             await protect_kept_points(self._volume)
-        await self._revive(self._undeleted - {row.pack for row in found.packs})
+        await self._revive(self._undeleted & found.needed_again)
         if found.total:
             await self._condemn(found)
             if await self._shipper.ship(anyway=True) is None:  # no txg had to be shipped
@@ -343,22 +350,30 @@ class Reclaimer:
     # --- delete objects ------------------------------------------------------------------------
 
     async def _delete(self, found: Garbage, progress: Progress) -> None:
-        """Send the DELETE requests; after a crash the next pass deletes the remaining objects."""
-        done = 0
+        """Send the DELETE requests; after a crash the next pass deletes the remaining objects.
 
-        async def send(keys: Sequence[ObjectKey], step: str) -> None:
+        Afterwards *found* contains only the objects that were deleted.
+        """
+        done, total = 0, found.total
+
+        def deleted(count: int) -> None:
             nonlocal done
-            for batch in slices(keys, DELETE_BATCH_KEYS):
-                await self._store.delete(batch)
-                done += len(batch)
-                progress("objects deleted", done, found.total)
+            done += count
+            progress("objects deleted", done, total)
+
+        async def send(keys: Sequence[ObjectKey], step: str) -> set[ObjectKey]:
+            left = await self._deleter.delete(keys, deleted)
+            found.leave(left)
             if keys:
                 self._hook(step)
+            return left
 
         self._undeleted.difference_update(row.pack for row in found.packs)
         await send([row.object_key for row in found.packs], "packs deleted")
         await self._forget(found)
-        await send(_keys(found.manifests), "manifests deleted")
+        before = set(self._deleter.refused)
+        if await send(_keys(found.manifests), "manifests deleted") - before:
+            found.pieces.clear()  # an image that stays keeps its pieces
         await send(_keys(found.pieces), "pieces deleted")
         await send(_keys(found.changelogs), "changelogs deleted")
         await send(_keys(found.levels), "levels deleted")

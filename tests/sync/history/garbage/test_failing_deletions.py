@@ -1,12 +1,13 @@
 """Failing DELETE requests: a later pass of garbage collection deletes the same objects."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.errors import StoreUnavailableError
+from s3fs_meta.errors import StoreAccessError, StoreUnavailableError, TransientStoreError
+from s3fs_meta.limits import DELETES_REFUSED_MAX
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, PackState
 from s3fs_meta.sync.session import Session
@@ -30,6 +31,20 @@ class _InterruptedDeletions(FaultyStore):
         else:
             await super().delete(keys[: len(keys) // 2])
             raise StoreUnavailableError(keys[-1], 1, 0.0, "connection reset")
+
+
+class _RefusedDeletions(FaultyStore):
+    """A store with a policy that denies the deletion of some objects."""
+
+    denies: Callable[[ObjectKey], bool] = staticmethod(lambda _key: False)
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete the other objects, and fail for the first denied object, as S3 does."""
+        denied = [key for key in keys if self.denies(key)]
+        await super().delete([key for key in keys if key not in denied])
+        for key in denied:
+            raise StoreAccessError(key, "AccessDenied", "check the policy")
 
 
 async def _make_garbage(power: Power) -> None:
@@ -80,3 +95,88 @@ async def test_failed_deletions_are_repeated(
 
     assert at > 4
     assert all(counts[one] == counts[at] for one in counts), counts
+
+
+@pytest.mark.parametrize("kind", ["pack", "image", "changelog"])
+async def test_object_that_the_store_refuses_to_delete_blocks_no_other_object(
+    power: Power, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All other objects are deleted, the refusal is reported, and a later pass deletes the object."""
+    await _make_garbage(power)
+    copied = power.copy(tmp_path_factory.mktemp("copy"))
+    store = _RefusedDeletions(power.store)
+    async with copied.session("a", tasks=False) as session:
+        await session.reclaimer.reclaim_all()
+        await unmount(session)
+    denied = min(
+        key
+        for key in power.store.objects
+        if key.startswith(f"{kind}/") and key not in copied.store.objects
+    )
+    async with power.session("a", tasks=False, store=store) as session:
+        store.denies = lambda key: key == denied
+        await session.reclaimer.run()
+        assert denied in session.reclaimer.last_error
+        with pytest.raises(StoreAccessError, match=denied):
+            await session.reclaimer.reclaim_all()
+        rest = {key for key in power.store.objects if not key.startswith("changelog/")}
+        wanted = {key for key in copied.store.objects if not key.startswith("changelog/")}
+        assert denied in power.store.objects
+        pieces = {key for key in rest if kind == "image" and key.startswith("image/")}
+        assert rest - pieces - {denied} <= wanted
+
+        store.denies = lambda _key: False
+        await session.reclaimer.run()
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error == ""
+        assert denied not in power.store.objects
+        _require_counted(session)
+        assert (await session.reclaimer.plan()).total == 0
+        await unmount(session)
+
+
+async def test_store_that_refuses_every_deletion_receives_few_requests(power: Power) -> None:
+    """The credentials may lack the permission to delete any object."""
+    await power.retain(0)
+    store = _RefusedDeletions(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        session.db.begin()
+        for number in range(500):
+            pack = packs.create(session.db, ObjectKey(f"pack/00/1-{number:032x}"), 1000)
+            packs.stored(session.db, pack)
+            packs.note_if_dead(session.db, pack)
+        session.db.commit()
+        for _ in range(3):
+            write_file(session, b"x")
+            await session.imager.make()
+        store.denies = lambda _key: True
+        store.calls.clear()
+        await session.reclaimer.run()
+
+        assert "AccessDenied" in session.reclaimer.last_error
+        requests = sum(call.method == "delete" for call in store.calls)
+        assert requests < 20 * DELETES_REFUSED_MAX
+        assert len(packs.find_condemned(session.db, 1000)) == 500
+
+
+async def test_condemned_packs_beyond_the_limit_of_a_pass_stay_condemned(power: Power) -> None:
+    """A pass without room for all condemned packs does not revive those that no txg needs."""
+    await power.retain(0)
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        for number in range(6):
+            ino = write_file(session, bytes([number + 1]) * 5000)
+            await session.flush()
+            remove_file(session, ino)
+        for _ in range(3):
+            await session.imager.make()
+        store.fail("create")
+        with pytest.raises(TransientStoreError):
+            await session.reclaimer.reclaim()
+        condemned = {row.pack for row in packs.find_condemned(session.db, 10)}
+        assert len(condemned) == 6
+
+        deleted = await session.reclaimer.reclaim(limit=2)
+
+        left = {row.pack for row in packs.find_condemned(session.db, 10)}
+        assert left == condemned - {row.pack for row in deleted.packs}

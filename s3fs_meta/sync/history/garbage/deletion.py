@@ -1,0 +1,77 @@
+"""DELETE requests for garbage, some of which the store may refuse permanently.
+
+Owns: which objects the store has refused to delete; finding these objects in a failed request.
+Does not know: why an object is garbage. A policy or a lock on one object makes the request for a
+thousand objects fail; the request is then repeated with half of the objects.
+Keeps: an object that is refused prevents no deletion of another object.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from s3fs_meta.cache.slices import slices
+from s3fs_meta.errors import (
+    CredentialsError,
+    PermanentStoreError,
+    StoreAccessError,
+    UnexpectedStoreError,
+)
+from s3fs_meta.limits import DELETE_BATCH_KEYS, DELETES_REFUSED_MAX
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.objects.contract import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+class Deleter:
+    """Deletes objects of one store, and remembers the objects that the store refuses to delete."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.refused: dict[ObjectKey, PermanentStoreError] = {}
+
+    async def delete(
+        self, keys: Sequence[ObjectKey], deleted: Callable[[int], None]
+    ) -> set[ObjectKey]:
+        """Delete objects, those that were refused before at the end; return the objects that stay.
+
+        Stop after DELETES_REFUSED_MAX refusals, because the store may refuse every deletion.
+
+        Args:
+            deleted: called with the number of objects that a request deleted.
+
+        Raises:
+            StoreError: the store is unavailable; some objects may be deleted.
+        """
+        ordered = sorted(keys, key=lambda key: key in self.refused)
+        left = set(ordered)
+        failures = 0
+        waiting = [list(batch) for batch in slices(ordered, DELETE_BATCH_KEYS)][::-1]
+        while waiting and failures < DELETES_REFUSED_MAX:
+            batch = waiting.pop()
+            try:
+                await self._store.delete(batch)
+            except CredentialsError:
+                raise
+            except (StoreAccessError, UnexpectedStoreError) as exc:
+                if len(batch) > 1:
+                    half = len(batch) // 2
+                    waiting += [batch[half:], batch[:half]]
+                    continue
+                failures += 1
+                self._note_refused(batch[0], exc)
+                continue
+            deleted(len(batch))
+            left -= set(batch)
+            for key in batch:
+                self.refused.pop(key, None)
+        return left
+
+    def _note_refused(self, key: ObjectKey, exc: PermanentStoreError) -> None:
+        if key not in self.refused:
+            _log.warning("the store refuses to delete an object, will retry: %s", exc)
+        self.refused[key] = exc
+
+    def failure(self) -> PermanentStoreError | None:
+        """Return the error of a refused object, or None if the store refused none."""
+        return next(iter(self.refused.values()), None)

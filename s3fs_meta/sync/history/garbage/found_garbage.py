@@ -1,0 +1,44 @@
+"""The result of a search for garbage: objects that can be deleted, by kind.
+
+Owns: the list of the kinds, and their totals. Does not know: the search, the deletion.
+"""
+
+from typing import NamedTuple
+
+from s3fs_meta.meta.tables.packs import PackRow
+from s3fs_meta.model import ObjectKey, PackId, Txg
+from s3fs_meta.objects.contract import ObjectInfo
+
+
+class Garbage(NamedTuple):
+    """Objects that can be deleted once the retention floor is shipped, in deletion order."""
+
+    floor: Txg
+    packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
+    orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
+    manifests: list[ObjectInfo]
+    pieces: list[ObjectInfo]
+    changelogs: list[ObjectInfo]  # changelog objects and their parts
+    levels: list[ObjectInfo]
+    history: list[ObjectInfo]  # index objects
+    needed_again: set[PackId]  # condemned packs that a kept point or a retained txg needs
+
+    def leave(self, keys: set[ObjectKey]) -> None:
+        """Remove objects that the store did not delete."""
+        self.packs[:] = [row for row in self.packs if row.object_key not in keys]
+        for objects in (self.manifests, self.pieces, self.changelogs, self.levels, self.history):
+            objects[:] = [info for info in objects if info.key not in keys]
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the number and the total bytes of the objects, by kind."""
+        found = {"packs": [pack.object_bytes for pack in self.packs]}
+        for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
+            objects: list[ObjectInfo] = getattr(self, kind)
+            found[kind] = [one.size_bytes for one in objects]
+        return {kind: (len(sizes), sum(sizes)) for kind, sizes in found.items()}
+
+    @property
+    def total(self) -> int:
+        """Return the number of objects of all kinds."""
+        return sum(number for number, _size in self.counts.values())

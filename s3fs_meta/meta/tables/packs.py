@@ -278,17 +278,25 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
         yield row[0], row[1]
 
 
-def mostly_dead(db: Database, fraction: float, limit: int) -> list[PackRow]:
+def mostly_dead(
+    db: Database, fraction: float, limit: int, after: PackRow | None = None
+) -> list[PackRow]:
     """Return stored packs in which some bytes, but at most *fraction* of them, are live.
 
     The packs are sorted by dead bytes, largest number first.
     Packs that are marked as damaged are skipped.
+
+    Args:
+        after: the last row of the previous result, or None at the start.
     """
+    last = None if after is None else after.object_bytes - after.live_bytes
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
-        f" AND live_bytes <= object_bytes * ? / 1000000 AND NOT {damage_marks.COVERS_PACK}"
-        " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?",
-        (int(fraction * 1_000_000), limit),
+        f" AND live_bytes <= object_bytes * ?1 / 1000000 AND NOT {damage_marks.COVERS_PACK}"
+        " AND (?2 IS NULL OR object_bytes - live_bytes < ?2"
+        " OR object_bytes - live_bytes = ?2 AND pack > ?3)"
+        " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?4",
+        (int(fraction * 1_000_000), last, 0 if after is None else after.pack, limit),
     )
     return [_row(row) for row in rows]
 

@@ -65,6 +65,9 @@ class Compactor:
         self._store = volume.store
         self._keyring = volume.keyring
         self._mark = mark
+        # The last pack that the previous call examined and did not empty. The next call continues
+        # after this pack, so that packs that cannot be emptied do not block all others.
+        self._examined: PackRow | None = None
         self.last_error = ""
 
     async def run(self) -> None:
@@ -82,7 +85,12 @@ class Compactor:
             _log.warning("cannot compact packs, will retry: %s", exc)
 
     @part(Cause.COMPACTION)
-    async def run_once(self, *, packs_max: int = COMPACT_PACKS_MAX) -> int:
+    async def run_once(
+        self,
+        *,
+        packs_max: int = COMPACT_PACKS_MAX,
+        candidates_max: int = COMPACT_CANDIDATES_MAX,
+    ) -> int:
         """Seal the live blocks of some packs for the uploader to move; return the number of blocks.
 
         Garbage collection deletes the packs after two more images. A missing or damaged pack is
@@ -90,6 +98,7 @@ class Compactor:
 
         Args:
             packs_max: the maximum number of packs to empty.
+            candidates_max: the maximum number of packs to examine.
 
         Raises:
             StoreError: the store is unavailable.
@@ -97,9 +106,13 @@ class Compactor:
         """
         self.last_error = ""
         moved = emptied = failed = 0
-        for row in packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, COMPACT_CANDIDATES_MAX):
+        after, self._examined = self._examined, None
+        candidates = packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, candidates_max, after)
+        for row in candidates:
             if emptied == packs_max or failed == COMPACT_FAILURES_MAX:
                 break
+            if row is candidates[-1] and len(candidates) == candidates_max:
+                self._examined = row
             try:
                 count = await self._empty(row)
             except (ObjectMissingError, FormatError) as exc:

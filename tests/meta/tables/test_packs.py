@@ -143,6 +143,8 @@ def test_mostly_dead_packs_are_listed(db: Database) -> None:
     found = packs.mostly_dead(db, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]
     assert [row.pack for row in packs.mostly_dead(db, 0.5, 1)] == [made[1]]
+    assert packs.mostly_dead(db, 0.5, 9, found[0]) == found[1:]
+    assert packs.mostly_dead(db, 0.5, 9, found[2]) == []
     assert [row.live_bytes for row in found] == [1, 250, 500]
 
 

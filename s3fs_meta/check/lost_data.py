@@ -13,7 +13,7 @@ from s3fs_meta.check.context import Examination
 from s3fs_meta.counted import counted
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.meta import lost_ranges
-from s3fs_meta.meta.lost_ranges import ATTRIBUTE, MORE
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.meta.tables import inodes, xattrs
 from s3fs_meta.model import Ino
 
@@ -72,20 +72,17 @@ class _Ranges:
         else:
             self._more = True
 
-    def lines(self) -> bytes:
-        """Return the value of the extended attribute: one line ``first-last`` for each range."""
-        return lost_ranges.lines(self._ranges) + (MORE if self._more else b"")
+    def all(self) -> list[range]:
+        """Return the ranges; if some were only counted, the rest of the file is included."""
+        return lost_ranges.and_all_after(self._ranges) if self._more else self._ranges
 
 
 def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
     exam.touched()
     if inodes.find(exam.db, ino) is None:
         return
-    value = (xattrs.find(exam.db, ino, ATTRIBUTE) or b"") + lost.lines()
-    if len(value) > XATTR_VALUE_BYTES_MAX:
-        cut = value.rfind(b"\n", 0, XATTR_VALUE_BYTES_MAX - len(MORE)) + 1
-        value = value[:cut] + MORE
-    xattrs.set(exam.db, ino, ATTRIBUTE, value)
+    known = lost_ranges.parse(xattrs.find(exam.db, ino, ATTRIBUTE) or b"")
+    xattrs.set(exam.db, ino, ATTRIBUTE, lost_ranges.encoded([*known, *lost.all()]))
     exam.report.remember(
         f"lost, now read as zeros: {counted(lost.blocks, 'block')} of inode {ino};"
         f" attribute {ATTRIBUTE.decode()} lists them"

@@ -31,6 +31,32 @@ def lines(ranges: Iterable[range]) -> bytes:
     return b"".join(b"%d-%d\n" % (one.start, one.stop - 1) for one in ranges)
 
 
+def encoded(ranges: Iterable[range]) -> bytes:
+    """Return the attribute's value for ranges in any order, which may overlap.
+
+    If the ranges do not fit into the value, its last line covers the rest of the file, too.
+    """
+    found: list[range] = []
+    for one in sorted(ranges, key=lambda each: each.start):
+        if found and one.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
+        else:
+            found.append(one)
+    if found and found[-1].stop == _END:  # only the line MORE has no end
+        found[-1] = range(found[-1].start, found[-1].start + 1)
+        value = lines(found) + MORE
+    else:
+        value = lines(found)
+    if len(value) > XATTR_VALUE_BYTES_MAX:
+        value = value[: value.rfind(b"\n", 0, XATTR_VALUE_BYTES_MAX - len(MORE)) + 1] + MORE
+    return value
+
+
+def and_all_after(ranges: list[range]) -> list[range]:
+    """Return ranges and the rest of the file after the last of them."""
+    return [*ranges, range(ranges[-1].stop, _END)]
+
+
 def parse(value: bytes) -> list[range]:
     """Return the ranges listed in the attribute's value, in order; they may overlap."""
     found: list[range] = []

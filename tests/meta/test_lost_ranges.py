@@ -21,6 +21,29 @@ def test_omitted_lost_ranges_cover_the_rest_of_the_file() -> None:
     assert lost_ranges.parse(MORE) == [range(1 << 63)]
 
 
+def test_encoded_ranges_are_sorted_and_merged() -> None:
+    ranges = [range(20, 30), range(5), range(5, 7), range(25, 40)]
+    assert lost_ranges.encoded(ranges) == b"0-6\n20-39\n"
+    assert lost_ranges.encoded([]) == b""
+
+
+def test_ranges_after_omitted_ranges_are_covered_by_the_last_line() -> None:
+    """The last line covers all that follows the line before it."""
+    known = lost_ranges.parse(b"3-4\n" + MORE)
+    value = lost_ranges.encoded([*known, range(9, 12), range(1)])
+    assert value == b"0-0\n3-3\n" + MORE
+    assert lost_ranges.parse(value)[-1] == range(4, 1 << 63)
+
+
+def test_encoded_ranges_that_do_not_fit_cover_all_omitted_ranges() -> None:
+    ranges = [range(2 * one, 2 * one + 1) for one in range(30_000, 0, -1)]
+    value = lost_ranges.encoded(ranges)
+    assert len(value) <= XATTR_VALUE_BYTES_MAX
+    assert value.endswith(b"\n" + MORE)
+    found = lost_ranges.parse(value)
+    assert all(any(one[0] in each for each in found[-2:]) for one in ranges[: 30_000 - len(found)])
+
+
 @pytest.mark.parametrize(
     "line",
     [b"", b"-", b"1", b"1-", b"-1", b"2-1", b"a-b", b" 1-2", b"1-2-3", b"0-9223372036854775808"],

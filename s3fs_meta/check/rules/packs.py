@@ -18,8 +18,9 @@ _SHARED_KEYS: Final = (
 # A txg without changes, such as a fence record, does not change the row of counters.
 # The next txg opens before a txg is shipped, so the open txg is at most the shipped txg plus 2.
 _LAST_OPEN_TXG: Final = (
-    "(SELECT max(txg, coalesce((SELECT json_extract(value, '$.txg') + 2 FROM local_state"
-    " WHERE name = 'chain'), 0)) FROM counters)"
+    "(SELECT max(txg, coalesce((SELECT CASE WHEN json_valid(value)"
+    " THEN json_extract(value, '$.txg') + 2 END FROM local_state WHERE name = 'chain'), 0))"
+    " FROM counters)"
 )
 
 

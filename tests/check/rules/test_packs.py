@@ -117,6 +117,12 @@ def test_death_of_a_pack_may_be_recorded_for_a_txg_later_than_the_txg_counter(
     assert "I64" in healthy.check().broken
 
 
+def test_check_of_death_txgs_ignores_a_malformed_chain_position(healthy: Healthy) -> None:
+    """A local fact with a wrong format is not an error of SQLite in the check of packs."""
+    healthy.sql("INSERT INTO local_state VALUES ('chain', '{')")
+    assert healthy.check().lines() == ["clean"]
+
+
 def test_missing_txg_of_death_is_added_for_a_dead_pack(healthy: Healthy) -> None:
     """A dead pack without a value in ``died_txg`` would never be deleted."""
     healthy.db.begin()

@@ -583,12 +583,12 @@ class FileData:
 
     async def _fetch_all(self, missing: list[Located], *, for_read: bool) -> None:
         """Fetch several blocks concurrently; raise the first error, not an exception group."""
-        errors: list[S3fsError] = []
+        errors: list[S3fsError | OSError] = []
 
         async def fetch(located: Located) -> None:
             try:
                 await self._cache.fetch(located, for_read=for_read)
-            except S3fsError as exc:
+            except (S3fsError, OSError) as exc:
                 errors.append(exc)
                 nursery.cancel_scope.cancel()
 

@@ -1,5 +1,6 @@
 """Tests of file content: reads return the written bytes, and zeros for holes."""
 
+import errno
 import random
 
 import pytest
@@ -7,6 +8,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.cache.crash_safety.recovery import restore_copies
+from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import (
     BusyError,
     InvalidRequestError,
@@ -228,6 +230,19 @@ async def test_read_with_several_errors_raises_a_single_error(
         await fs.read(ino, 0, len(content))
     volume.store.fail("get_range", times=0)
     assert await whole(fs, ino) == content
+
+
+async def test_failed_disk_during_a_read_of_several_blocks_raises_a_single_error(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount then reports a failed disk instead of an internal error."""
+    ino = make_file(fs, b"f")
+    content = random.Random(3).randbytes(2 * BLOCK_BYTES)
+    await fs.write(ino, 0, content)
+    await volume.evict()
+    monkeypatch.setattr(BlockFiles, "adopt", raising(OSError(errno.EROFS, "read-only disk")))
+    with pytest.raises(OSError, match="read-only disk"):
+        await fs.read(ino, 0, len(content))
 
 
 async def test_write_after_a_fetch_sees_a_concurrent_truncation(

@@ -196,6 +196,7 @@ class ResponseBody:
         # urllib3 reads chunked bodies: it translates their errors, which are not OSErrors.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
+        self.is_chunked = isinstance(inner, http.client.HTTPResponse) and bool(inner.chunked)
         self._reader: TimedReader | None = getattr(inner, "reader", None)
 
     @property

@@ -306,9 +306,11 @@ class S3Store:
 
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
         answer = client.get_object(**self._named(key))
-        body, size_bytes, etag = answer["Body"], answer["ContentLength"], answer.get("ETag", "")
+        body, size_bytes, etag = answer["Body"], answer.get("ContentLength"), answer.get("ETag", "")
         try:
             _check_kind(key, answer)
+            if size_bytes is None:
+                return Fetched(self._read_chunked(key, body, max_bytes, etag), etag)
             _check_length(key, size_bytes)
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
@@ -332,6 +334,30 @@ class S3Store:
         buffer = range_buffers.new(stop - start)
         self.read_body(key, body, buffer)
         return buffer.toreadonly()
+
+    def _read_chunked(self, key: str, body: StreamingBody, max_bytes: int, etag: ETag) -> bytes:
+        """Return a body without a length in the header, as some proxies send it. The call blocks.
+
+        Raises:
+            TransientStoreError: only the end of the connection would end the body, so that a part
+                of the object could not be distinguished from the complete object.
+            ObjectTooLargeError: the body has more than *max_bytes* bytes.
+        """
+        source = ResponseBody(body)
+        if not source.is_chunked:
+            raise TransientStoreError(key, "the response has no length")
+        source.allow(max_bytes)
+        piece = memoryview(bytearray(STORE_BODY_CHUNK_BYTES))
+        target = io.BytesIO()
+        try:
+            while target.tell() <= max_bytes and (count := source.receive(piece)):
+                target.write(piece[:count])
+        finally:
+            source.close()
+            self._current.received_bytes += target.tell()
+            self._meter.count(RequestClass.GET, key, 0, received_bytes=target.tell())
+        check_size(key, target.tell(), max_bytes, etag)
+        return target.getvalue()
 
     def read_body(self, key: str, body: StreamingBody, buffer: memoryview) -> None:
         """Read the body of a response, which must fill *buffer* exactly. The call blocks.

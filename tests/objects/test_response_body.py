@@ -8,7 +8,12 @@ import pytest
 import trio
 from botocore.response import StreamingBody
 
-from s3fs_meta.errors import ObjectMissingError, S3fsError, TransientStoreError
+from s3fs_meta.errors import (
+    ObjectMissingError,
+    ObjectTooLargeError,
+    S3fsError,
+    TransientStoreError,
+)
 from s3fs_meta.limits import MIB, STORE_TEXT_BYTES_MAX
 from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.response_body import ResponseBody, TimedReader
@@ -138,6 +143,39 @@ async def test_progress_of_an_upload_is_reported(double: S3Double, store: S3Stor
     _header, *pieces = sent
     assert sum(pieces) == MIB
     assert max(pieces) <= MIB // 4
+
+
+def _chunked(*chunks: bytes) -> bytes:
+    """Return a response without a length, whose body consists of chunks."""
+    header = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nTransfer-Encoding: chunked\r\n\r\n'
+    return header + b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in chunks)
+
+
+@pytest.mark.parametrize("is_too_large", [False, True])
+async def test_object_in_a_chunked_response_is_read_completely(
+    double: S3Double, store: S3Store, is_too_large: bool
+) -> None:
+    """Some proxies replace the header Content-Length by chunks."""
+    content = [b"a" * 100_000, b"b"]
+    double.answer(Drip(_chunked(*content, b""), pause_s=0.01))
+    if is_too_large:
+        with pytest.raises(ObjectTooLargeError):
+            await store.get(KEY, 100_000)
+    else:
+        assert (await store.get(KEY, MIB)).data == b"".join(content)
+
+
+@pytest.mark.parametrize(
+    "begin", [_chunked(b"part") + b"x", b'HTTP/1.0 200 OK\r\nETag: "1"\r\n\r\npart']
+)
+async def test_response_with_an_unknown_end_is_never_a_complete_object(
+    double: S3Double, begin: bytes
+) -> None:
+    """A part of an object would be reported as damage; the request is repeated instead."""
+    store = S3Store(BUCKET, place=S3Place(endpoint_url=double.url, read_timeout_s=0.5))
+    double.answer(Drip(begin, pause_s=0.01))
+    with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
+        await store.get(KEY, 1000)
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ class BlockCache:
             except S3fsError:  # the disk is full, or the file cannot be read now
                 continue
             self._arrived(of_row(row))
-            self.pinned.pin(of, row.plain_bytes)
+            if of in self.index:  # the block may have been deleted during the copy
+                self.pinned.pin(of, row.plain_bytes)
 
     # --- write blocks --------------------------------------------------------------------------
 

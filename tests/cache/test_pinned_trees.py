@@ -1,5 +1,8 @@
 """The limit on pinned blocks, and the pinning of new blocks in pinned trees."""
 
+import pytest
+import trio
+
 from s3fs_meta.cache.pinned_trees import pinned_bytes_max
 from s3fs_meta.limits import GIB, MIB
 from s3fs_meta.meta.tables import block_map, inodes
@@ -81,3 +84,33 @@ async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
 
     assert kept.block not in bench.cache.index
     assert bench.cache.read_local(replaced, 0, 7) == b"content"
+
+
+async def test_duplicate_deleted_while_its_file_is_copied_is_not_pinned(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pinned block that is not cached would use a part of the space for pinned blocks."""
+    for index in (0, 1):
+        bench.write(index, b"content")
+        await bench.upload(index)
+    replaced, kept = bench.located(0), bench.located(1)
+    await bench.cache.evictor.drop([kept.block])
+    bench.cache.pinned.set_roots([INO])
+    bench.cache.pinned.note_duplicate(replaced.block, INO, kept.block)
+    copy_clean = bench.files.copy_clean
+
+    def delete() -> None:
+        bench.db.begin()
+        block_map.remove(bench.db, INO, BlockIndex(1))
+        bench.cache.release(kept.block)
+
+    def copy(source: BlockId, target: BlockId, plain_bytes: int) -> None:
+        copy_clean(source, target, plain_bytes)
+        trio.from_thread.run_sync(delete)
+
+    monkeypatch.setattr(bench.files, "copy_clean", copy)
+    await bench.cache.keep_duplicates()
+
+    assert kept.block not in bench.cache.index
+    assert bench.cache.index.pinned_bytes == 0
+    assert kept.block not in set(bench.files.numbers())

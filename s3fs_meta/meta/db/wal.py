@@ -19,6 +19,7 @@ two fsyncs and a few pages.
 Source: https://www.sqlite.org/wal.html, "Avoiding Excessively Large WAL Files".
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -38,7 +39,6 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
-from s3fs_meta.meta.db.local_disk import sync_directory
 
 _log = logging.getLogger(__name__)
 
@@ -80,18 +80,30 @@ class Wal:
         self._in_thread = False
         self.failure = ""  # reason why all later syncs and checkpoints fail; never cleared
         self._fd = -1
-        self._close: weakref.finalize[[int], Wal] | None = None
+        self._directory_fd = -1
+        self._close: weakref.finalize[[list[int]], Wal] | None = None
 
     def _open(self) -> None:
-        """Open the log file, which SQLite creates before the first commit.
+        """Open the log file, which SQLite creates before the first commit, and its directory.
 
         SQLite holds no locks on the log file, so closing another descriptor releases none.
+        A later sync opens no file, so that a lack of descriptors is not taken for a failed disk.
+
+        Raises:
+            OSError: the file cannot be opened; the next commit or sync tries again.
         """
+        fds: list[int] = []
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            fds.append(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+            fds.append(os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except FileNotFoundError:
+            _close_all(fds)
             return
-        self._fd, self._close = fd, weakref.finalize(self, os.close, fd)
+        except OSError:
+            _close_all(fds)
+            raise
+        self._fd, self._directory_fd = fds
+        self._close = weakref.finalize(self, _close_all, fds)
 
     def close(self, connection: apsw.Connection) -> None:
         """Prepare to close the writing connection; afterwards no thread may call ``sync``.
@@ -116,7 +128,8 @@ class Wal:
         self._frames = frames
         self.size_bytes = _HEADER_BYTES + frames * self._frame_bytes if frames else 0
         if self._fd < 0:
-            self._open()
+            with contextlib.suppress(OSError):  # the commit is done; ``sync`` reports the error
+                self._open()
         return self.nearly_copied
 
     @property
@@ -188,7 +201,7 @@ class Wal:
         try:
             os.fdatasync(self._fd)
             if not self._directory_synced:
-                sync_directory(self._path.parent)
+                os.fsync(self._directory_fd)
                 self._directory_synced = True
         except OSError as exc:
             self._fail(f"an earlier sync of the log failed ({exc.strerror or exc})")
@@ -260,6 +273,11 @@ class Wal:
         if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def last_change_ns(database: Path) -> int | None:

@@ -19,6 +19,7 @@ from s3fs_meta.meta.db.wal import Wal, last_change_ns
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.testing.failing_vfs import failing_sqlite
+from tests.descriptors import no_more_files
 from tests.faults import raising
 from tests.meta.conftest import MakeDatabase
 
@@ -266,14 +267,30 @@ def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
 def test_first_sync_of_the_wal_makes_its_directory_entry_durable(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr(wal_module, "sync_directory", synced.append)
+    synced: list[str] = []
     db = make_database(synchronous="normal")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     for number in range(3):
         commit_some(db, range(number, number + 1))
         db.sync_wal()
 
-    assert synced == [db.path.parent]
+    assert synced == [str(db.path.parent)]
+
+
+def test_lack_of_open_files_is_no_failure_of_the_wal(make_database: MakeDatabase) -> None:
+    """A commit succeeds without a descriptor for syncs, and the next sync opens the WAL."""
+    db = make_database(synchronous="normal")
+    commit_some(db, range(1))
+    assert db.wal is not None
+    lacking = Wal(db.path, 4096, "normal")
+    with no_more_files():
+        lacking.note_commit(1)
+        with pytest.raises(OSError, match="Too many open files"):
+            lacking.sync()
+        db.sync_wal()
+    lacking.sync()
+    assert lacking.failure == ""
+    assert not sync_failures.is_noted(db.path.parent)
 
 
 def test_disk_error_during_an_extension_of_the_wal_is_raised(

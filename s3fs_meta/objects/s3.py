@@ -306,7 +306,9 @@ class S3Store:
 
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:
         answer = client.get_object(**self._named(key))
-        body, size_bytes, etag = answer["Body"], answer.get("ContentLength"), answer.get("ETag", "")
+        body, etag = answer["Body"], answer.get("ETag", "")
+        # The stubs of boto3 require a length, but a chunked response has none.
+        size_bytes: int | None = cast("dict[str, Any]", answer).get("ContentLength")
         try:
             _check_kind(key, answer)
             if size_bytes is None:

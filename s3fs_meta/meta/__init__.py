@@ -7,6 +7,7 @@ offline/:         databases outside a mount: images, restored or rolled-back dat
 changesets:       merges and applies recorded changes, and lists the changed rows.
 replica:          applies a writer's changelogs to the database of another host.
 placements:       records where uploaded blocks are stored.
+next_numbers:     refuses next numbers that are in use, before a writer takes numbers.
 lost_ranges:      the extended attribute that lists the lost ranges of a file.
 
 Start at ``schema.sql``, then ``db.database`` and ``tables.inodes``.

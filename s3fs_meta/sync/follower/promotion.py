@@ -10,9 +10,9 @@ Tasks: one promotion at a time, while the follower is paused and the mount serve
 
 import trio
 
-from s3fs_meta.meta import replica
+from s3fs_meta.meta import next_numbers, replica
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import next_numbers, pending
+from s3fs_meta.meta.tables import pending
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower

@@ -21,8 +21,9 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import superblock_facts
 from s3fs_meta.errors import S3fsError, StoreError
 from s3fs_meta.limits import CLEANUP_S_MAX
+from s3fs_meta.meta import next_numbers
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import local_state, next_numbers, properties
+from s3fs_meta.meta.tables import local_state, properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import BlockId, Txg
 from s3fs_meta.objects.contract import ObjectStore

@@ -5,8 +5,8 @@ import pytest
 
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import PAST_INO_MIN
+from s3fs_meta.meta import next_numbers
 from s3fs_meta.meta.db.counters import TABLE_OF
-from s3fs_meta.meta.tables import next_numbers
 from s3fs_meta.model import Ino
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power, read_file, ship, unmount, write_file

@@ -1,13 +1,14 @@
-"""The result of a search for garbage: objects that can be deleted, by kind.
+"""The input and the result of a search for garbage.
 
-Owns: the list of the kinds, and their totals. Does not know: the search, the deletion.
+Owns: the list of the kinds of objects, and their totals; the facts about the retained history. Does not know: the search, the deletion.
 """
 
 from typing import NamedTuple
 
 from s3fs_meta.meta.tables.packs import PackRow
-from s3fs_meta.model import ObjectKey, PackId, Txg
+from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.sync.history.kept.pins import NO_PINS, KeptPointPins
 
 
 class Garbage(NamedTuple):
@@ -42,3 +43,13 @@ class Garbage(NamedTuple):
     def total(self) -> int:
         """Return the number of objects of all kinds."""
         return sum(number for number, _size in self.counts.values())
+
+
+class RetainedHistory(NamedTuple):
+    """The part of the history that is retained."""
+
+    floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
+    floor_epoch: Epoch  # the epoch whose writer shipped the txg *floor*
+    end: Txg  # the last txg that is confirmed in the bucket
+    retention_ns: int  # how long a point in time is retained
+    pins: KeptPointPins = NO_PINS

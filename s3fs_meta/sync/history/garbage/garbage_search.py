@@ -32,7 +32,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.garbage import retention
-from s3fs_meta.sync.history.garbage.found_garbage import Garbage
+from s3fs_meta.sync.history.garbage.found_garbage import Garbage, RetainedHistory
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from s3fs_meta.sync.history.garbage.retention import Image
 from s3fs_meta.sync.history.kept.pins import NO_PINS, KeptPointPins
@@ -41,16 +41,6 @@ from s3fs_meta.sync.upload.pack_index import is_ours
 _log = logging.getLogger(__name__)
 
 _HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ of a pack's key
-
-
-class RetainedHistory(NamedTuple):
-    """The part of the history that is retained."""
-
-    floor: Txg  # the oldest retained txg; unpinned objects that only earlier txgs need are garbage
-    floor_epoch: Epoch  # the epoch whose writer shipped the txg *floor*
-    end: Txg  # the last txg that is confirmed in the bucket
-    retention_ns: int  # how long a point in time is retained
-    pins: KeptPointPins = NO_PINS
 
 
 class _Facts(NamedTuple):

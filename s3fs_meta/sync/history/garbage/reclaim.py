@@ -36,8 +36,8 @@ from s3fs_meta.sync.changelog.writer import Shipper
 from s3fs_meta.sync.durability import Durability
 from s3fs_meta.sync.history.garbage import retention
 from s3fs_meta.sync.history.garbage.deletion import Deleter
-from s3fs_meta.sync.history.garbage.found_garbage import Garbage
-from s3fs_meta.sync.history.garbage.garbage_search import Finder, RetainedHistory
+from s3fs_meta.sync.history.garbage.found_garbage import Garbage, RetainedHistory
+from s3fs_meta.sync.history.garbage.garbage_search import Finder
 from s3fs_meta.sync.history.garbage.retention import Image, TxgTimes
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.kept.pins import KeptPointPins, Renumbered

@@ -1,0 +1,65 @@
+"""DELETE requests of which the store refuses a part."""
+
+from collections.abc import Sequence
+
+import pytest
+from typing_extensions import override
+
+from s3fs_meta.errors import CredentialsError, StoreAccessError
+from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.model import ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectInfo
+from s3fs_meta.objects.memory import MemoryStore
+from s3fs_meta.sync.history.garbage.deletion import Deleter
+from s3fs_meta.sync.history.garbage.found_garbage import Garbage
+from s3fs_meta.testing.faulty_store import FaultyStore
+
+KEYS = [ObjectKey(f"pack/00/1-{number:032x}") for number in range(DELETE_BATCH_KEYS + 3)]
+
+
+class _Policy(FaultyStore):
+    """A store that denies the deletion of some objects, and deletes the others."""
+
+    denied: frozenset[ObjectKey] = frozenset()
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete the objects, or fail if one of them is denied."""
+        await super().delete([key for key in keys if key not in self.denied])
+        for key in keys:
+            if key in self.denied:
+                raise StoreAccessError(key, "AccessDenied", "check the policy")
+
+
+async def test_refused_objects_are_found_and_tried_again_at_the_end() -> None:
+    store = _Policy(MemoryStore())
+    deleter = Deleter(store)
+    store.denied = frozenset({KEYS[0], KEYS[DELETE_BATCH_KEYS]})
+    counts: list[int] = []
+
+    assert await deleter.delete(KEYS, counts.append) == store.denied
+    assert sum(counts) == len(KEYS) - 2
+    assert deleter.failure() is not None
+
+    store.denied = frozenset()
+    assert await deleter.delete(KEYS[:2], counts.append) == set()
+    assert store.calls[-1].key == KEYS[1]
+    assert await deleter.delete([KEYS[DELETE_BATCH_KEYS]], counts.append) == set()
+    assert deleter.failure() is None
+
+
+async def test_missing_credentials_refuse_no_object() -> None:
+    """A request without credentials says nothing about the objects."""
+    store = FaultyStore(MemoryStore())
+    store.fail("delete", CredentialsError("any", "none", "log in"))
+    deleter = Deleter(store)
+    with pytest.raises(CredentialsError):
+        await deleter.delete(KEYS, print)
+    assert deleter.failure() is None
+
+
+def test_objects_that_stay_are_no_deleted_garbage() -> None:
+    objects = [ObjectInfo(key, 1) for key in KEYS[:2]]
+    found = Garbage(Txg(1), [], [], objects, [], objects.copy(), [], [], set())
+    found.leave({KEYS[0]})
+    assert found.counts["manifests"] == found.counts["changelogs"] == (1, 1)

@@ -104,7 +104,7 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each turn; the CPU time before each turn and at the end.
+    # The number of files after each repetition; the CPU time before each repetition and at the end.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 

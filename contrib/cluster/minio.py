@@ -141,7 +141,7 @@ class Cluster:
 
 
 def find_program() -> str | None:
-    """Return the path of MinIO's server, in PATH or in the directory of ``go install``."""
+    """Return the path of MinIO's server, in PATH or in ``~/go/bin``."""
     found = shutil.which("minio")
     beside = Path.home() / "go" / "bin" / "minio"
     return found or (str(beside) if os.access(beside, os.X_OK) else None)

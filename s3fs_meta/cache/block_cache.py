@@ -202,8 +202,7 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        # Free space shows no quota and no lack of inodes. A block file with a lost inode cannot be replaced.
-        except (NoSpaceLeftError, LostBlockError):
+        except (NoSpaceLeftError, LostBlockError):  # or a quota, no free inode, a lost inode
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)

@@ -132,7 +132,9 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
     raw = bytes(view[: HEADER.size])
     _, version, flags, stored_kind, payload_bytes, salt = HEADER.unpack(raw)
     if version != VERSION or flags & ~_ENCRYPTED:
-        raise NewerFormatError(key, f"the envelope version {version} with flags {flags} is unknown")
+        raise NewerFormatError(
+            key, f"the envelope has an unknown version {version} or unknown flags {flags}"
+        )
     if stored_kind != kind.ljust(KIND_BYTES_MAX, b"\0"):
         raise FormatError(key, f"the object is not of the kind {kind.decode('ascii', 'replace')}")
     if payload_bytes > ENVELOPE_BYTES_MAX:

@@ -41,7 +41,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         OneOf("wal", "delete", "truncate", "persist", "memory", "off"),
         "wal",
         "How SQLite protects the metadata database against crashes.",
-        "Under `wal`, reads, checkpoints and images run concurrently with writes. Under the other "
+        "With `wal`, reads, checkpoints and images run concurrently with writes. With the other "
         "modes, an image blocks the mount while the database is copied, and each commit costs one "
         "or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "

@@ -1,13 +1,13 @@
-"""The filesystems of the damage matrix, made with one fixed history.
+"""The filesystems of the damage matrix, made with one fixed history of transaction groups.
 
 txg  0        the image of mkfs
      1        the fence record of the writer
      2 … 7    files are created, changed, renamed and removed; a level of txgs 1 to 5
-     5, 7     kept points
+     5, 7     points in time that are kept
      8, 9     the newest image
-    10        a changelog that no level contains
+    10        a changelog that no level object contains
     11 … 15   further changes; a level of txgs 11 to 15
-    16        a changelog with a part
+    16        a changelog that refers to a separate part object
     17, 18    the last changes
     19        block locations, shipped at the unmount
 """

@@ -140,7 +140,7 @@ async def test_listing_in_pages_returns_every_name_once(fs: Filesystem) -> None:
 
 
 async def test_fsync_makes_a_file_durable(fs: Filesystem, volume: Volume) -> None:
-    """If the daemon is killed, a file has the content and the name of its last fsync."""
+    """If the daemon is killed, a file has the content and the name that it had at its last fsync."""
     ino = make_file(fs, b"f")
     await fs.write(ino, BLOCK_BYTES, b"abc")
     await fs.sync_file(ino)

@@ -46,7 +46,7 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
     return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # The cookie is 0.
 
 
-# --- creation of names -------------------------------------------------------------------------
+# --- creating files and directories -------------------------------------------------------------------------
 
 
 async def test_new_file_has_the_owner_of_its_creator(fs: Filesystem, volume: Volume) -> None:

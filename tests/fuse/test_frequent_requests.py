@@ -332,7 +332,9 @@ def write_parts(path: Path) -> None:
         file.write(b"c" * 100)
 
 
-async def test_extension_answers_only_reads_within_one_cached_block(mounted: Mounted) -> None:
+async def test_extension_answers_a_read_only_if_one_cached_block_contains_it(
+    mounted: Mounted,
+) -> None:
     """A read of a hole, of two blocks, or at the end of the file is left to pyfuse3."""
     path = mounted.path / "f"
     await mounted.run(write_parts, path)

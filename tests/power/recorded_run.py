@@ -67,7 +67,7 @@ class Began(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """The event that all operations before a given number are durable."""
+    """This event says that all operations before a given number are durable."""
 
     number: int
 

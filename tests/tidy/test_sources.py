@@ -36,8 +36,8 @@ TOOLS = sorted((ROOT / "contrib").rglob("*.py"))
 TESTED_BY_USE: Final = {
     "__main__": "one line; every test that runs the program in a process goes through it",
 }
-# Any module may assign these attributes, because the objects belong to libraries.
-# Examples are replies of pyfuse3, scopes of trio, sessions of apsw, and exceptions.
+# Any module may assign these attributes, because libraries define the objects.
+# Examples of such objects are replies of pyfuse3, trio scopes, apsw sessions and exceptions.
 # The pattern also matches thread-local values and a module that the request loop replaces.
 FOREIGN: Final = re.compile(
     r"st_|f_|(entry|attr)_timeout$|generation$|deadline$|shield$|enabled$|__|is_handler$"

@@ -136,8 +136,8 @@ async def _require_empty(store: ObjectStore) -> None:
     if any(map(is_own, keys)) and await find_trace(store) is not None:
         raise NotEmptyError(
             f"the prefix {store.url} contains a filesystem without a superblock (found "
-            f"{keys[0]!r}); s3fs-meta fsck -y on a host that has mounted it restores the"
-            " superblock, s3fs-meta destroy removes the filesystem"
+            f"{keys[0]!r}). To restore the superblock, run s3fs-meta fsck -y on a host that has"
+            " mounted the filesystem; to remove the filesystem, run s3fs-meta destroy"
         )
     below = next((found for key in keys if (found := _filesystem_below(key))), None)
     if below is not None:

@@ -229,7 +229,7 @@ async def test_copy_first_verifies_every_needed_block_of_a_damaged_pack(
         assert fs.db.counters.next_ino == before
 
 
-async def test_copy_of_past_content_that_was_already_lost_is_refused(volume: Volume) -> None:
+async def test_clone_refuses_to_copy_lost_content_from_the_past(volume: Volume) -> None:
     async with volume.mounted() as fs:
         await fs.write(make_file(fs, b"tree"), 0, b"content")
         txg = await shipped(volume)

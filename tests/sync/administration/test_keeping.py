@@ -236,7 +236,7 @@ async def test_kept_point_remains_readable_if_a_repair_abandons_its_txg(power: P
 
 
 async def _with_garbage(power: Power) -> Files:
-    """Make a filesystem with garbage of each kind; return the files of a kept point."""
+    """Make a filesystem with garbage of each kind; return the files in its kept point in time."""
     await power.make()
     await power.retain(0)
     async with power.session("a", tasks=False) as session:

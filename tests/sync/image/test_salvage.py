@@ -240,7 +240,7 @@ async def test_unauthenticated_manifest_of_a_newer_version_counts_as_lost(
     store.objects[KEY] = claim_newer(store.objects[KEY])
     [remains] = await laid_out(store, tmp_path / "damaged.db")
     assert remains == SalvagedImage(KEY, Txg(1), 4, 0, listed=False)
-    assert f"{KEY}: the envelope version" in caplog.text
+    assert f"{KEY}: the envelope has an unknown version" in caplog.text
 
 
 async def test_image_is_not_used_if_all_its_objects_have_a_newer_version(

@@ -2,7 +2,9 @@
 
 Owns: the walk over the trees, and the number of files copied in parallel. Does not know: how a file
 is created.
-Keeps: memory does not grow with the tree, except for the names of files with several hard links.
+Keeps: a walk ends, and returns each directory once, even if damaged rows form a cycle or give a
+directory several names. Memory does not grow with the tree, except for the names of files with
+several hard links, and for about one bit per directory.
 """
 
 import logging
@@ -18,6 +20,7 @@ from s3fs_meta.export.copier import Copier, Empty, Tally, is_name
 from s3fs_meta.limits import FILES_COPIED_AT_ONCE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees.inode_set import InodeSet
 from s3fs_meta.model import ROOT_INO, Attributes, Cookie
 from s3fs_meta.sync.progress import Progress
 
@@ -25,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _PAGE_NAMES: Final = 256  # number of names to read at a time
 _BAD_NAME: Final = "its name is invalid"
+REPEATED: Final = "the directory also has another name, under which it was found first"
 
 Omit = Callable[[bytes, str], None]
 
@@ -37,7 +41,8 @@ class Step(NamedTuple):
     left: bool = False  # True for the step that leaves a directory after its last entry
 
 
-def _log_omission(path: bytes, why: str) -> None:
+def log_omission(path: bytes, why: str) -> None:
+    """Log an entry that a walk omits."""
     _log.error("%r is omitted: %s", os.fsdecode(path), why)
 
 
@@ -82,7 +87,7 @@ def walk(
     *,
     page_names: int = _PAGE_NAMES,
     path_bytes_max: int | None = None,
-    omit: Omit = _log_omission,
+    omit: Omit = log_omission,
 ) -> Iterator[Step]:
     """Yield the names below a directory; yield each directory before and after its content.
 
@@ -91,10 +96,12 @@ def walk(
         top: the directory.
         page_names: the number of names to read at a time.
         path_bytes_max: the maximum length of a path; None: no path is too long.
-        omit: called with the path and the fault of each omitted entry: its name is invalid, or its
-            path is too long.
+        omit: called with the path and the fault of each omitted entry: its name is invalid, its
+            path is too long, or it is a directory that was already found under another name.
     """
     stack: list[tuple[Step, Cookie]] = [(top, Cookie(0))]
+    entered = InodeSet()
+    entered.add(top.attributes.ino)
     while stack:
         directory, after = stack.pop()
         page = dentries.page(db, directory.attributes.ino, after, page_names)
@@ -106,8 +113,12 @@ def walk(
             if path_bytes_max is not None and len(step.path) > path_bytes_max:
                 omit(step.path, f"its path is longer than {path_bytes_max} bytes")
                 continue
+            is_directory = stat.S_ISDIR(attributes.mode)
+            if is_directory and not entered.add(attributes.ino):
+                omit(step.path, REPEATED)
+                continue
             yield step
-            if stat.S_ISDIR(attributes.mode):
+            if is_directory:
                 stack += [(directory, cookie), (step, Cookie(0))]
                 break
         else:

@@ -4,6 +4,7 @@ Owns: the bounds for all kinds of archives. Does not know: formats (``tar_stream
 Keeps: every walk terminates, even if damaged metadata makes a directory contain itself.
 """
 
+import os
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -25,20 +26,27 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
     """Yield a directory and all entries below it; each path begins with *name*.
 
     Raises:
-        PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes.
+        PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes, or a directory has
+            two names or contains itself.
         MetadataError: the row of an inode is unreadable, so the archive would lack the entry.
     """
+
+    def omit(path: bytes, why: str) -> None:
+        if why == from_snapshot.REPEATED:
+            what = f"the directory {os.fsdecode(path)!r} has two names, or contains itself"
+            raise PastUnavailableError(point.volume.link.txg, what)
+        from_snapshot.log_omission(path, why)
+
     first = Step(top, name)
     yield first
-    for number, step in enumerate(from_snapshot.walk(point.db, first)):
+    for number, step in enumerate(from_snapshot.walk(point.db, first, omit=omit)):
         if number % _PAUSE == 0:
             await trio.lowlevel.checkpoint()
         if step.left:
             continue
         require_type(step.attributes)
         if len(step.path) > BROWSE_PATH_BYTES_MAX:
-            why = "a path is too long for an archive, or a directory contains itself"
-            raise PastUnavailableError(point.volume.link.txg, why)
+            raise PastUnavailableError(point.volume.link.txg, "a path is too long for an archive")
         yield step
 
 

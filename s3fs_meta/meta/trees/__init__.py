@@ -6,6 +6,7 @@ past_content:   blocks of a past point in time that become blocks of copies.
 past_survey:    the packs that a past tree needs.
 past_tree:      the last txg in which an inode was below a directory.
 tree_paths:     paths of inodes, for messages.
+inode_set:      inode numbers that a walk has found.
 bulk_records:   changesets of the rows that one statement inserts.
 
 Start at ``removed_trees``.

@@ -1,0 +1,13 @@
+"""A compact set of inode numbers."""
+
+from s3fs_meta.meta.trees.inode_set import InodeSet
+from s3fs_meta.model import Ino
+
+
+def test_inode_set_tells_new_numbers_from_numbers_that_it_has() -> None:
+    """Forged rows may contain any integer of SQLite."""
+    found = InodeSet()
+    numbers = [1, 2, 1023, 1024, 1025, (1 << 63) - 1, 0, -1, -(1 << 63)]
+    assert all(found.add(Ino(number)) for number in numbers)
+    assert not any(found.add(Ino(number)) for number in numbers)
+    assert found.add(Ino(3))

@@ -19,6 +19,7 @@ import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
+    MetadataError,
     NoEntryError,
     PastUnavailableError,
     TooManyLinksError,
@@ -39,8 +40,9 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.trees import past_content, tree_copies
+from s3fs_meta.meta.trees.inode_set import InodeSet
 from s3fs_meta.meta.trees.tree_copies import LIVING, CopiedSlice, Origin, SourceDirectory
-from s3fs_meta.model import Attributes, BlockIndex, Cookie, Ino, Txg
+from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Cookie, Ino, Txg
 from s3fs_meta.mount_state import MountStatus
 
 
@@ -69,6 +71,38 @@ class _Piece(NamedTuple):
 
     parts: list[tuple[BlockIndex, Located]]
     dirty_bytes: int  # length of the blocks that are not uploaded yet
+
+
+class _EndCheck:
+    """A check that a copy ends: damaged rows may make a directory contain itself."""
+
+    def __init__(self, db: Database, top: Ino, origin: Origin) -> None:
+        self._db = db
+        self._txg = origin.txg
+        self._entered = InodeSet()
+        self._entered.add(top)
+        self._names = self._names_max = 0
+
+    def require_end(self, done: CopiedSlice) -> None:
+        """Raise an error if the source is not a tree.
+
+        In the past, each directory has one name. In the present, a directory that moves during the
+        copy may be found twice, so only the number of names is limited.
+
+        Raises:
+            PastUnavailableError, MetadataError: a directory has two names, or contains itself.
+        """
+        if self._txg is not None:
+            for directory in done.directories:
+                if not self._entered.add(directory.old):
+                    what = f"the directory with inode {directory.old} has two names, or contains"
+                    raise PastUnavailableError(self._txg, f"{what} itself; no copy was made")
+            return
+        self._names += done.names
+        others = self._db.counters.dentries - self._names  # names outside of the unfinished copy
+        self._names_max = max(self._names_max, 2 * (others + 1))
+        if self._names > self._names_max:
+            raise MetadataError("the directories of a tree form a cycle", ROOT_INO)
 
 
 class TreeClone:
@@ -126,6 +160,7 @@ class TreeClone:
             NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
             TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
             LostBlockError, NotLocalError: content is unavailable; no copy was made.
+            MetadataError: the directories form a cycle; no copy was made.
 
         Always yields to other tasks.
         """
@@ -150,7 +185,8 @@ class TreeClone:
             revived: called after each slice that revived packs without live blocks.
 
         Raises:
-            PastUnavailableError: some content was deleted or is damaged; no copy was made.
+            PastUnavailableError: some content was deleted or is damaged, or the directories are no
+                tree; no copy was made.
             The errors of ``clone``.
 
         Always yields to other tasks.
@@ -246,6 +282,7 @@ class TreeClone:
                 await self._copy_contents([(source.ino, new)], work)
             return 0
         waiting = [SourceDirectory(source.ino, new, Cookie(0))]
+        end_check = _EndCheck(self._db, source.ino, work.origin)
         self.progress = TreeProgress(1, source.size_bytes)
         directories = 0
         while waiting:
@@ -256,6 +293,7 @@ class TreeClone:
             waiting += [*done.left[::-1], *done.directories]
             if any(each.new == new for each in taken):
                 directories += tree_copies.directories_in(self._db, new)
+            end_check.require_end(done)
             self.progress = self.progress.step(done.names, done.names_below)
             work.copied(self.progress)
             worked_s = trio.current_time() - began_s

@@ -193,6 +193,22 @@ async def test_copy_from_a_past_state_with_another_cookie_key_is_refused(volume:
             await Copier(fs, volume.session).copy(txg)
 
 
+async def test_past_directories_that_form_a_cycle_are_not_copied(volume: Volume) -> None:
+    """A cycle in a damaged or forged past state raises an error instead of an endless copy."""
+    async with volume.mounted() as fs:
+        top = make_directory(fs, b"tree")
+        below = make_directory(fs, b"below", top)
+        make_directory(fs, b"again", below)
+        fs.db.begin()
+        fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, below))
+        txg = await shipped(volume)
+
+        with trio.fail_after(20), pytest.raises(PastUnavailableError, match="contains itself"):
+            await Copier(fs, volume.session).copy(txg)
+
+        assert fs.lookup(ROOT_INO, b"copy") is None
+
+
 @pytest.mark.parametrize("sizes", [[BLOCK_BYTES] * 6, [6 * BLOCK_BYTES]])
 async def test_copy_that_exceeds_the_capacity_fails_early(volume: Volume, sizes: list[int]) -> None:
     """Each slice of a copy checks the capacity, between files and within a file."""

@@ -8,6 +8,7 @@ from s3fs_meta.errors import (
     DatabaseError,
     EntryExistsError,
     LostBlockError,
+    MetadataError,
     NoEntryError,
     NoSpaceLeftError,
     ReadOnlyStateError,
@@ -336,6 +337,22 @@ async def test_tree_can_be_copied_into_itself(fs: Filesystem) -> None:
     await clone(fs, target=CloneTarget(top, b"copy"))
     assert set(await facts(fs, look(fs, b"copy", top).ino)) == wanted
     assert_sound(fs)
+
+
+@pytest.mark.parametrize("names", [1, 2])
+async def test_tree_whose_directories_form_a_cycle_is_not_copied(
+    fs: Filesystem, names: int
+) -> None:
+    """A cycle of directories in damaged rows raises an error instead of an endless copy."""
+    top = make_directory(fs, b"tree")
+    below = make_directory(fs, b"below", top)
+    for number in range(names):
+        make_directory(fs, b"again %d" % number, below)
+    fs.db.begin()
+    fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, below))
+    with trio.fail_after(20), pytest.raises(MetadataError, match="cycle"):
+        await clone(fs)
+    assert fs.lookup(ROOT_INO, b"copy") is None
 
 
 async def test_tree_copy_refuses_an_existing_target_and_a_missing_source(fs: Filesystem) -> None:

@@ -307,6 +307,7 @@ async def _make_database(
 ) -> Rebuilt:
     db = await trio.to_thread.run_sync(_create, new, damaged)
     packs = new.traces.packs
+    block_bytes = new.superblock.block_bytes
     unreadable: list[ObjectKey] = []
     rows: ImageRows | None = None
     try:
@@ -316,6 +317,7 @@ async def _make_database(
             new.progress("packs", done, len(packs))
             try:
                 entries = await read_index(store, keyring, info.key, info.size_bytes)
+                rebuilt_rows.require_range(info.key, entries, block_bytes)
             except (FormatError, ObjectMissingError):
                 unreadable.append(info.key)
                 continue
@@ -323,7 +325,6 @@ async def _make_database(
                 rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries
             )
         now_ns = new.clock.now_ns()
-        block_bytes = new.superblock.block_bytes
         files = await trio.to_thread.run_sync(
             rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows
         )

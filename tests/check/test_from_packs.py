@@ -6,13 +6,14 @@ from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError, PreconditionError
-from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import FILE_BYTES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.offline.image_rows import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
-from s3fs_meta.model import BlockId, Ino, Txg
+from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, Txg
 from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
@@ -22,6 +23,8 @@ from tests.sync.conftest import Power, location_of, read_file, remove_file, unmo
 from tests.sync.kept import Files, files_at, fill, forget
 
 pytestmark = pytest.mark.thorough
+
+LARGEST = (1 << 63) - 1
 
 
 def lose_metadata(power: Power) -> None:
@@ -85,6 +88,28 @@ async def test_rebuild_loses_only_the_files_in_an_unreadable_pack(power: Power) 
         for ino in left:
             assert await read_file(session, ino) == contents[ino]
         assert len(left) == 4
+
+
+@pytest.mark.parametrize(
+    ("ino", "block", "index"),
+    [(2, LARGEST, 0), (LARGEST, 1000, 0), (2, 1000, LARGEST), (2, 1000, FILE_BYTES_MAX)],
+)
+async def test_rebuild_keeps_packs_with_impossible_numbers_as_unreadable(
+    power: Power, ino: int, block: int, index: int
+) -> None:
+    """Anyone who can write to the bucket of a plain filesystem can forge such a pack."""
+    contents = await write_and_lose_metadata(power)
+    keyring = (await power.keys()).keyring
+    writer = pack_codec.PackWriter(pack_codec.new_key(Epoch(1), bytes(16)), keyring, "none")
+    hashed = keyring.block_hash(b"forged")
+    writer.add(BlockId(block), Ino(ino), BlockIndex(index), hashed, b"forged")
+    power.store.objects[writer.key] = bytes(writer.finish().data)
+
+    assert await run(power) == (5, 5, [writer.key])
+
+    async with power.session("b", tasks=False) as session:
+        for number, content in contents.items():
+            assert await read_file(session, number) == content
 
 
 async def test_rebuild_changes_nothing_if_no_pack_can_be_opened(power: Power) -> None:

@@ -14,6 +14,8 @@ from typing import Final
 
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
+from s3fs_meta.errors import FormatError
+from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
@@ -26,6 +28,8 @@ _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o700
 _FILE_BYTES: Final = sum_of("size_bytes")
 _FILE_MODE: Final = stat.S_IFREG | 0o600
 _NAMES_AT_ONCE: Final = 1000
+# Highest inode or block number to accept. It leaves enough higher numbers for new rows.
+_NUMBER_MAX: Final = 1 << 61
 
 # A claim is one entry in the index of a pack: a block, its hash, and its position in a file.
 _CLAIMS: Final = (
@@ -57,6 +61,18 @@ _DOUBT: Final = (
     "UPDATE temp.claims SET doubted = 1 WHERE pack IN (SELECT pack FROM temp.conflicts)"
     " OR block >= (SELECT e.first_block FROM temp.ends AS e WHERE e.epoch = claims.epoch)"
 )
+
+
+def require_range(key: ObjectKey, entries: Sequence[PackEntry], block_bytes: int) -> None:
+    """Raise FormatError if no writer can have reached a number in the index of a pack.
+
+    Anyone who can write to the bucket of a plain filesystem can forge an index.
+    """
+    index_max = FILE_BYTES_MAX // block_bytes
+    for one in entries:
+        if max(one.ino, one.block) > _NUMBER_MAX or one.block_index > index_max:
+            numbers = f"inode {one.ino}, block {one.block}, index {one.block_index}"
+            raise FormatError(key, f"the index of the pack has an impossible number: {numbers}")
 
 
 def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[PackEntry]) -> None:

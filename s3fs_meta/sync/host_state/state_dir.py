@@ -47,7 +47,7 @@ import trio
 from s3fs_meta import sync_failures
 from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.errors import DatabaseError, HeldError, SettingsError
+from s3fs_meta.errors import DatabaseError, HeldError, S3fsError, SettingsError
 from s3fs_meta.hashed_dir import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -404,7 +404,7 @@ def remove_unused(path: Path) -> None:
                     state_dir.remove()
             finally:
                 state_dir.unlock()
-    except (OSError, SettingsError) as exc:
+    except (OSError, S3fsError) as exc:
         _log.warning("the unused state directory %s was not removed: %s", path, exc)
 
 
@@ -421,18 +421,25 @@ def is_unused(path: Path) -> bool:
 def remove_stale_snapshots(state: Path, but: Path) -> None:
     """Remove the state directories of killed snapshot mounts. The call blocks.
 
+    A directory that cannot be removed is logged: another user may own it, and the mount that calls
+    this function does not need its removal.
+
     Args:
         state: the state directory of the filesystem itself.
         but: the directory of the snapshot that is about to be mounted, which is not removed.
     """
-    for path in state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"):
-        # A directory without a lock file belongs to a mount that is starting.
-        if path != but and (path / "lock").exists():
-            try:
+    try:
+        found = list(state.parent.glob(f"{glob.escape(state.name)}{SNAPSHOT_INFIX}*"))
+    except OSError as exc:
+        _log.warning("cannot search %s for directories of killed mounts: %s", state.parent, exc)
+        return
+    for path in found:
+        try:
+            # A directory without a lock file belongs to a mount that is starting.
+            if path != but and (path / "lock").exists():
                 remove_stale_snapshot(path)
-            # the mount continues, because the error affects no other directory
-            except (OSError, SettingsError) as exc:
-                _log.warning("the directory %s of a killed mount was not removed: %s", path, exc)
+        except (OSError, S3fsError) as exc:
+            _log.warning("the directory %s of a killed mount was not removed: %s", path, exc)
 
 
 def remove_stale_snapshot(path: Path) -> None:

@@ -88,6 +88,30 @@ async def test_state_directories_of_killed_snapshot_mounts_are_removed(tmp_path:
     used.unlock()
 
 
+def test_snapshot_directory_of_another_user_prevents_no_removal_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may have started a snapshot mount as root with the same --cachedir."""
+    monkeypatch.chdir(tmp_path)  # the parent directories admit only this user
+    uid = os.geteuid()
+    state = Path("fs")
+    foreign, own = (locate_snapshot_state(state, name) for name in ("/foreign", "/own"))
+    for path in (foreign, own):
+        path.mkdir(0o700)
+        (path / "lock").touch()
+    foreign.chmod(0)
+    if uid == 0:
+        for path in (tmp_path, own, own / "lock"):
+            os.chown(path, OTHER_UID, -1)
+        os.seteuid(OTHER_UID)
+    try:
+        remove_stale_snapshots(state, Path())
+        assert (foreign.exists(), own.exists()) == (True, False)
+    finally:
+        os.seteuid(uid)
+        foreign.chmod(0o700)
+
+
 async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_directory(
     tmp_path: Path,
 ) -> None:

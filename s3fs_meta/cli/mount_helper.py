@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from s3fs_meta.cli import garbage_collection
-from s3fs_meta.console import boundary, exits, secret_environment, standard_streams
+from s3fs_meta.console import (
+    boundary,
+    child_signal,
+    exits,
+    secret_environment,
+    standard_streams,
+)
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.handlers import remount
@@ -85,6 +91,7 @@ def main() -> int:
     """Run the helper and return mount(8)'s exit status."""
     garbage_collection.postpone()
     standard_streams.open_missing()
+    child_signal.restore()
     secret_environment.take()
     status = boundary.run(lambda: run(sys.argv[1:]), program=PROGRAM)
     return exits.mount_status(ExitStatus(status))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from s3fs_meta.cli import garbage_collection
-from s3fs_meta.console import standard_streams
+from s3fs_meta.console import child_signal, standard_streams
 
 # Equal to ExitStatus.INTERRUPTED and FSCK_CANCELLED, whose module is slow to import.
 _INTERRUPTED: Final = 130
@@ -23,6 +23,7 @@ def program() -> NoReturn:
     """Run the program ``s3fs-meta`` and exit."""
     garbage_collection.postpone()
     standard_streams.open_missing()
+    child_signal.restore()
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 

@@ -110,6 +110,34 @@ def test_interrupted_program_exits_without_waiting_for_its_threads(program: Prog
     assert done.returncode == 130
 
 
+@pytest.mark.parametrize("module", ["start", "mount_helper"])
+def test_program_can_wait_for_child_processes_if_its_caller_ignores_sigchld(
+    program: Program, module: str
+) -> None:
+    """A process inherits ignored signals; with SIGCHLD ignored, the kernel keeps no exit status."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "sys.argv = ['s3fs-meta', '--nonsense']\n"
+        f"from s3fs_meta.cli import {module} as found\n"
+        "try:\n"
+        "    getattr(found, 'program', None) and found.program() or found.main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "pid = os.posix_spawn(sys.executable, [sys.executable, '-c', ''], {})\n"
+        "sys.exit(os.waitpid(pid, 0)[1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=program.environment,
+        check=False,
+    )
+
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
 def test_path_that_is_not_utf8_is_printed_unchanged() -> None:
     """The program prints the bytes of a path, although Python's print() would refuse them."""
     code = (

@@ -95,8 +95,8 @@ class Restorer:
         The file is synced, unless the restorer was created with *is_throwaway*.
 
         Args:
-            newest: the first image to try. If it is None or later than *upto*, only older images
-                are tried.
+            newest: the first image to try. If it is None, later than *upto*, or was deleted because
+                there are later images, only the images in the listing are tried.
             target: a path at which no file exists.
             upto: the txg to restore; None: the last txg in the bucket.
 
@@ -189,8 +189,8 @@ class Restorer:
                     continue
                 except (FormatError, ObjectMissingError) as exc:
                     _forget_frames(exc)
-                    first = first or exc
-                    self._note_damage(ref.key, exc)
+                    damage = await self._damage_of(ref, exc, newest, upto)
+                    first = first or damage
                     continue
                 self._note_detour(ref.key, newer, broken, first)
                 return link
@@ -222,6 +222,29 @@ class Restorer:
         lost = Txg(broken.last_txg + 1)
         floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
         return lost < floor and (upto is None or upto >= floor)
+
+    async def _damage_of(
+        self,
+        ref: ManifestRef,
+        exc: FormatError | ObjectMissingError,
+        newest: ManifestRef | None,
+        upto: Txg | None,
+    ) -> FormatError | ObjectMissingError | None:
+        """Report an unusable image; return None if it is only missing because of later images.
+
+        A follower reads the lease only when it starts, so it may ask for an image that the writer
+        has deleted since then.
+        """
+        name = image_codec.parse_manifest_key(ref.key)
+        is_missing = isinstance(exc, ObjectMissingError) and exc.key == ref.key
+        if is_missing and ref == newest and name is not None:
+            latest = next(iter(await self._older_images(upto)), ref.key)
+            found = image_codec.parse_manifest_key(latest)
+            if found is not None and found.txg > name.txg:
+                _log.info("the image %s was deleted after the lease was read", ref.key)
+                return None
+        self._note_damage(ref.key, exc)
+        return exc
 
     async def _may_lead_past_all(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None

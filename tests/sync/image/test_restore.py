@@ -39,6 +39,7 @@ from tests.damage import claim_newer, flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, keys_of, read_file, write_file
 from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
+from tests.sync.kept import forget
 
 
 async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
@@ -90,6 +91,7 @@ from pathlib import Path
 from s3fs_meta.errors import S3fsError
 from s3fs_meta.codec import (image as image_codec)
 from s3fs_meta.objects.memory import (MemoryStore)
+from tests.sync.kept import forget
 from tests.sync.image.restoring import KEY, restored
 
 async def main():
@@ -243,6 +245,30 @@ async def test_failed_restore_can_be_repeated_once_the_objects_are_available(pow
 def pieces_of(power: Power) -> list[str]:
     """Return the keys of all image pieces in the store."""
     return [key for key in power.store.objects if parse_piece_key(key) is not None]
+
+
+async def test_deleted_image_of_an_outdated_lease_causes_no_notice(
+    power: Power, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower may have read the lease before the writer deleted its image."""
+    await power.retain(0)
+    async with power.session(tasks=False) as session:
+        write_file(session, b"1")
+        await session.make_image()
+        head = session.volume.keeper.lease.head
+        assert head is not None
+        await forget(session)
+        assert head.manifest_key not in power.store.objects
+        volume = session.volume
+        restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
+        caplog.clear()
+
+        outdated = ManifestRef(head.manifest_key, head.manifest_hash)
+        link = await restorer.restore(outdated, tmp_path / "restored.db")
+
+        assert link.txg == session.link.txg
+        assert restorer.notices == []
+        assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 async def test_restore_names_a_damaged_image_piece_and_leaves_no_database(power: Power) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.bucket_errors import NoImageError
+from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
@@ -225,7 +225,13 @@ async def _base(
         restorer = Restorer(store, keyring, superblock.uuid, front.progress)
         try:
             await restorer.restore(None, path, upto=link.txg)
-        except (NoImageError, ObjectMissingError, UnfinishedFilesystemError) as exc:
+        # After the retention, the image of an earlier kept point may remain without its changelogs.
+        except (
+            BrokenChainError,
+            NoImageError,
+            ObjectMissingError,
+            UnfinishedFilesystemError,
+        ) as exc:
             raise SettingsError(
                 "the bucket no longer has the txg that precedes the quarantined state, so the "
                 "changed files are unknown; --everything copies all files"

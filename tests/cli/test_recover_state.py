@@ -111,3 +111,25 @@ def test_recover_state_command_uses_the_block_size_of_the_superblock(
     program.ok("recover-state", "--everything", "--to", tmp_path / "o", mounted.url)
 
     assert (tmp_path / "o" / "f").read_bytes() == content
+
+
+@pytest.mark.mount
+def test_recover_state_command_advises_everything_if_changelogs_are_missing(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """After the retention, the image of a kept point may remain without its changelogs."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    program.ok("umount", mounted.mountpoint)
+    state = Path(json.loads(program.ok("recover-state", "--json", mounted.url))["state"])
+    (state / "kept-1").mkdir()
+    for name in ("meta.db", "blocks"):
+        (state / name).rename(state / "kept-1" / name)
+    first, *_others = sorted((mounted.bucket / "changelog").iterdir())
+    first.unlink()
+
+    done = program.run("recover-state", "--to", tmp_path / "o", mounted.url)
+
+    assert done.returncode == 3
+    assert "--everything copies all files" in done.stderr
+    program.ok("recover-state", "--everything", "--to", tmp_path / "o", mounted.url)
+    assert (tmp_path / "o" / "f").read_bytes() == b"content"

@@ -161,7 +161,7 @@ class LeaseKeeper:
         self._lease = lease
 
     async def read(self) -> Lease:
-        """Read the lease in the bucket.
+        """Read the lease in the bucket; if it shows that the hold of this process ended, record that.
 
         Raises:
             UnfinishedFilesystemError: the lease is missing, because mkfs was interrupted or because
@@ -170,8 +170,7 @@ class LeaseKeeper:
         """
         try:
             fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-            self._etag = fetched.etag
-            self._lease = lease_codec.decode(lease_codec.KEY, fetched.data)
+            found = lease_codec.decode(lease_codec.KEY, fetched.data)
         except ObjectMissingError as exc:
             raise UnfinishedFilesystemError(self._store.url) from exc
         except NewerFormatError:
@@ -179,7 +178,10 @@ class LeaseKeeper:
         except FormatError as exc:
             advice = "s3fs-meta fsck -y makes a new lease, and s3fs-meta mount -o ro needs none"
             raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
-        return self._lease
+        if self.is_held and self._ends_hold(found):
+            self._ended_by(found)  # so that ``release`` never releases another host's lease
+        self._etag, self._lease = fetched.etag, found
+        return found
 
     async def reread(self) -> Lease:
         """Read the lease after a write by this process whose outcome is unknown.
@@ -230,9 +232,15 @@ class LeaseKeeper:
         self._looked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
-        # A store without conditional writes may return an outdated lease for some time.
-        if found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease)):
+        if self._ends_hold(found):
             raise self._ended_by(found)
+
+    def _ends_hold(self, found: Lease) -> bool:
+        """Return whether a lease shows that another acquisition replaced this process's lease.
+
+        A store without conditional writes may return an outdated lease for some time.
+        """
+        return found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease))
 
     async def _found(self) -> tuple[Lease, ETag]:
         """Read the lease in the bucket; return it with its ETag.

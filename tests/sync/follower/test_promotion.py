@@ -9,6 +9,7 @@ import trio.testing
 from typing_extensions import override
 
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import (
     FencedError,
@@ -25,7 +26,15 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import Power, read_file, remove_file, ship, unmount, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    read_file,
+    remove_file,
+    ship,
+    unmount,
+    write_file,
+)
 from tests.sync.follower.following import FOLLOWS, READS, following
 from tests.sync.kept import forget
 from tests.sync.kills import KillAt
@@ -34,12 +43,20 @@ pytestmark = pytest.mark.thorough
 
 
 class FenceStore(FaultyStore):
-    """A store that runs a hook before it creates a changelog, and that can lose the response."""
+    """A store that runs a hook before it creates a changelog, and can fail in two ways."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.before: Callable[[], Awaitable[None]] | None = None
         self.loses_reply = False
+        self.refuses_lease = False
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
+        """Replace an object, unless it is a lease that the store refuses."""
+        if self.refuses_lease and key == lease_codec.KEY:
+            raise TransientStoreError(key, "no connection")
+        return await super().replace(key, data, etag)
 
     @override
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
@@ -257,6 +274,33 @@ async def test_unmount_after_a_failed_promotion_releases_the_lease(
         async with power.session(host) as session:
             assert await read_file(session, ino) == b"shipped"
             await unmount(session)
+
+
+async def _lose_connection() -> None:
+    raise TransientStoreError(ObjectKey("changelog"), "no connection")
+
+
+async def test_unmount_after_a_failed_promotion_keeps_the_lease_of_a_later_host(
+    power: Power,
+) -> None:
+    """A second promotion reads the other host's lease, which this host must not release."""
+    store = FenceStore(power.store)
+    store.before = _lose_connection
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+    ) as session:
+        with pytest.raises(TransientStoreError):
+            await session.promote()
+        async with power.session("c", options=TAKEOVER, tasks=False) as writer:
+            with pytest.raises(HeldError):
+                await session.promote()
+            await session.close()
+
+            held = lease_codec.decode(lease_codec.KEY, power.store.objects[lease_codec.KEY])
+            assert held == writer.volume.keeper.lease
+            await unmount(writer)
+    async with power.session("b") as again:
+        assert again.status.writable
 
 
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:

@@ -41,7 +41,10 @@ async def take_over(
         MetadataError: the next numbers of the last txg are wrong; the mount stays a follower.
     """
     keeper = volume.keeper
-    held = lease_proof.known(volume.db, volume.state_dir, volume.keyring, doubtful=False)
+    # An earlier promotion recorded its nonce through the applier, in rows that the mount's
+    # connection reads only after the next txg.
+    applier = await follower.applier()
+    held = lease_proof.known(applier, volume.state_dir, volume.keyring, doubtful=False)
     lease = await keeper.read()
     refuse_held(lease, held, force=force)
     unsafe = unsafe or volume.superblock.unsafe_single_writer

@@ -303,6 +303,25 @@ async def test_unmount_after_a_failed_promotion_keeps_the_lease_of_a_later_host(
         assert again.status.writable
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_former_writer_retries_its_promotion_after_a_failure(
+    power: Power, is_stored: bool
+) -> None:
+    """The rows of a former writer have nonces, but the mount does not read the latest one yet."""
+    async with power.session("b", tasks=False) as writer:
+        await unmount(writer)
+    store = FenceStore(power.store)
+    store.loses_reply = is_stored
+    store.before = None if is_stored else _lose_connection
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+    ) as session:
+        with pytest.raises(TransientStoreError):
+            await session.promote()
+        await session.promote()
+        assert session.status.writable
+
+
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:
     """A follower that is unmounted during its promotion accepts no changes."""
     store = FenceStore(power.store)

@@ -34,7 +34,7 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState, MountStatus
 from s3fs_meta.objects.throttle import Throttles
 from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync.chain import abandoned_txgs
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.changelog.level_writer import Leveler
@@ -564,7 +564,7 @@ class Session:
             self.db.lead()
             if self.volume.keeper.is_held:
                 self.db.begin_local()
-                pending.clear_outbox(self.db)
+                chain.drop_fence(self.db)
 
     async def _sync_at_end(self) -> None:
         """Sync all block files, so that the next mount need not verify them."""

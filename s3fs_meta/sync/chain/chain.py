@@ -112,6 +112,18 @@ def adopt_attempt(db: Database, link: Link) -> None:
     pending.clear_outbox(db)
 
 
+def drop_fence(db: Database) -> None:
+    """Delete this host's attempted fence record, which has no changes, from the rows.
+
+    Requires an open transaction. The bucket may have the record, now or later, so its txg counts as
+    a txg of this host; otherwise this host's state directory would look like a copy.
+    """
+    attempt = pending.outbox(db)
+    if attempt is not None:
+        note_own(db, max(attempt[0], own_txg(db) or attempt[0]))
+        pending.clear_outbox(db)
+
+
 def note_own(db: Database, txg: Txg) -> None:
     """Record the last txg that this host wrote itself. Requires an open transaction."""
     local_state.put(db, _OWN, str(txg))

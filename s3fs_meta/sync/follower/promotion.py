@@ -64,7 +64,7 @@ async def take_over(
     await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
     if pending.outbox(db) is not None:  # an interrupted promotion left a fence record
         db.begin_local()
-        pending.clear_outbox(db)
+        chain.drop_fence(db)
         db.commit()
     fencer = Fencer(
         volume.store,

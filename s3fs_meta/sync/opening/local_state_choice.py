@@ -503,7 +503,7 @@ class Chooser:
             return
         if _is_fence(*attempt, self._keyring):
             db.begin_local()
-            pending.clear_outbox(db)
+            chain.drop_fence(db)
             db.commit()
 
     def _leave(

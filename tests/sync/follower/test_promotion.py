@@ -322,6 +322,24 @@ async def test_former_writer_retries_its_promotion_after_a_failure(
         assert session.status.writable
 
 
+async def test_host_writes_after_an_unmount_that_could_not_release_its_lease(power: Power) -> None:
+    """The fence record that ends the chain is not taken for the record of a copied directory."""
+    async with power.session("b", tasks=False) as writer:
+        await unmount(writer)
+    store = FenceStore(power.store)
+    async with power.session(
+        "b", options=READS, session_options=FOLLOWS, store=store, tasks=False
+    ) as session:
+        store.loses_reply = True
+        with pytest.raises(TransientStoreError):
+            await session.promote()
+        store.refuses_lease = True
+        with pytest.raises(TransientStoreError):
+            await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert session.status.writable
+
+
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:
     """A follower that is unmounted during its promotion accepts no changes."""
     store = FenceStore(power.store)

@@ -260,9 +260,9 @@ class Chooser:
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
             why = "another host has written since, and its history does not contain these changes"
             return self._leave(db, why, keep=True)
-        if self._follows or newer:
-            await trio.to_thread.run_sync(self._drop_fence, db)
         unsettled = replica.is_unsettled(db)
+        if self._follows or newer or unsettled:
+            await trio.to_thread.run_sync(self._drop_fence, db)
         if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
         if not newer and not is_settled(db):

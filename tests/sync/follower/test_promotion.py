@@ -408,6 +408,31 @@ async def test_kill_after_any_step_of_a_promotion_loses_no_shipped_data(
     await _requires_what_was_shipped(power, ino, goes_on)
 
 
+@pytest.mark.parametrize("step", TAKEOVER_STEPS)
+async def test_host_that_followed_writes_after_a_kill_during_its_promotion(
+    power: Power, step: str
+) -> None:
+    """A follower that has applied txgs recounts its totals, despite an unsent fence record."""
+    kill = KillAt(step, armed=True)
+    async with power.session("a", tasks=False) as writer:
+        try:
+            async with power.session(
+                "b", options=READS, session_options=FOLLOWS, hook=kill, tasks=False
+            ) as session:
+                ino = write_file(writer, b"shipped")
+                await ship(writer)
+                assert session.follower is not None
+                await session.follower.poll_once()
+                await unmount(writer)
+                await session.promote()
+        except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
+            if not kill.reached:
+                raise
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"shipped"
+        assert session.volume.notices == ()
+
+
 @pytest.mark.parametrize("goes_on", ["follows", "writes"])
 @pytest.mark.parametrize("change", range(_CHANGES + 1))
 async def test_kill_at_any_write_of_a_promotion_loses_no_shipped_data(

@@ -194,7 +194,7 @@ class LeaseKeeper:
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, fetched.etag)
-        if found.epoch != self.epoch:
+        if found.epoch != self.epoch or self._ends_hold(found):
             raise self._ended_by(found)
         self._etag, self._lease = fetched.etag, found
         return found

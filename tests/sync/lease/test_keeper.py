@@ -455,6 +455,21 @@ async def test_lease_of_the_same_epoch_from_another_acquisition_fences_the_host(
         await keeper.require_hold()
 
 
+async def test_lease_of_the_same_epoch_is_not_adopted_after_a_write_with_an_unknown_outcome(
+    store: MemoryStore,
+) -> None:
+    """The next write would otherwise replace the lease of the other host."""
+    keeper = await Host(store, "a").acquire()
+    theirs = lease_codec.encode(replace(keeper.lease, holder="b", nonce=new_nonce()))
+    store.objects[lease_codec.KEY] = theirs
+
+    with pytest.raises(FencedError):
+        await keeper.reread()
+    with pytest.raises(FencedError):
+        await keeper.move_head(HEAD)
+    assert store.objects[lease_codec.KEY] == theirs
+
+
 @pytest.mark.parametrize("damaged", [b"", b"no lease"], ids=["missing", "damaged"])
 async def test_lost_lease_is_stored_only_if_it_has_not_changed(
     store: MemoryStore, damaged: bytes

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import is_orderly
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.crash_safety import recovery
@@ -501,8 +502,13 @@ class Session:
                 was_starting and can_give_back(self.volume.keeper, self.db, self.volume.keyring)
             )
         except BaseException as exc:
+            if not isinstance(exc, Exception):
+                _log.warning(
+                    "the local state was not synced to the disk in time; the next mount on this"
+                    " host treats this end as a crash"
+                )
             try:
-                if isinstance(exc, (S3fsError, OSError)):
+                if is_orderly(exc):
                     with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                         await self._release_if_shipped()
             finally:
@@ -533,7 +539,7 @@ class Session:
             let_go(self.volume)
 
     async def _release_if_shipped(self) -> None:
-        """Release the lease if it is held and the bucket has all changes, after a disk error."""
+        """Release the lease after an error or a cancellation, if the bucket has all changes."""
         try:
             is_unneeded = self.volume.keeper.is_held and self.is_everything_shipped
         except S3fsError as exc:

@@ -137,6 +137,31 @@ async def test_interrupted_opening_releases_the_lease(
     assert at > 10
 
 
+async def test_cancelled_end_releases_the_lease(power: Power) -> None:
+    """A mount limits the time of its end, because a busy disk may take minutes to sync."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush_at_end()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await session.close()
+        assert scope.cancelled_caught
+    assert is_released(power)
+    await _require_content(power, "c", ino)
+    await _require_content(power, "a", ino)
+
+
+async def test_cancelled_release_of_the_lease_waits_for_the_reply(power: Power) -> None:
+    store = InterruptingStore(power.store, NEVER, "cancelled before")
+    async with power.session("a", store=store, tasks=False) as session:
+        await session.flush_at_end()
+        store.begin(1)
+        with store.scope:
+            await session.close()
+        assert store.is_reached
+    assert is_released(power)
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_unmount_after_an_interrupted_promotion_releases_the_lease(
     power: Power, way: str

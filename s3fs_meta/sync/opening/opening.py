@@ -10,7 +10,7 @@ import logging
 import trio
 
 from s3fs_meta import machine
-from s3fs_meta.background_task import is_orderly
+from s3fs_meta.background_task import finish, is_orderly
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.recovery import restore_content
@@ -429,8 +429,8 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
 
     Args:
         volume: returned by ``open_filesystem``.
-        release: also release the lease, even if the local disk fails; only allowed if the bucket
-            has all changes.
+        release: also release the lease, even if the local disk fails or the caller is cancelled;
+            only allowed if the bucket has all changes.
 
     Raises:
         StoreError: the lease was not released; the local state is clean.
@@ -446,14 +446,14 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")
         volume.db.commit_durable()
         await trio.to_thread.run_sync(volume.db.sync_wal)
-    except (S3fsError, OSError):
-        if release:
+    except BaseException as exc:
+        if release and is_orderly(exc):
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await release_after_error(volume.keeper)
         raise
     else:
-        if release:
-            await volume.keeper.release()
+        if release:  # a cancellation waits for the reply of the store
+            await finish(volume.keeper.release, CLEANUP_S_MAX)
     finally:
         volume.db.close()
         let_go(volume)

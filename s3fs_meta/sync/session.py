@@ -323,14 +323,19 @@ class Session:
             link = await promotion.take_over(
                 self.volume, follower, self._hook, force=force, unsafe=unsafe
             )
-            await follower.close()
+            await follower.close_applier()
             self._lead(link)
+            follower.end()  # after an error above, the mount still follows and can be promoted
         if not self.status.writable:
             raise ReadOnlyStateError(self.status.why or self.status.state.value)
         return link
 
     def _lead(self, link: Link) -> None:
-        """Turn a follower's session into a writer's session, without yielding to other tasks."""
+        """Turn a follower's session into a writer's session, without yielding to other tasks.
+
+        Raises:
+            DatabaseError: the local disk is full or failed; the session is still a follower's.
+        """
         self.db.lead()
         self.db.counters.begin_txg(link.next_txg)
         self.volume.position.advance(link)

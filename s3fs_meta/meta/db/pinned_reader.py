@@ -62,10 +62,23 @@ class View:
         """End the view: write the local rows to the file, and let queries read all later commits.
 
         The call takes a few hundred milliseconds for the largest cache. Unchanged rows are not
-        written.
+        written. After an error, for example because the disk is full, the view still exists.
         """
         execute = self._connection.execute
         execute("COMMIT")
+        try:
+            self._write_rows()
+        except BaseException:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            self.pin()
+            raise
+        for table in _TABLES:
+            execute(f"DROP TABLE temp.{table}")
+        self._db.load_counters()
+
+    def _write_rows(self) -> None:
+        execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         for table in _TABLES:
             execute(f"DELETE FROM main.{table} WHERE block NOT IN (SELECT block FROM temp.{table})")
@@ -74,6 +87,3 @@ class View:
                 f" EXCEPT SELECT * FROM main.{table}"
             )
         execute("COMMIT")
-        for table in _TABLES:
-            execute(f"DROP TABLE temp.{table}")
-        self._db.load_counters()

@@ -138,10 +138,15 @@ class Follower:
 
     async def close(self) -> None:
         """Stop polling for txgs, and close the second connection."""
-        self._ended.set()
-        await self._close_applier()
+        self.end()
+        await self.close_applier()
 
-    async def _close_applier(self) -> None:
+    def end(self) -> None:
+        """Stop polling for txgs, now or after the running poll. Never yields to other tasks."""
+        self._ended.set()
+
+    async def close_applier(self) -> None:
+        """Close the second connection, if it is open; the next txg opens it again."""
         if self._applier is not None:
             await trio.to_thread.run_sync(self._applier.close)
             self._applier = None
@@ -245,7 +250,7 @@ class Follower:
         path, link = await follower_resync.restore_beside(
             self._volume, await self.applier(), self.link, image, self._cache, self._clock
         )
-        await self._close_applier()
+        await self.close_applier()
         await self._cache.forget_gone(self._cache.index.blocks())
         try:
             await self._kernel.before_turn(None)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import cached_blocks, dentries
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, BlockState, Ino
@@ -121,3 +122,23 @@ def test_follower_detects_two_names_with_equal_hashes(follower: Database, other:
     follower.go_on()
 
     assert follower.shares_hashes
+
+
+def test_view_still_exists_if_its_rows_cannot_be_written(
+    follower: Database, other: Database
+) -> None:
+    """A follower whose promotion fails continues to show one txg after another."""
+    note_copy(follower, 9)
+    follower.connection.pragma("query_only", True)
+    with pytest.raises(DatabaseError):
+        follower.lead()
+    follower.connection.pragma("query_only", False)
+    assert follower.follows
+    assert follower.connection.in_transaction
+    create_file(other, b"f")
+    other.commit()
+
+    follower.go_on()
+    follower.lead()
+
+    assert cached_blocks.get(other, BlockId(9)) is not None

@@ -12,6 +12,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.errors import (
+    DatabaseError,
     FencedError,
     HeldError,
     ReadOnlyStateError,
@@ -26,6 +27,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import until
 from tests.sync.conftest import (
     TAKEOVER,
     Power,
@@ -338,6 +340,24 @@ async def test_host_writes_after_an_unmount_that_could_not_release_its_lease(pow
             await session.close()
     async with power.session("b", tasks=False) as session:
         assert session.status.writable
+
+
+async def test_promotion_can_be_retried_if_the_local_disk_fails_at_its_end(power: Power) -> None:
+    """The mount follows until its promotion succeeds; then it runs the tasks of a writer."""
+    async with following(power) as (session, _listener):
+        session.db.connection.pragma("query_only", True)
+        with pytest.raises(DatabaseError):
+            await session.promote()
+        session.db.connection.pragma("query_only", False)
+        follower = session.follower
+        assert follower is not None
+        before_ns = follower.polled_ns
+        await until(lambda: follower.polled_ns > before_ns)
+
+        await session.promote()
+        write_file(session, b"written after it")
+        session.durability.commit()
+        await session.shipper.wait_until_shipped(10)
 
 
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:

@@ -435,11 +435,11 @@ async def test_host_that_followed_writes_after_a_kill_during_its_promotion(
     """A follower that has applied txgs recounts its totals, despite an unsent fence record."""
     kill = KillAt(step, armed=True)
     async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, b"shipped")
         try:
             async with power.session(
                 "b", options=READS, session_options=FOLLOWS, hook=kill, tasks=False
             ) as session:
-                ino = write_file(writer, b"shipped")
                 await ship(writer)
                 assert session.follower is not None
                 await session.follower.poll_once()

@@ -85,6 +85,8 @@ class Follower:
         self._applier: Database | None = None
         # inodes changed by the current txg; None if there are too many to list
         self._touched: Touched | None = None
+        # blocks removed by applied txgs, whose cached files are not removed yet
+        self._gone: list[BlockId] = []
         self._turn = trio.Lock()
         self._ended = trio.Event()
         self._missed = 0  # number of polls without a new txg since the last listing
@@ -121,7 +123,7 @@ class Follower:
                 if self.offline:
                     _log.warning("the bucket responds again; showing txg %d", self.link.txg)
                     self.offline = ""
-            except S3fsError as exc:
+            except (S3fsError, OSError) as exc:
                 if str(exc) != self.last_error:
                     _log.warning(
                         "cannot read the next txg from the bucket, still showing txg %d: %s",
@@ -173,6 +175,7 @@ class Follower:
                 it.
         """
         try:
+            await self._show_applied()
             while fetched := await self._poll(must_list=must_list):
                 await self._take(fetched)
         except NeedsImageError as exc:
@@ -211,12 +214,21 @@ class Follower:
         volume, applier = self._volume, await self.applier()
         self._touched = Touched(set(), set(), set(), set())
         replayer = Replayer(volume.store, volume.keyring, volume.uuid, applier, heard=self._hear)
-        gone = await replayer.apply(fetched)
+        self._gone += await replayer.apply(fetched)
         turned = await trio.to_thread.run_sync(_turned, applier, self._touched)
-        await self._show(turned, gone, fetched.link)
+        await self._show(turned, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
             self._db.go_on()  # no connection is reading the WAL, so the next txg restarts it
+
+    async def _show_applied(self) -> None:
+        """Show the last applied txg if an error or a cancellation prevented that before.
+
+        The txg cannot be applied again, because its changes would no longer fit the rows.
+        """
+        link = None if self._applier is None else chain.recorded(self._applier)
+        if link is not None and link != self.link:
+            await self._show(None, link)
 
     def _hear(self, changeset: bytes) -> None:
         """Collect the rows that a section of a txg changes, up to a limit. The call blocks."""
@@ -286,9 +298,10 @@ class Follower:
         if shown is not None:
             self._position.advance(shown)
         self._cache.load()
+        self._gone = []
         return failure
 
-    async def _show(self, turned: Turned | None, gone: list[BlockId], link: Link) -> None:
+    async def _show(self, turned: Turned | None, link: Link) -> None:
         try:
             await self._kernel.before_turn(turned)
             self._db.go_on()
@@ -297,7 +310,8 @@ class Follower:
         finally:
             self._kernel.at_turn()
         await self._kernel.after_turn(turned)
-        await self._cache.forget_gone(gone)
+        await self._cache.forget_gone(self._gone)
+        self._gone = []
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:

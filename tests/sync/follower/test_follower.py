@@ -1,6 +1,9 @@
 """A follower of another host's session, without FUSE."""
 
+import errno
+
 import pytest
+import trio
 
 from s3fs_meta.codec import lease
 from s3fs_meta.errors import SettingsError, TransientStoreError
@@ -56,6 +59,30 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())
+            assert session.cache.index.total_count == 1
+
+
+async def test_follower_shows_a_txg_whose_display_failed_at_the_next_poll(power: Power) -> None:
+    """A second application of the txg would fail, and restore the database without any block."""
+    async with power.session("a", tasks=False) as writer:
+        kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
+        await ship(writer)
+        async with following(power) as (session, listener):
+            for ino in (kept, gone):
+                await read_file(session, ino)
+
+            async def fail() -> None:
+                listener.react = trio.lowlevel.checkpoint
+                raise OSError(errno.EIO, "the disk failed")
+
+            listener.react = fail
+            remove_file(writer, gone)
+            await listener.wait_for(await ship(writer))
+            async with session.follower.paused():  # type: ignore[union-attr]  # a follower session
+                pass
+
+            assert session.status.state is MountState.FOLLOWING
+            assert session.cache.index.get(location_of(session, kept).block) is not None
             assert session.cache.index.total_count == 1
 
 

@@ -199,7 +199,9 @@ async def test_image_piece_with_a_newer_version_than_its_manifest_counts_as_dama
 
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == b"hello"
-        assert any("the envelope has an unknown version" in notice for notice in session.volume.notices)
+        assert any(
+            "the envelope has an unknown version" in notice for notice in session.volume.notices
+        )
 
 
 async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(

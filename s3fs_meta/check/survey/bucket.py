@@ -98,6 +98,7 @@ async def survey(
     await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
     _note_wanted(exam, keyring)
     await indexes.search(exam, store, keyring, progress, rescue=rescue)
+    await indexes.keep_readable(exam, store, keyring)
     exam.evidence.surveyed |= Need.OBJECTS
 
 

@@ -4,6 +4,9 @@ A pack contains a block if the pack's index lists the block's number, or a recor
 the block's row. Such a record may exist for two reasons. Compaction keeps the old pack until the
 end of the retention. Equal content may be written again after its first block was freed.
 
+The row of a block that overlaps another block may be right, and the index of its pack damaged.
+Therefore ``keep_readable`` reads blocks that were not found at the locations in their rows.
+
 Owns: reading the indexes, and proving that a block found under another number is readable.
 Does not know: the reason for a search, the use of a location (``rules.blocks``).
 Keeps: no object is changed. A location in a condemned pack is not used, because a delayed request
@@ -22,6 +25,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import CorruptionError, ObjectMissingError
+from s3fs_meta.limits import BLOCK_BYTES_MAX, PACK_BYTES_MAX
 from s3fs_meta.model import BlockId, ObjectKey, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
@@ -41,6 +45,16 @@ _LEFT: Final = (  # blocks for which no location with the right hash was found
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " WHERE s.hash = b.hash)"
+)
+# Searched blocks whose rows have a possible location in a listed pack.
+_RECORDED: Final = (
+    "SELECT b.block, p.object_key, p.object_bytes, b.hash, b.plain_bytes, b.pack_offset,"
+    f" b.stored_bytes FROM ({_LEFT.format(SEARCHED)}) AS x JOIN blocks AS b ON b.block = x.block"
+    " JOIN packs AS p ON p.pack = b.pack JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
+    f" WHERE p.state = {PackState.STORED:d} AND typeof(b.hash) = 'blob'"
+    f" AND b.plain_bytes BETWEEN 1 AND {BLOCK_BYTES_MAX} AND b.pack_offset >= 0"
+    " AND b.stored_bytes > 0 AND b.pack_offset + b.stored_bytes <= o.size_bytes"
+    f" AND b.stored_bytes <= {PACK_BYTES_MAX} AND p.object_bytes = o.size_bytes"
 )
 _WITH_NUMBER: Final = "{0} WHERE block = ?"
 _WITH_HASH: Final = (
@@ -96,12 +110,27 @@ async def search(
         for entry in entries:
             for block in _wanted_of(exam, wanted, entry):
                 proves = wanted == UNREADABLE or block != entry.block or files is not None
+                location = _location(block, pack, entry)
                 if not proves:
-                    exam.evidence.note_locations([_location(block, pack, entry)])
+                    exam.evidence.note_locations([location])
                     continue
-                content = await _content(store, keyring, pack.key, entry)
+                content = await _content(store, keyring, location)
                 if content is not None:
-                    _note(exam, block, _location(block, pack, entry), content, files)
+                    _note(exam, location, content, files)
+
+
+async def keep_readable(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
+    """Record the locations in the rows of searched blocks that the search did not find.
+
+    Call this after ``search``. Only locations that were read without error are recorded.
+
+    Raises:
+        StoreError: the store is unavailable.
+    """
+    for row in exam.db.all(_RECORDED):
+        location = SeenLocation._make(row)
+        if await _content(store, keyring, location) is not None:
+            exam.evidence.note_locations([location])
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:
@@ -112,20 +141,19 @@ def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId
     return [BlockId(row[0]) for row in (*numbered, *hashed)]
 
 
-async def _content(
-    store: ObjectStore, keyring: Keyring, key: ObjectKey, entry: PackEntry
-) -> bytes | None:
-    """Return the content of a block, or None if it cannot be read."""
+async def _content(store: ObjectStore, keyring: Keyring, at: SeenLocation) -> bytes | None:
+    """Return the content of a block at a location, or None if it cannot be read."""
+    key = ObjectKey(at.object_key)
     try:
-        stored = await store.get_range(key, entry.offset, entry.offset + entry.stored_bytes)
+        stored = await store.get_range(key, at.pack_offset, at.pack_offset + at.stored_bytes)
         return await trio.to_thread.run_sync(
             pack_codec.open_block,
             keyring,
             key,
             stored,
-            entry.offset,
-            entry.plain_bytes,
-            entry.hash,
+            at.pack_offset,
+            at.plain_bytes,
+            at.hash,
         )
     except (ObjectMissingError, CorruptionError):
         return None
@@ -133,7 +161,6 @@ async def _content(
 
 def _note(
     exam: Examination,
-    block: BlockId,
     location: SeenLocation,
     content: bytes,
     files: BlockFiles | None,
@@ -143,6 +170,7 @@ def _note(
     If *files* is given, the pack is condemned. Then content with the hash in the block's row is
     copied to the cache directory instead.
     """
+    block = location.block
     row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))
     if files is None or row is None or row[0] != location.hash:
         exam.evidence.note_locations([location])

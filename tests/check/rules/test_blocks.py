@@ -111,6 +111,27 @@ async def test_overlapping_locations_of_blocks_are_corrected_from_the_pack_index
     assert healthy.dump() == healthy.before
 
 
+async def test_readable_block_that_a_wrong_row_overlaps_is_kept(healthy: Healthy) -> None:
+    """fsck reads overlapping blocks at their recorded locations if the index of the pack is damaged.
+
+    Only the block whose row is wrong is lost.
+    """
+    first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))
+    healthy.evict(first, second)
+    row = blocks.get(healthy.db, second)
+    key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
+    data = bytearray(healthy.store.objects[key])
+    data[-20] ^= 1
+    healthy.store.objects[key] = bytes(data)
+    healthy.sql("UPDATE blocks SET pack_offset = pack_offset + 1 WHERE block = ?", first)
+
+    await healthy.assert_all_repaired()
+
+    assert blocks.get(healthy.db, second) == row
+    lost = xattrs.get(healthy.db, healthy.uploaded, lost_ranges.ATTRIBUTE)
+    assert lost == b"0-%d\n" % (BLOCK_BYTES - 1)
+
+
 def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> None:
     """A database of an older version may have two equal blocks at one offset of a pack."""
     first, second = (healthy.block_of(healthy.uploaded, index) for index in (0, 1))

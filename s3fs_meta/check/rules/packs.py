@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.context import Examination, Invariant
+from s3fs_meta.check.observations import Need
 from s3fs_meta.check.sums import EVERY_PACK
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.meta.db.statements import Row
@@ -29,28 +30,35 @@ def _bad_rows(exam: Examination) -> Iterator[Row]:
     for pack, key, state, object_bytes in exam.db.iterate(
         "SELECT pack, object_key, state, object_bytes FROM packs"
     ):
-        good_key = isinstance(key, str) and pack_codec.parse_key(key) is not None
         good_size = isinstance(object_bytes, int) and object_bytes > 0
-        if not (good_key and good_size and state in _STATES):
+        if not (_is_key(key) and good_size and state in _STATES):
             yield pack, key, state, object_bytes
 
 
-def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
-    """Derive the state and the size of packs from other rows.
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and pack_codec.parse_key(key) is not None
 
-    A lost key cannot be derived, but a search of the bucket can find the pack's blocks. If a pack
-    has no blocks, its invalid row is deleted.
+
+def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
+    """Derive the state and the size of packs from other rows and from the listing of the bucket.
+
+    A lost key cannot be derived, but a search of the bucket can find the pack's blocks. If such a
+    pack has no blocks, its row is deleted. All other rows are kept: without a row, garbage
+    collection would delete a pack without live blocks, although points in time may need the pack.
     """
-    for pack, _key, state, object_bytes in list(_bad_rows(exam)):
-        exam.run(
-            "DELETE FROM packs WHERE pack = ?"
-            " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
-            (pack,),
-        )
+    is_listed = "packs.object_key IN (SELECT object_key FROM temp.seen_objects)"
+    may_exist = is_listed if Need.OBJECTS in exam.evidence.surveyed else "TRUE"
+    for pack, key, state, object_bytes in list(_bad_rows(exam)):
+        if not _is_key(key):
+            exam.run(
+                "DELETE FROM packs WHERE pack = ?"
+                " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
+                (pack,),
+            )
         if state not in _STATES:
             exam.run(
                 "UPDATE packs SET state = CASE WHEN EXISTS (SELECT 1 FROM blocks AS b"
-                f" WHERE b.pack = packs.pack) THEN {PackState.STORED:d}"
+                f" WHERE b.pack = packs.pack) OR {may_exist} THEN {PackState.STORED:d}"
                 f" ELSE {PackState.CONDEMNED:d} END WHERE pack = ?",
                 (pack,),
             )

@@ -24,6 +24,26 @@ async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: s
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
+async def test_row_of_a_pack_without_live_blocks_is_corrected(
+    healthy: Healthy, change: str
+) -> None:
+    """Without its row, garbage collection deletes a pack that retained points in time may need."""
+    healthy.db.begin()
+    ino = healthy.create(healthy.directory, b"freed")
+    healthy.db.commit()
+    [block] = healthy.write_uploaded(ino, b"content of an earlier point in time")
+    pack = healthy.pack_of(ino, 0)
+    healthy.sql("DELETE FROM block_map WHERE block = ?", block)
+    await healthy.check_all(Mode.ALL)
+    row = packs.get(healthy.db, pack)
+    healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
+
+    await healthy.assert_all_repaired()
+
+    assert packs.find(healthy.db, pack) == row
+
+
 def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:
     """fsck reports an impossible key of a pack, because no other row shows the correct key."""
     pack = healthy.pack_of(healthy.uploaded, 1)

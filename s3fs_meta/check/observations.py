@@ -181,15 +181,19 @@ class Evidence:
         """Record the locations that pack indexes contain for blocks with wrong rows.
 
         Locations that ``forget_locations`` refused are skipped. If a block has several locations,
-        the location with the hash in the block's row is kept. A fenced host may have used the
-        block's number for other content.
+        the location with the hash in the block's row is kept, otherwise a location in a pack that
+        has a row. A fenced host may have used the number of the block for other content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
             " WHERE NOT EXISTS (SELECT 1 FROM temp.seen_not_there"
             " WHERE object_key = ?2 AND block = ?1)"
             " AND NOT EXISTS (SELECT 1 FROM temp.seen_locations AS s JOIN blocks AS b"
-            " ON b.block = s.block WHERE s.block = ?1 AND s.hash = b.hash)",
+            " ON b.block = s.block WHERE s.block = ?1 AND s.hash = b.hash)"
+            " AND NOT EXISTS (SELECT 1 FROM temp.seen_locations AS s"
+            " LEFT JOIN blocks AS b ON b.block = s.block WHERE s.block = ?1 AND b.hash IS NOT ?4"
+            " AND s.object_key IN (SELECT object_key FROM packs)"
+            " AND ?2 NOT IN (SELECT object_key FROM packs))",
             locations,
         )
 

@@ -11,6 +11,17 @@ from s3fs_meta.limits import FILE_BYTES_MAX
 _PLACES: Final = "temp.check_mapped AS m JOIN inodes AS i ON i.ino = m.ino"
 _LAST_PLACE: Final = f"({FILE_BYTES_MAX} / {BLOCK_BYTES} - 1)"
 _NO_BLOCK: Final = "temp.check_refs AS r LEFT JOIN blocks AS b ON b.block = r.block"
+# Blocks whose content is taken from a pack, even if they have a cache file. The cache file of a dirty
+# block is newer than any pack. Without a row in cached_blocks, a pack without a row is not trusted:
+# a fenced host may have used the block's number for other content.
+_UPLOADED: Final = (
+    "SELECT s.block FROM temp.seen_locations AS s"
+    " LEFT JOIN temp.seen_files AS f ON f.block = s.block"
+    " LEFT JOIN cached_blocks AS c ON c.block = s.block"
+    f" WHERE s.block IN ({{0}}) AND (f.block IS NULL OR c.state IN {block_rules.CONFIRMED}"
+    f" OR coalesce(c.state, 0) NOT IN {block_rules.PENDING}"
+    " AND s.object_key IN (SELECT object_key FROM packs))"
+)
 
 
 def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
@@ -24,17 +35,24 @@ def _move_far_blocks(exam: Examination, invariant: Invariant) -> None:
 
 
 def _find_missing(exam: Examination, invariant: Invariant) -> None:
-    """Recreate missing rows of blocks that are cached or in a pack; record other blocks as lost."""
+    """Recreate missing rows of blocks that are cached or in a pack; record other blocks as lost.
+
+    The cache file of an uploaded block may be damaged, for example by a power cut, and no row has
+    the hash that verifies the file. So such a block is taken from its pack, and fetched again.
+    """
     damaged = invariant.select("r.block")
+    exam.db.all("DROP TABLE IF EXISTS temp.check_uploaded")
+    exam.db.all(f"CREATE TEMP TABLE check_uploaded AS {_UPLOADED.format(damaged)}")
+    exam.run(
+        "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL FROM"
+        " temp.seen_locations AS s WHERE s.block IN (SELECT block FROM temp.check_uploaded)"
+    )
+    block_rules.relocate(exam, "SELECT block FROM temp.check_uploaded")
+    exam.run("DELETE FROM cached_blocks WHERE block IN (SELECT block FROM temp.check_uploaded)")
     exam.run(
         "INSERT INTO blocks SELECT f.block, 0,"
         f" min(f.size_bytes, {BLOCK_BYTES}), NULL, NULL, NULL, NULL"
         f" FROM temp.seen_files AS f WHERE f.block IN ({damaged})"
-    )
-    # The new row has no location yet. The repair of invariant I37 fills in the location.
-    exam.run(
-        "INSERT INTO blocks SELECT s.block, 0, s.plain_bytes, NULL, NULL, NULL, NULL"
-        f" FROM temp.seen_locations AS s WHERE s.block IN ({damaged})"
     )
     block_rules.record_lost(exam, damaged)
 

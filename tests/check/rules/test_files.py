@@ -3,9 +3,10 @@
 import pytest
 
 from s3fs_meta.check.report import Mode
+from s3fs_meta.codec.pack import PackWriter, new_key
 from s3fs_meta.meta import lost_ranges
-from s3fs_meta.meta.tables import block_map, blocks, dentries, inodes, xattrs
-from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie
+from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, dentries, inodes, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, Cookie, Epoch
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
 
@@ -68,6 +69,48 @@ async def test_missing_row_of_a_block_is_recreated_from_its_pack(healthy: Health
 
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
     assert healthy.dump() == healthy.before
+
+
+@pytest.mark.parametrize("size", [3001, 100])
+async def test_missing_row_of_an_uploaded_block_is_not_recreated_from_its_cache_file(
+    healthy: Healthy, size: int
+) -> None:
+    """A power cut may damage the cache file, and no row has the hash that verifies the content."""
+    block = healthy.block_of(healthy.uploaded, 1)
+    row = blocks.get(healthy.db, block)
+    healthy.files.create(block, 0, bytes(size))
+    healthy.sql("DELETE FROM blocks WHERE block = ?", block)
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert blocks.get(healthy.db, block) == row
+    assert cached_blocks.get(healthy.db, block) is None
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+async def test_missing_row_of_a_block_is_not_recreated_from_a_pack_of_a_fenced_host(
+    healthy: Healthy, is_cached: bool
+) -> None:
+    """A fenced host may have used the number of a block for other content."""
+    ino = healthy.dirty if is_cached else healthy.uploaded
+    block = healthy.block_of(ino, 1)
+    row = blocks.get(healthy.db, block)
+    for _ in range(8):  # the names of packs are random, and decide the order of the search
+        writer = PackWriter(new_key(Epoch(1), healthy.rnd.randbytes(16)), healthy.keyring, "none")
+        theirs = b"content of the fenced host"
+        writer.add(block, ino, BlockIndex(1), healthy.keyring.block_hash(theirs), theirs)
+        pack = writer.finish()
+        healthy.store.objects[pack.key] = bytes(pack.data)
+    if is_cached:
+        healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
+    else:
+        healthy.evict(block)
+    healthy.sql("DELETE FROM blocks WHERE block = ?", block)
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert blocks.get(healthy.db, block) == row
 
 
 async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(

@@ -30,6 +30,12 @@ from s3fs_meta.model import BlockId
 
 ID_MAX: Final = (1 << 32) - 1  # largest user ID or group ID
 
+_NOTE_SYNCED: Final = (
+    "UPDATE cached_blocks SET synced_bytes = (SELECT b.plain_bytes FROM blocks AS b"
+    " WHERE b.block = cached_blocks.block) WHERE block = ?1"
+    " AND EXISTS (SELECT 1 FROM blocks AS b WHERE b.block = ?1 AND b.pack IS NULL)"
+)
+
 BlockHash = Callable[[bytes], bytes]
 Repair = Callable[["Examination", "Invariant"], None]
 
@@ -121,7 +127,7 @@ class Examination:
         self.block_hash: BlockHash | None = None
         self.mounted = mounted
         self.changed = False  # True if a repair changed a row
-        self._new_files: list[BlockId] = []
+        self._unsynced: set[BlockId] = set()  # blocks whose files ``commit`` syncs
         self._derived = False
         self._paths: Paths | None = None
         self._name_hashes: NameHashes | None = None
@@ -135,18 +141,28 @@ class Examination:
         """Record the block files that a repair created. ``commit`` syncs the files."""
         rows = list(made)
         self.evidence.note_files(rows)
-        self._new_files.extend(block for block, _ in rows)
+        self._unsynced.update(block for block, _ in rows)
+
+    def note_dirty(self, block: BlockId) -> None:
+        """Record that a repair made a block dirty. ``commit`` syncs the block's file."""
+        self._unsynced.add(block)
 
     def commit(self) -> None:
-        """Make all repairs durable: first new block files, then the rows that refer to them.
+        """Make all repairs durable: first block files, then the rows that refer to them.
+
+        The rows record that the files are durable. Otherwise a power cut before the upload would
+        make the next mount truncate the files.
 
         Raises:
             OSError, DatabaseError: the disk failed; the rows are unchanged.
         """
-        if self.files is not None and self._new_files:
-            self.files.sync(self._new_files)
+        if self.files is not None and self._unsynced:
+            synced = sorted(self._unsynced)
+            self.files.sync(synced)
+            self.db.run_many(_NOTE_SYNCED, [(block,) for block in synced])
         self.db.commit_durable()
         self.db.sync_wal()
+        self._unsynced.clear()
 
     def can_judge(self, invariant: Invariant) -> bool:
         """Return whether this run of fsck fulfils all preconditions of an invariant."""

@@ -322,6 +322,12 @@ class Healthy:
         tables = (*OWNER_COLUMNS, *OTHER_TABLES)
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
+    def dump_without_syncs(self) -> Dump:
+        """Return all rows of all tables, as if no cache file had been synced."""
+        columns = "block, state, ino, block_index, 0"
+        rows = set(self.db.all(f"SELECT {columns} FROM cached_blocks"))
+        return {**self.dump(), "cached_blocks": rows}
+
     def changed_inodes(self) -> set[int]:
         """Return the inodes and directories whose rows differ from the rows in ``before``."""
         after = self.dump()

@@ -118,6 +118,7 @@ def upload_again(exam: Examination, damaged: str) -> None:
             (block,),
         )
         cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
+        exam.note_dirty(block)
         exam.report.remember(f"block {block} of inode {ino} will be uploaded again")
 
 
@@ -244,6 +245,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
     )
     for block, ino, index in rows:
         cached_blocks.put(exam.db, block, BlockState.DIRTY, ino, index)
+        exam.note_dirty(block)
         exam.touched()
 
 

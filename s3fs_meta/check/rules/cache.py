@@ -29,6 +29,8 @@ _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
     """Set cached blocks without a row to DOOMED, with a location to UPLOADED, others to DIRTY."""
+    for (block,) in exam.collected(invariant.select("c.block")):
+        exam.note_dirty(block)  # note_dirty ignores a block with a location
     exam.run(
         "UPDATE cached_blocks SET state = coalesce("
         f" (SELECT CASE {NULLS} WHEN 0 THEN {BlockState.UPLOADED:d} ELSE {BlockState.DIRTY:d} END"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3fs_meta.cache.crash_safety import recovery
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta import lost_ranges
@@ -101,6 +102,30 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     other = healthy.block_of(healthy.dirty, 4)
     assert other != block
     assert healthy.files.read(other, 0, 2001) == healthy.files.read(block, 0, 2001)
+
+
+@pytest.mark.parametrize(
+    ("damage", "index"),
+    [
+        ("UPDATE block_map SET block = :block WHERE ino = :other AND block_index = 3", 3),
+        ("DELETE FROM cached_blocks WHERE block = :block", None),
+        ("UPDATE cached_blocks SET state = 4, synced_bytes = 0 WHERE block = :block", None),
+    ],
+    ids=["copied", "without a row", "wrong state"],
+)
+async def test_power_cut_keeps_blocks_that_a_repair_made_dirty(
+    healthy: Healthy, damage: str, index: int | None
+) -> None:
+    """The next mount truncates files of dirty blocks whose rows do not record a sync."""
+    block = healthy.block_of(healthy.dirty, 0)
+    statement = damage.replace(":block", str(block)).replace(":other", str(healthy.uploaded))
+    healthy.sql(statement)
+
+    await healthy.assert_all_repaired()
+
+    made = block if index is None else healthy.block_of(healthy.uploaded, index)
+    recovery.distrust(healthy.db, healthy.files)
+    assert healthy.files.size(made) == blocks.get(healthy.db, made).plain_bytes
 
 
 async def test_pending_block_with_a_missing_cache_file_is_lost(healthy: Healthy) -> None:

@@ -27,9 +27,12 @@ _TOTALS: Final = ("next_pack", "block_bytes", "stored_bytes")
 COLUMNS: Final = (*_REPLICATED, *_TOTALS)
 TABLE_OF: Final = dict.fromkeys(_REPLICATED, "counters") | dict.fromkeys(_TOTALS, "totals")
 
+# Damaged text may not be UTF-8, and is read as NULL.
+_NUMBERS: Final = ", ".join(
+    f"CASE typeof({one}) WHEN 'text' THEN NULL ELSE {one} END" for one in COLUMNS
+)
 SELECT: Final = (
-    f"SELECT {', '.join(COLUMNS)} FROM counters CROSS JOIN totals"
-    " WHERE counters.id = 1 AND totals.id = 1"
+    f"SELECT {_NUMBERS} FROM counters CROSS JOIN totals WHERE counters.id = 1 AND totals.id = 1"
 )
 
 

@@ -41,6 +41,7 @@ from s3fs_meta.meta.db.wal import Checkpoint, Wal
 
 _log = logging.getLogger(__name__)
 
+_IS_BYTES: Final = "typeof(value) = 'blob'"
 COOKIE_KEY_BYTES: Final = 16
 # Properties that are necessary to interpret the rows.
 FACTS: Final = ("uuid", "block_bytes", "cookie_key")
@@ -201,7 +202,7 @@ class Database(Statements):
     def _load(self, *, repairing: bool) -> None:
         named = ", ".join(f"'{name}'" for name in ("schema_version", *FACTS))
         # The query reads only the required properties, because the table may have many other rows.
-        sql = f"SELECT name, value FROM properties WHERE name IN ({named})"
+        sql = f"SELECT name, value FROM properties WHERE name IN ({named}) AND {_IS_BYTES}"
         rows: list[Row] = self.connection.execute(sql).fetchall()
         facts = {name: value for name, value in rows if type(value) is bytes}
         number = facts.get("schema_version", b"")[:9]

@@ -56,8 +56,8 @@ class Statements(abc.ABC):
         """Return the first row of a query with few rows, or None if the query finds no row."""
         try:
             rows = self._cursor.execute(sql, arguments).fetchall()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
+        except (apsw.Error, UnicodeDecodeError) as exc:
+            raise self._unread(exc) from exc
         return rows[0] if rows else None
 
     def recent(self) -> dict[Any, Any]:
@@ -82,8 +82,8 @@ class Statements(abc.ABC):
         """Return all rows of a query; the query must limit their number."""
         try:
             return self._cursor.execute(sql, arguments).fetchall()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
+        except (apsw.Error, UnicodeDecodeError) as exc:
+            raise self._unread(exc) from exc
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
         """Yield the rows of a query. Exhaust or close the iterator before the next schedule point."""
@@ -93,8 +93,17 @@ class Statements(abc.ABC):
                 yield from cursor.execute(sql, arguments)
             finally:
                 cursor.close()
-        except apsw.Error as exc:
-            raise self._failed(exc) from exc
+        except (apsw.Error, UnicodeDecodeError) as exc:
+            raise self._unread(exc) from exc
+
+    def _unread(self, exc: apsw.Error | UnicodeDecodeError) -> S3fsError:
+        """Return an S3fsError for a failed query.
+
+        The driver raises UnicodeDecodeError for a damaged value that SQLite takes for text.
+        """
+        if isinstance(exc, apsw.Error):
+            return self._failed(exc)
+        return self._failed(apsw.CorruptError("a text value is not valid UTF-8"))
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
         """Run a statement; return the number of changed rows. Requires an open transaction.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3fs_meta.errors import DamagedDatabaseError
 from s3fs_meta.limits import RECENT_ANSWERS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -25,6 +26,16 @@ def test_statements_can_change_rows_only_in_a_commit_group(db: Database) -> None
         db.run("DELETE FROM dentries")
     with pytest.raises(AssertionError, match="inside a group"):
         db.run_many("DELETE FROM dentries WHERE ino = ?", [(1,)])
+
+
+def test_damaged_text_is_reported_as_damage_of_the_database(db: Database) -> None:
+    """One damaged bit in the header of a row lets SQLite take the bytes of a name for text."""
+    db.run("INSERT INTO dentries VALUES (1, 256, CAST(x'fffe' AS TEXT), 1)")
+    sql = "SELECT name FROM dentries"
+    for read in (db.one, db.all, lambda sql: list(db.iterate(sql))):
+        with pytest.raises(DamagedDatabaseError, match="UTF-8"):
+            read(sql)
+    assert db.in_group
 
 
 def test_change_of_a_row_empties_the_cache_of_query_results(db: Database) -> None:

@@ -216,8 +216,11 @@ class Examination:
         row = self.db.one(f"SELECT {counts} FROM {source}")
         assert row is not None, "an aggregate query returns one row"
         for one, count in zip(group, row, strict=True):
-            listed = count and one.listing
-            yield one.number, sum(1 for _ in self.rows(one)) if listed else count
+            if count and one.listing:
+                [(listed,)] = self.db.all(f"SELECT count(*) FROM ({one.listing})")
+                yield one.number, listed
+                continue
+            yield one.number, count
 
     @contextmanager
     def hashing_names(self) -> Iterator[None]:
@@ -289,19 +292,27 @@ class Examination:
 
     def found(self, invariant: Invariant) -> Iterator[tuple[Row, str | None]]:
         """Yield the rows that break an invariant, each with the path of its inode."""
-        if invariant.scan is not None or not invariant.about_inode:
+        if invariant.scan is not None:
             for row in self.rows(invariant):
                 about = invariant.about_inode and isinstance(row[0], int)
                 yield row, self._known_paths().of(row[0]) if about else None
             return
         self.derive()
-        paths = self._known_paths()
+        paths = self._known_paths() if invariant.about_inode else None
         self.db.all("DROP TABLE IF EXISTS temp.check_found")
         self.db.all(f"CREATE TEMP TABLE check_found AS {invariant.query}")
-        column = self.db.all("SELECT name FROM pragma_table_info('check_found')")[0][0]
-        paths.look_up(f'SELECT "{column}" FROM temp.check_found')
+        columns = [
+            row[0] for row in self.db.all("SELECT name FROM pragma_table_info('check_found')")
+        ]
+        for one in columns:  # damaged text may not be UTF-8
+            is_text = f"typeof(\"{one}\") = 'text'"
+            self.db.all(
+                f'UPDATE temp.check_found SET "{one}" = CAST("{one}" AS BLOB) WHERE {is_text}'
+            )
+        if paths is not None:
+            paths.look_up(f'SELECT "{columns[0]}" FROM temp.check_found')
         for row in self.db.iterate("SELECT * FROM temp.check_found"):
-            yield row, paths.of(row[0])
+            yield row, None if paths is None else paths.of(row[0])
         self.db.all("DROP TABLE IF EXISTS temp.check_found")
 
     def indexed_by(self, index: str) -> str:

@@ -13,7 +13,8 @@ from s3fs_meta.model import ROOT_INO
 
 _TABLE: Final = "(ino INTEGER PRIMARY KEY, parent INTEGER, name BLOB)"
 _DIRECTORIES: Final = (
-    "INSERT OR IGNORE INTO temp.path_directories SELECT d.ino, d.parent, d.name FROM dentries AS d"
+    "INSERT OR IGNORE INTO temp.path_directories SELECT d.ino, d.parent, CAST(d.name AS BLOB)"
+    " FROM dentries AS d"
     f" WHERE d.ino IN (SELECT ino FROM temp.check_dirs WHERE kind = {DIRECTORY})"
 )
 
@@ -37,7 +38,7 @@ class Paths:
         """Read the names of the inodes whose numbers a query returns."""
         self._db.all("DELETE FROM temp.path_others")
         self._db.all(
-            "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, d.name"
+            "INSERT OR IGNORE INTO temp.path_others SELECT d.ino, d.parent, CAST(d.name AS BLOB)"
             f" FROM dentries AS d WHERE d.ino IN ({inodes_query})"
         )
 
@@ -60,5 +61,5 @@ class Paths:
             sql = f"SELECT parent, name FROM temp.{table} WHERE ino = ?"
             row = self._db.one(sql, (ino,))
             if row is not None:
-                return row[0], row[1] if isinstance(row[1], bytes) else str(row[1]).encode()
+                return row[0], row[1] or b""
         return None

@@ -180,7 +180,7 @@ def _overlapping_in(exam: Examination, pack: int) -> Iterator[Row]:
     """Yield the overlapping blocks of one pack; blocks with equal content may share a location."""
     other, other_hash, begin, end = 0, b"", -1, 0
     for block, digest, offset, stored_bytes in exam.db.iterate(
-        "SELECT block, hash, pack_offset, stored_bytes FROM blocks WHERE pack = ?"
+        "SELECT block, CAST(hash AS BLOB), pack_offset, stored_bytes FROM blocks WHERE pack = ?"
         f" AND {_IS_LOCATED} ORDER BY pack_offset, block",
         (pack,),
     ):
@@ -251,6 +251,7 @@ def _readopt(exam: Examination, damaged: str) -> None:
 
 def _drop_partial(exam: Examination, invariant: Invariant) -> None:
     """Remove incomplete locations of dirty blocks; repair the locations of all other blocks."""
+    exam.run("UPDATE blocks SET hash = CAST(hash AS BLOB) WHERE typeof(hash) = 'text'")
     exam.run(
         "UPDATE blocks SET hash = NULL, pack = NULL, pack_offset = NULL, stored_bytes = NULL"
         " WHERE block IN (SELECT c.block FROM cached_blocks AS c"
@@ -288,7 +289,8 @@ BLOCKS: Final = (
         31,
         "hash and location of a block are either complete or absent",
         source=EVERY_BLOCK,
-        damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}",
+        damaged=f"{NULLS} NOT IN (0, 4) OR length(b.hash) <> {HASH_BYTES}"
+        " OR typeof(b.hash) NOT IN ('blob', 'null')",
         columns="b.block, b.hash, b.pack, b.pack_offset, b.stored_bytes",
         text="block {0} has an incomplete location: hash {1!r}, pack {2}, offset {3}, {4} bytes",
         repair=_drop_partial,

@@ -25,7 +25,8 @@ _PACK_MISSING: Final = (
 )
 MISSING_KEYS: Final = (
     f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
-    f" WHERE {_PACK_MISSING} AND p.live_bytes > 0"
+    f" WHERE {_PACK_MISSING} AND p.live_bytes > 0 AND p.{IS_PACK_KEY}"
+    f" AND p.object_key NOT GLOB '*[^ -~]*'"
 )
 MISSING_PACKS: Final = (
     f"SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING} AND p.live_bytes > 0"

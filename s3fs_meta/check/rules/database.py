@@ -160,6 +160,7 @@ def _quoted(name: str) -> str:
 
 # --- properties and highest numbers ------------------------------------------------------------
 
+_FACT: Final = "SELECT value FROM properties WHERE name = ? AND typeof(value) = 'blob'"
 _NUMBER: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 
@@ -169,7 +170,7 @@ def _property_faults(exam: Examination) -> Iterator[Row]:
     Also yields damaged records of repairs, and damage marks that name no location.
     """
     for name in FACTS:
-        row = exam.db.one("SELECT value FROM properties WHERE name = ?", (name,))
+        row = exam.db.one(_FACT, (name,))
         value = None if row is None else row[0]
         if not isinstance(value, bytes) or not _is_valid(exam, name, value):
             yield (name,)

@@ -36,14 +36,13 @@ def _drop_names(exam: Examination, invariant: Invariant) -> None:
 def _rename(exam: Examination, invariant: Invariant) -> None:
     """Replace an invalid name with a similar valid name in its directory."""
     for parent, cookie, name, ino in exam.collected(
-        invariant.select("e.parent, e.cookie, e.name, e.ino")
+        invariant.select("e.parent, e.cookie, CAST(e.name AS BLOB), e.ino")
     ):
         _move(exam, parent, cookie, _good_name(name), ino)
 
 
-def _good_name(name: object) -> bytes:
-    raw = name if isinstance(name, bytes) else str(name).encode()
-    good = raw.replace(b"/", b"_").replace(b"\0", b"_")[:NAME_BYTES_MAX] or b"_"
+def _good_name(name: bytes | None) -> bytes:
+    good = (name or b"").replace(b"/", b"_").replace(b"\0", b"_")[:NAME_BYTES_MAX] or b"_"
     return b"_" * len(good) if good in {b".", b".."} else good
 
 
@@ -88,7 +87,7 @@ def _rename_doubles(exam: Examination, invariant: Invariant) -> None:
     A duplicate that refers to another inode is renamed; any other duplicate is deleted.
     """
     for parent, cookie, name, ino, first_ino in exam.collected(
-        invariant.select("e.parent, e.cookie, e.name, e.ino, f.ino")
+        invariant.select("e.parent, e.cookie, CAST(e.name AS BLOB), e.ino, f.ino")
     ):
         if ino == first_ino:
             exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))

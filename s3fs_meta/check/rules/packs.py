@@ -26,10 +26,12 @@ _LAST_OPEN_TXG: Final = (
 
 
 def _bad_rows(exam: Examination) -> Iterator[Row]:
-    """Yield packs with an invalid key, state or size; SQL cannot check the form of keys."""
-    for pack, key, state, object_bytes in exam.db.iterate(
-        "SELECT pack, object_key, state, object_bytes FROM packs"
-    ):
+    """Yield packs with an invalid key, state or size; only the codec can check the form of keys."""
+    sql = (
+        "SELECT pack, CAST(object_key AS BLOB), typeof(object_key), state, object_bytes FROM packs"
+    )
+    for pack, raw, kind, state, object_bytes in exam.db.iterate(sql):
+        key = (raw or b"").decode(errors="backslashreplace") if kind == "text" else raw
         good_size = isinstance(object_bytes, int) and object_bytes > 0
         if not (_is_key(key) and good_size and state in _STATES):
             yield pack, key, state, object_bytes
@@ -46,6 +48,9 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     pack has no blocks, its row is deleted. All other rows are kept: without a row, garbage
     collection would delete a pack without live blocks, although points in time may need the pack.
     """
+    exam.run(  # a damaged type of a valid key
+        "UPDATE packs SET object_key = CAST(object_key AS TEXT) WHERE typeof(object_key) = 'blob'"
+    )
     is_listed = "packs.object_key IN (SELECT object_key FROM temp.seen_objects)"
     may_exist = is_listed if Need.OBJECTS in exam.evidence.surveyed else "TRUE"
     for pack, key, state, object_bytes in list(_bad_rows(exam)):

@@ -85,7 +85,7 @@ def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> Non
     files = exam.files
     rows = exam.collected(
         f"SELECT b.block, b.plain_bytes, b.hash FROM ({blocks_query}) AS x"
-        " JOIN blocks AS b ON b.block = x.block AND b.hash IS NOT NULL"
+        " JOIN blocks AS b ON b.block = x.block AND typeof(b.hash) = 'blob'"
         " JOIN temp.seen_files AS f ON f.block = b.block AND f.size_bytes >= b.plain_bytes"
     )
     for block, plain_bytes, digest in rows:

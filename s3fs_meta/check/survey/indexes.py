@@ -171,7 +171,7 @@ def _note(
     copied to the cache directory instead.
     """
     block = location.block
-    row = exam.db.one("SELECT hash FROM blocks WHERE block = ?", (block,))
+    row = exam.db.one("SELECT CAST(hash AS BLOB) FROM blocks WHERE block = ?", (block,))
     if files is None or row is None or row[0] != location.hash:
         exam.evidence.note_locations([location])
         return

@@ -209,7 +209,7 @@ class _Survey:
 def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, str, str]]:
     """Yield missing packs that only kept points need, once for each of these points."""
     rows = exam.db.all(
-        "SELECT p.pack, p.object_key, p.died_txg FROM packs AS p"
+        "SELECT p.pack, CAST(p.object_key AS BLOB), p.died_txg FROM packs AS p"
         " LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
         f" WHERE o.object_key IS NULL AND p.state = {PackState.STORED:d}"
         " AND p.died_txg IS NOT NULL AND p.pack IN (SELECT pack FROM temp.seen_packs)"
@@ -217,4 +217,4 @@ def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, s
     for pack, key, died in rows:
         for point in kept.points:
             if point.txg < died and pack < point.next_pack:
-                yield key, point.name, "this pack is missing"
+                yield key.decode(errors="backslashreplace"), point.name, "this pack is missing"

@@ -28,6 +28,7 @@ _CANDIDATES: Final = (
     " WHERE p.object_bytes = ? AND p.object_key <> ?"
     " AND (p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
     " OR p.object_key NOT IN (SELECT object_key FROM temp.seen_objects))"
+    " AND typeof(p.object_key) = 'text' AND p.object_key NOT GLOB '*[^ -~]*'"
     f" ORDER BY p.pack LIMIT {FSCK_NAMES_TRIED_MAX}"
 )
 _NO_PACK_OF_THEIR_NAME: Final = (

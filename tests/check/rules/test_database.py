@@ -330,6 +330,37 @@ async def test_value_of_the_wrong_type_is_found_and_repaired(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("damage", "invariant"),
+    [
+        ("UPDATE dentries SET name = CAST(:bad AS TEXT) WHERE ino = :ino", "I22"),
+        ("UPDATE symlinks SET target = CAST(:bad AS TEXT)", "I19"),
+        ("UPDATE xattrs SET name = CAST(:bad AS TEXT) WHERE value = x'626c7565'", "I20"),
+        ("UPDATE xattrs SET value = CAST(:bad AS TEXT) WHERE value = x'626c7565'", "I20"),
+        ("UPDATE blocks SET hash = CAST(hash AS TEXT)", "I31"),
+        ("UPDATE blocks SET hash = CAST(:bad AS TEXT) WHERE hash IS NOT NULL", "I31"),
+        ("UPDATE packs SET object_key = CAST(object_key AS BLOB)", "I38"),
+        ("UPDATE packs SET object_key = CAST(:bad AS TEXT) WHERE pack = 1", "I38"),
+        ("UPDATE properties SET value = CAST(:bad AS TEXT) WHERE name = 'uuid'", "I5"),
+        ("UPDATE properties SET value = CAST(:bad AS TEXT) WHERE name = 'cookie_key'", "I5"),
+        ("UPDATE cached_blocks SET state = CAST(:bad AS TEXT)", "I40"),
+        ("UPDATE cached_blocks SET ino = CAST(:bad AS TEXT)", "I41"),
+        ("UPDATE counters SET next_block = CAST(:bad AS TEXT)", "I70"),
+    ],
+)
+async def test_text_that_is_not_utf8_is_repaired(
+    healthy: Healthy, damage: str, invariant: str
+) -> None:
+    """One damaged bit in the header of a row lets SQLite take bytes for text."""
+    statement = damage.replace(":bad", "x'fffe80'").replace(":ino", str(healthy.fifo))
+    healthy.sql(statement)
+
+    assert invariant in (await healthy.check_all()).broken
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+
+
 async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy: Healthy) -> None:
     """If the inode number of a block's position is text, the block is not freed (I70)."""
     healthy.add_lease()

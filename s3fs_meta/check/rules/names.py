@@ -47,8 +47,10 @@ def _good_name(name: bytes | None) -> bytes:
 
 
 def _move(exam: Examination, parent: Ino, cookie: int, name: bytes, ino: Ino) -> None:
-    """Give a dentry the cookie that matches the hash of the name."""
-    exam.run("DELETE FROM dentries WHERE parent = ? AND cookie = ?", (parent, cookie))
+    """Give a dentry the cookie that matches the hash of the name; skip a dentry that was moved."""
+    this = "parent = ? AND cookie = ? AND ino = ?"
+    if not exam.run(f"DELETE FROM dentries WHERE {this}", (parent, cookie, ino)):
+        return
     given = lost_found.add_under_free_name(exam, parent, name, ino)
     if given != name:
         exam.report.remember(

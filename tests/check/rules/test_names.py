@@ -119,6 +119,26 @@ def test_second_of_two_equal_names_in_one_directory_is_renamed(
     assert dentries.find(healthy.db, healthy.inner, b"fifo~1") == other
 
 
+def test_each_of_three_equal_names_in_one_directory_keeps_one_name(healthy: Healthy) -> None:
+    """The third name equals two other names, but is renamed only once."""
+    cookie = healthy.db.name_hash(b"fifo") << COOKIE_COLLISION_BITS
+    healthy.db.begin()
+    third = healthy.create(healthy.inner, b"third")
+    healthy.db.commit()
+    for number, ino in enumerate((healthy.attributed, third), start=1):
+        healthy.sql(
+            "UPDATE dentries SET name = x'6669666f', cookie = ? WHERE ino = ?", cookie + number, ino
+        )
+
+    healthy.assert_repaired()
+
+    names = healthy.db.all(
+        "SELECT ino, count(*) FROM dentries WHERE parent = ? GROUP BY ino", (healthy.inner,)
+    )
+    assert names == [(healthy.fifo, 1), (healthy.attributed, 1), (third, 1)]
+    assert inodes.get(healthy.db, third).nlink == 1
+
+
 def test_directory_with_two_names_keeps_the_name_in_its_parent_directory(healthy: Healthy) -> None:
     """A directory has only one name, which is in its parent directory.
 

@@ -22,12 +22,18 @@ from s3fs_meta.sync.chain import head as image_head
 PREFIX: Final = "kept-"
 LOST: Final = b"lost+found"
 
+# A damaged row may contain any value. The addition turns text, which may not be UTF-8, into a number.
 _NAMED: Final = (
-    "SELECT ino, mode, nlink, uid, gid, size_bytes, ctime_ns, mtime_delta_ns FROM inodes"
-    " WHERE nlink > 0"
+    "SELECT ino, mode + 0, nlink + 0, uid + 0, gid + 0, size_bytes + 0, ctime_ns + 0,"
+    " mtime_delta_ns + 0 FROM inodes WHERE nlink > 0"
 )
 _BEFORE: Final = (
-    "SELECT mode, nlink, uid, gid, size_bytes, ctime_ns, mtime_delta_ns FROM inodes WHERE ino = ?"
+    "SELECT mode + 0, nlink + 0, uid + 0, gid + 0, size_bytes + 0, ctime_ns + 0,"
+    " mtime_delta_ns + 0 FROM inodes WHERE ino = ?"
+)
+_NAMES: Final = (
+    "SELECT d.parent, CAST(d.name AS BLOB), d.ino, i.mode + 0"
+    " FROM dentries d JOIN inodes i ON i.ino = d.ino"
 )
 _PENDING_INODES: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
 
@@ -135,11 +141,6 @@ def _is_directory(mode: object) -> bool:
     return isinstance(mode, int) and stat.S_ISDIR(mode)
 
 
-def _as_bytes(name: object) -> bytes:
-    """Return the name in a dentry row as bytes; a damaged row may contain any value."""
-    return name if isinstance(name, bytes) else str(name).encode("utf-8", "surrogateescape")
-
-
 class Names:
     """Finds the paths of inodes in the database of a quarantined state."""
 
@@ -147,13 +148,12 @@ class Names:
         self._directories: dict[Ino, tuple[Ino, bytes]] = {}
         self._names: dict[Ino, list[tuple[Ino, bytes]]] = {}
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
-        for parent, name, ino, mode in db.inodes.iterate(
-            "SELECT d.parent, d.name, d.ino, i.mode FROM dentries d JOIN inodes i ON i.ino = d.ino"
-        ):
+        for parent, raw, ino, mode in db.inodes.iterate(_NAMES):
+            name = raw or b""
             if _is_directory(mode):
-                self._directories[ino] = (parent, _as_bytes(name))
+                self._directories[ino] = (parent, name)
             if ino in wanted:
-                self._names.setdefault(ino, []).append((parent, _as_bytes(name)))
+                self._names.setdefault(ino, []).append((parent, name))
 
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""

@@ -389,9 +389,9 @@ async def test_recover_state_continues_after_entries_with_damaged_rows(
         link = inodes.create(db, stat.S_IFLNK | 0o777, 0, 0, ROOT_INO, 1).ino
         _name(session, link, b"link")
         db.inodes.run("UPDATE inodes SET uid = 'text' WHERE ino = ?", (row,))
-        db.inodes.run("UPDATE inodes SET mode = 'text' WHERE ino = ?", (mode,))
+        db.inodes.run("UPDATE inodes SET mode = CAST(x'ff' AS TEXT) WHERE ino = ?", (mode,))
         db.inodes.run("UPDATE inodes SET mode = 420 WHERE ino = ?", (kind,))
-        db.run("UPDATE dentries SET name = 'text' WHERE ino = ?", (name,))
+        db.run("UPDATE dentries SET name = CAST(x'ff' AS TEXT) WHERE ino = ?", (name,))
         db.commit()
         keyring = session.volume.keyring
     kept, target = _quarantine_as(tmp_path), tmp_path / "out"
@@ -401,8 +401,8 @@ async def test_recover_state_continues_after_entries_with_damaged_rows(
         tally = await copy_all(db, quarantine_list.changed(db, None), copier, no_progress)
 
     assert {one.path for one in tally.incomplete} == {b"row", b"mode", b"kind", b"link"}
-    assert sorted(os.listdir(target)) == ["good", "text"]
-    assert (target / "text").read_bytes() == b"name"
+    assert sorted(os.listdir(os.fsencode(target))) == [b"good", b"\xff"]
+    assert (target / os.fsdecode(b"\xff")).read_bytes() == b"name"
 
 
 async def test_recover_state_copies_a_lost_block_as_a_hole_and_reports_it(

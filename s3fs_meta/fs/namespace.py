@@ -349,6 +349,7 @@ class Namespace:
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
             NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
             NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
+            NoSpaceLeftError: the ACL of a whiteout exceeds the capacity; nothing was changed.
         """
         if flags not in _RENAME_FLAGS:
             raise InvalidRequestError("invalid rename flags", flags)
@@ -372,6 +373,7 @@ class Namespace:
             return True
         if target is not None:
             self._check_replace(moved, target)
+        self._check_whiteout(parent, flags)
         if not self._mark_move(moved, parent, new_parent):
             return False
         self._move(parent, name, moved, new_parent, new_name, target)
@@ -411,10 +413,18 @@ class Namespace:
         gid = directory.gid if directory.mode & stat.S_ISGID else owner.gid
         created = inodes.create(db, stat.S_IFCHR, owner.uid, gid, parent, now_ns)
         inodes.change_directory(db, parent, now_ns, entries=1)
-        if directory.flags:
-            inherited = _inherited(self._default_acl(directory, stat.S_IFCHR), stat.S_IFCHR)
-            if inherited is not None:
-                self._give_acls(created, inherited.value, None)
+        self._give_acls(created, self._whiteout_acl(parent), None)
+
+    def _check_whiteout(self, parent: Ino, flags: int) -> None:
+        """Raise NoSpaceLeftError if a rename makes a whiteout whose ACL exceeds the capacity."""
+        if flags & RENAME_WHITEOUT:
+            self._require_room(self._whiteout_acl(parent), None)
+
+    def _whiteout_acl(self, parent: Ino) -> bytes | None:
+        """Return the access ACL that a whiteout inherits from its directory, or None."""
+        default = self._default_acl(inodes.get(self._db, parent), stat.S_IFCHR)
+        inherited = _inherited(default, stat.S_IFCHR)
+        return None if inherited is None else inherited.value
 
     def _find_target(self, new_parent: Ino, new_name: bytes, flags: int) -> Attributes | None:
         """Return the inode that a rename replaces or exchanges, or None.

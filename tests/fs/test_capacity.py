@@ -6,6 +6,7 @@ from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.namespace import RENAME_WHITEOUT
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.limits import KIB
 from s3fs_meta.meta.tables import xattrs
@@ -16,6 +17,7 @@ from tests.fs.conftest import (
     ROOT,
     USER,
     Volume,
+    look,
     make_directory,
     make_file,
 )
@@ -162,6 +164,29 @@ async def test_inherited_acls_count_against_the_capacity(fs: Filesystem) -> None
     fs.namespace.make_node(ROOT_INO, b"without", 0o100666, USER)
 
     assert counted(fs) == size_bytes + 2 * (len(acl.ACCESS) + len(NAMED))
+
+
+async def test_inherited_acl_of_a_whiteout_counts_against_the_capacity(fs: Filesystem) -> None:
+    """A rename whose whiteout does not fit changes nothing. Without a whiteout it succeeds."""
+    directory = make_directory(fs, b"d")
+    ino = make_file(fs, b"f", directory)
+    fs.xattrs.set(directory, acl.DEFAULT, NAMED, ROOT)
+    size_bytes = len(acl.DEFAULT) + len(acl.ACCESS) + 2 * len(NAMED)
+    names = (directory, b"f", ROOT_INO, b"g")
+    fs.set_capacity(size_bytes - 1)
+
+    with pytest.raises(NoSpaceLeftError):
+        fs.namespace.rename(*names, RENAME_WHITEOUT, caller=USER)
+    assert look(fs, b"f", directory).ino == ino
+    assert fs.lookup(ROOT_INO, b"g") is None
+    fs.namespace.rename(*names)
+    fs.namespace.rename(ROOT_INO, b"g", directory, b"f")
+    fs.set_capacity(size_bytes)
+    fs.namespace.rename(*names, RENAME_WHITEOUT, caller=USER)
+
+    assert look(fs, b"g").ino == ino
+    assert counted(fs) == size_bytes
+    assert_sound(fs)
 
 
 async def test_acl_that_is_not_stored_needs_no_space(fs: Filesystem) -> None:

@@ -237,18 +237,24 @@ def test_pruning_removes_only_empty_directories(numbered: NumberedDir) -> None:
     assert empty_directories(numbered.root) == []
 
 
-def test_pruning_removes_any_number_of_levels(numbered: NumberedDir) -> None:
-    """The number of levels may exceed the depth of Python's stack."""
-    place = os.fspath(numbered.root)
-    for _ in range(1500):
-        place += "/d"
-        os.mkdir(place)
+def test_pruning_removes_any_number_of_levels() -> None:
+    """The number of levels may exceed the depth of Python's stack.
 
-    try:
-        assert numbered.prune_all() == 1500
-        assert os.listdir(numbered.root) == []
-    finally:
-        subprocess.run(["rm", "-rf", numbered.root], check=True)
+    The tree is not below ``tmp_path``: if the test were killed, later runs of pytest could not
+    remove so many levels.
+    """
+    with fast_folder() as folder:
+        numbered = NumberedDir(folder)
+        place = os.fspath(numbered.root)
+        try:
+            for _ in range(1500):
+                place += "/d"
+                os.mkdir(place)
+
+            assert numbered.prune_all() == 1500
+            assert os.listdir(numbered.root) == []
+        finally:
+            subprocess.run(["rm", "-rf", folder], check=True)
 
 
 def test_removal_of_many_files_tries_to_remove_each_directory_once(

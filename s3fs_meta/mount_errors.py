@@ -77,6 +77,15 @@ class SilentDaemonError(ControlError):
         self.which, self.waited_s = which, waited_s
 
 
+class UnansweredError(ControlError):
+    """The daemon of a mount closed a connection without an answer, usually because it exited."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ControlError", "the mount ended before it answered the request; see its log"
+        )
+
+
 class InUseError(SettingsError):
     """The filesystem was unmounted but is still in use, so its daemon keeps running."""
 

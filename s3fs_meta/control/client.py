@@ -16,12 +16,12 @@ from s3fs_meta.control.plain_call import (
     PATIENCE,
     Patience,
     connect,
-    gone,
     no_report,
     require_answer,
     result_of,
 )
 from s3fs_meta.control.protocol import Message, Report, decode, encode
+from s3fs_meta.mount_errors import UnansweredError
 
 
 async def call(
@@ -56,8 +56,8 @@ async def call(
                 if result is not None:
                     return result
         except trio.BrokenResourceError as exc:
-            raise gone() from exc
-    raise gone()
+            raise UnansweredError from exc
+    raise UnansweredError
 
 
 async def _connect(directory: Path, patience: Patience) -> trio.SocketStream:

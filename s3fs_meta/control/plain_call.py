@@ -15,7 +15,7 @@ from s3fs_meta.control.limits import CONTROL_PROBE_ANSWER_S_MAX, CONTROL_PROBE_S
 from s3fs_meta.control.protocol import PROBE, Message, Report, decode, encode, socket_path
 from s3fs_meta.errors import ControlError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX, KIB
-from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
+from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError, UnansweredError
 
 _RECEIVE_BYTES: Final = 64 * KIB
 _CONNECT_PAUSE_S: Final = 0.05  # pause before the next attempt if the queue is full
@@ -60,8 +60,8 @@ def call(
                 if result is not None:
                     return result
         except ConnectionError as exc:
-            raise gone() from exc
-    raise gone()
+            raise UnansweredError from exc
+    raise UnansweredError
 
 
 def _lines(connection: socket.socket, directory: Path, patience: Patience) -> Iterator[bytes]:
@@ -158,10 +158,3 @@ def result_of(message: Message, report: Report) -> dict[str, Any] | None:
     if "error" in message:
         raise ControlError(message["error"]["kind"], message["error"]["message"])
     return dict(message["result"])
-
-
-def gone() -> ControlError:
-    """Return the error for a connection that the mount closed without an answer."""
-    return ControlError(
-        "ControlError", "the mount ended before it answered the request; see its log"
-    )

@@ -27,7 +27,7 @@ from s3fs_meta.mount.limits import (
     UPLOAD_POLL_S,
 )
 from s3fs_meta.mount.requests.control_api import request_status
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount_errors import NotMountedError, UnansweredError
 
 
 class RemainingUpload(NamedTuple):
@@ -144,6 +144,8 @@ class UploadWatch:
                 figures = await request_status(self._place)
             except NotMountedError:
                 return  # the daemon has exited; the waiting command reports its outcome
+            except UnansweredError:
+                continue  # the next poll shows whether the daemon has exited
             except ControlError as exc:
                 if not self._is_mute:
                     self._front.notice(exc.message)

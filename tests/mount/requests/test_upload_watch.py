@@ -1,6 +1,7 @@
 """Tests of the lines that a command prints while it waits for uploads."""
 
 import itertools
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.console.interruption import Remains
+from s3fs_meta.control.protocol import socket_path
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.limits import (
     SILENCE_SHOWN_S_MIN,
@@ -214,6 +216,22 @@ async def test_command_accepts_upload_statistics_of_an_older_daemon(
     watch(lines).note(RemainingUpload.of(older))
 
     assert lines.seen == [(0, "uploading 1 MiB in 1 block to s3://bucket/home")]
+
+
+async def test_daemon_that_exits_during_a_poll_is_not_reported(tmp_path: Path) -> None:
+    """The command that waits for the daemon reports the outcome of the last upload."""
+    lines = Lines()
+    with socket.socket(socket.AF_UNIX) as plain, socket_path(tmp_path) as path:
+        plain.bind(path)
+        plain.listen()
+        listener = trio.socket.from_stdlib_socket(plain)
+        async with UploadWatch(Target("s3://bucket/home", tmp_path, "/mnt"), lines).running():
+            for _ in range(2):  # The second poll begins after the end of the first.
+                client, _address = await listener.accept()
+                with client:
+                    assert b'"status"' in await client.recv(1000)
+
+    assert lines.seen == []
 
 
 async def test_error_during_a_wait_for_uploads_is_not_an_exception_group(

@@ -126,6 +126,7 @@ async def _unmount_and_wait(
     Raises:
         InUseError: processes still use the filesystem, and *force* is not set.
         StoreError, ControlError: the last upload of the mount was incomplete.
+        ControlError: the daemon is stopped or hangs.
     """
     waiting = trio.Event()
     result: dict[str, object] = {}
@@ -133,7 +134,7 @@ async def _unmount_and_wait(
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
-            result.update(await wait_finished(place, front, waiting))
+            result.update(await _finished(place, front, waiting))
             asking.cancel()
             keeping.cancel()
 
@@ -147,7 +148,8 @@ async def _unmount_and_wait(
         await waiting.wait()
         mounted = mount_table.find(place.mountpoint) if place.mountpoint else None
         if place.mounted:
-            await trio.to_thread.run_sync(_unmount, place.mountpoint, force)
+            # If the daemon hangs, the unmount hangs too. Then wait() raises an error.
+            await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
         if force:
             watch.on_outage(is_away.set)
             nursery.start_soon(keep)
@@ -165,6 +167,16 @@ async def _unmount_and_wait(
         await trio.to_thread.run_sync(_judge_killed, place, front)
         return
     _judge_after(left, result, front)
+
+
+async def _finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, object]:
+    """Call ``wait_finished``; if the daemon hangs, say whether the filesystem stays mounted."""
+    try:
+        return await wait_finished(place, front, waiting)
+    except SilentDaemonError as exc:
+        if place.mountpoint is None or mount_table.find(place.mountpoint) is None:
+            raise
+        raise _stays_mounted(place, exc) from exc
 
 
 def _judge_killed(place: Target, front: Front) -> None:
@@ -250,9 +262,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
             front.notice(exc.message)
     except SilentDaemonError as exc:
         # A silent daemon cannot unmount. If it is killed, the next mount uploads its changes.
-        where = place.mountpoint or place.url
-        why = f"{where} stays mounted: {exc.message}; if it hangs, kill it, and mount again"
-        raise ControlError(exc.kind, why) from exc
+        raise _stays_mounted(place, exc) from exc
     except ControlError as exc:
         goes_on = (FencedError, LostLeaseError, ReadOnlyStateError, LostBlockError)
         if is_kind(exc, *goes_on):
@@ -264,6 +274,13 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
             raise ControlError(exc.kind, why) from exc
         front.notice(exc.message)
     return ""
+
+
+def _stays_mounted(place: Target, exc: SilentDaemonError) -> ControlError:
+    """Return the error of an unmount that a silent daemon prevents."""
+    where = place.mountpoint or place.url
+    why = f"{where} stays mounted: {exc.message}; if it hangs, kill it, and mount again"
+    return ControlError(exc.kind, why)
 
 
 def _unmount(mountpoint: str | None, force: bool) -> None:

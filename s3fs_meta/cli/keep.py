@@ -54,7 +54,9 @@ HELP = CommandHelp(
         Example(
             "s3fs-meta keep /mnt/home ok --at 2026-05-09T14:30", "keep a retained point in time"
         ),
-        Example("s3fs-meta keep /mnt/home --auto", "keep the present state, named by its time"),
+        Example(
+            "s3fs-meta keep /mnt/home --auto", "keep the present state, named by the current time"
+        ),
         Example("s3fs-meta keep /mnt/home --list", "list the kept points and what they cost"),
         Example("s3fs-meta keep /mnt/home --drop before-upgrade", "drop a kept point"),
         Example(

@@ -42,17 +42,15 @@ OTHER_CONNECTIONS = frozenset(
 # These functions build SQL statements from variables, but not for the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/db/database.py", "commit"),  # The statement is an UPDATE of the counters.
+        ("meta/db/database.py", "commit"),  # Updates the counters.
+        ("meta/next_numbers.py", "_highest"),
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/bulk_records.py", "header"),  # a PRAGMA
-        (
-            "meta/trees/tree_copies.py",
-            "_copy_rows",
-        ),  # The statements read tables of the past or the present.
+        ("meta/trees/bulk_records.py", "header"),  # Runs a PRAGMA.
+        ("meta/trees/tree_copies.py", "_copy_rows"),  # Reads the past or the present.
         ("meta/trees/tree_copies.py", "copy_inode"),
-        ("meta/trees/tree_copies.py", "_sums"),  # The statement reads a temporary table.
+        ("meta/trees/tree_copies.py", "_sums"),  # Reads a temporary table.
     }
 )
 

@@ -259,10 +259,15 @@ def _access_error(exc: Exception, text: str, key: str) -> StoreAccessError | Non
 def _malformed_proxy(exc: Exception, key: str) -> StoreAccessError | None:
     """Return an error if an environment variable contains a malformed URL of a proxy, or None.
 
-    botocore reports such a URL as an error of its HTTP client, or adds ``http://`` to the URL. The
-    URL is not shown, because it may contain a password.
+    botocore reports such a URL as a ValueError of its HTTP client, or adds ``http://`` to the URL. All
+    other errors are failures of the network, even if a variable for another protocol is malformed.
+    The URL is not shown, because it may contain a password.
     """
-    if not isinstance(exc, (boto.HTTPClientError, boto.ProxyConnectionError)):
+    if isinstance(exc, boto.ProxyConnectionError):
+        used = str(exc.kwargs["proxy_url"])
+        if _is_url_of_proxy(used) and used.count("://") == 1:
+            return None
+    elif type(exc) is not boto.HTTPClientError or not isinstance(exc.kwargs["error"], ValueError):
         return None
     proxies = getproxies()
     for scheme in ("http", "https"):

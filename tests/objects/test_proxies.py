@@ -7,7 +7,17 @@ from s3fs_meta.errors import StoreAccessError, TransientStoreError
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.objects.s3 import S3Store
 from s3fs_meta.objects.s3_access import S3Place
-from tests.objects.s3_double import BUCKET, KEY, PUT_DONE, Drip, Hang, Reply, S3Double, s3_double
+from tests.objects.s3_double import (
+    BUCKET,
+    KEY,
+    PUT_DONE,
+    Drip,
+    Drop,
+    Hang,
+    Reply,
+    S3Double,
+    s3_double,
+)
 from tests.polling import WAIT_S_MAX
 
 SERVER = "http://s3.invalid:9000"
@@ -93,6 +103,26 @@ async def test_malformed_url_of_a_proxy_is_reported_without_a_retry(
         await S3Store(BUCKET, place=place).get(KEY, PACK_BYTES_MAX)
 
     assert url not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", ""])
+async def test_outage_is_retried_despite_a_malformed_proxy_of_another_protocol(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    """The variable for http may contain a SOCKS proxy, which requests over https do not use."""
+    monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(TransientStoreError):
+        await S3Store(BUCKET, place=S3Place("https://127.0.0.1:1")).get(KEY, PACK_BYTES_MAX)
+
+
+async def test_closed_connection_is_an_outage_despite_a_malformed_proxy_that_is_not_used(
+    double: S3Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    double.answer(Drop())
+    with pytest.raises(TransientStoreError):
+        await S3Store(BUCKET, place=S3Place(double.url)).get(KEY, PACK_BYTES_MAX)
 
 
 async def test_refusal_of_a_proxy_to_open_a_tunnel_is_reported(

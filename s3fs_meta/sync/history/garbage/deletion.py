@@ -7,7 +7,7 @@ Keeps: an object that is refused prevents no deletion of another object.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import (
@@ -71,6 +71,11 @@ class Deleter:
         if key not in self.refused:
             _log.warning("the store refuses to delete an object, will retry: %s", exc)
         self.refused[key] = exc
+
+    def forget_except(self, keys: Container[ObjectKey]) -> None:
+        """Forget the refused objects other than *keys*, because they need not be deleted any more."""
+        for key in [one for one in self.refused if one not in keys]:
+            del self.refused[key]
 
     def failure(self) -> PermanentStoreError | None:
         """Return the error of a refused object, or None if the store refused none."""

@@ -262,6 +262,8 @@ class Reclaimer:
             for _ in range(RECLAIM_PLANS_MAX):
                 found = await self._condemned(limit)
                 if found is not None:
+                    if found.total < limit:  # another program may have deleted a refused object
+                        self._deleter.forget_except(_all_keys(found))
                     await self._delete(found, progress)
                     self._forget_given_up(found)
                     return found

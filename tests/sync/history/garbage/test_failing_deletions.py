@@ -135,6 +135,28 @@ async def test_object_that_the_store_refuses_to_delete_blocks_no_other_object(
         await unmount(session)
 
 
+@pytest.mark.parametrize("kind", ["image", "changelog"])
+async def test_refused_object_that_another_program_deletes_is_no_longer_reported(
+    power: Power, kind: str
+) -> None:
+    """An administrator may delete the object with other credentials."""
+    await _make_garbage(power)
+    store = _RefusedDeletions(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        store.denies = lambda key: key.startswith(f"{kind}/")
+        await session.reclaimer.run()
+        assert session.reclaimer.last_error
+        while (error := session.reclaimer.last_error) and (
+            denied := next((key for key in power.store.objects if key in error), None)
+        ):
+            await power.store.delete([denied])
+            await session.reclaimer.run()
+
+        assert error == ""
+        await session.reclaimer.reclaim_all()
+        await unmount(session)
+
+
 async def test_store_that_refuses_every_deletion_receives_few_requests(power: Power) -> None:
     """The credentials may lack the permission to delete any object."""
     await power.retain(0)

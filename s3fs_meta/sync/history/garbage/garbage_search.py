@@ -423,7 +423,7 @@ class Finder:
                     needed.add(row.pack)
                 else:
                     (refused if row.object_key in self._refused else found).append(row)
-            if len(rows) < DELETE_BATCH_KEYS:  # a further query would scan the remaining packs again
+            if len(rows) < DELETE_BATCH_KEYS:  # another query would read all later packs again
                 break
             last = rows[-1].pack
             await trio.lowlevel.checkpoint()

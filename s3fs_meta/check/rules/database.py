@@ -418,10 +418,10 @@ def _value(table: str, column: str) -> str:
 
 def _move_blocks(exam: Examination, column: str) -> None:
     """Move blocks with an invalid inode or index to a new inode number; I15 creates the inode."""
-    found = exam.db.all(f"SELECT ino, block_index, block FROM block_map WHERE {_wrong(column)}")
+    found = exam.db.all(f"SELECT CAST(block AS INTEGER) FROM block_map WHERE {_wrong(column)}")
     exam.run(f"DELETE FROM block_map WHERE {_wrong(column)}")
     ino = Ino(max(exam.db.counters.next_ino, _highest_ino(exam) + 1))
-    for index, (_ino, _index, block) in enumerate(found):
+    for index, (block,) in enumerate(found):
         exam.run("INSERT INTO block_map VALUES (?, ?, ?)", (ino, index, block))
 
 

@@ -24,6 +24,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
 from s3fs_meta.errors import (
     BadRowError,
+    DamagedDatabaseError,
     FormatError,
     ObjectMissingError,
     ObjectTooLargeError,
@@ -157,7 +158,8 @@ async def _read_pack(
 ) -> None:
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
-    except BadRowError as exc:  # the repair for I70 fixes the row, so the next run reads the pack
+    # The repair for I70 fixes the row, so the next run reads the pack.
+    except (BadRowError, DamagedDatabaseError) as exc:
         exam.report.note(f"{key} was not read, because a row of the pack is damaged: {exc}")
         return
     marked = damage_marks.marks_of(exam.db, pack)

@@ -361,6 +361,23 @@ async def test_text_that_is_not_utf8_is_repaired(
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
 
 
+@pytest.mark.parametrize(
+    ("table", "column"), [one for one in TYPED if one[0] in {"packs", "blocks", "block_map"}]
+)
+async def test_number_that_became_text_is_repaired_by_a_deep_check(
+    healthy: Healthy, table: str, column: str
+) -> None:
+    """The text is not UTF-8. A pack with a damaged row is read after the repair of the row."""
+    healthy.add_lease()
+    healthy.sql(f"UPDATE OR IGNORE {table} SET {column} = CAST(x'fffe80' AS TEXT)")
+
+    assert "I70" in (await healthy.check_all(deep=True)).broken
+    for _ in range(2):
+        await healthy.check_all(Mode.ALL, deep=True)
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+
+
 async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy: Healthy) -> None:
     """If the inode number of a block's position is text, the block is not freed (I70)."""
     healthy.add_lease()

@@ -21,7 +21,13 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import NONCE_BYTES, Changelog, Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, HeldError, NewerFormatError, ObjectMissingError
+from s3fs_meta.errors import (
+    FencedError,
+    FormatError,
+    HeldError,
+    NewerFormatError,
+    ObjectMissingError,
+)
 from s3fs_meta.limits import EPOCH_LEAP_MAX, FENCE_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
@@ -100,7 +106,21 @@ class Fencer:
             if await self._send(db) and await self._append(db, behind()):
                 return db
             db = await catch_up(db)
+            await self._require_hold()
         raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
+
+    async def _require_hold(self) -> None:
+        """Raise HeldError if another host has replaced this host's lease.
+
+        The last appended txg may be the fence record of that host. A later fence record of this
+        host would end that host's chain, and this host could not write either.
+        """
+        try:
+            if self._keeper.fenced is not None:  # a restore has read the lease
+                raise self._keeper.fenced
+            await self._keeper.require_hold()
+        except FencedError as exc:
+            raise HeldError(f"another host took the lease at the same time: {exc}") from exc
 
     async def _require_epoch(self, db: Database) -> Epoch:
         """Return the epoch of the chain's last changelog, or the one in this host's rows if later.

@@ -1,6 +1,7 @@
 """Promotion: a follower becomes the writer."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
+from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.polling import until
@@ -303,6 +305,45 @@ async def test_unmount_after_a_failed_promotion_keeps_the_lease_of_a_later_host(
             await unmount(writer)
     async with power.session("b") as again:
         assert again.status.writable
+
+
+@pytest.mark.parametrize("way", ["promotion", "mount"])
+@pytest.mark.parametrize("has_image", [False, True])
+async def test_host_appends_no_fence_record_after_the_takeover_by_another_host(
+    power: Power, way: str, has_image: bool
+) -> None:
+    """Such a record would end the chain of the other host, and both hosts would be read-only."""
+    store = FenceStore(power.store)
+    async with AsyncExitStack() as opened:
+        writers: list[Session] = []
+
+        async def take_over() -> None:
+            writer = await opened.enter_async_context(
+                power.session("c", options=TAKEOVER, tasks=False)
+            )
+            if has_image:  # the losing host restores the image, which reads the lease
+                await writer.publish_anew()
+            writers.append(writer)
+
+        if way == "mount":
+            store.before = take_over
+            with pytest.raises(HeldError):
+                await opened.enter_async_context(power.session("b", store=store, tasks=False))
+        else:
+            session = await opened.enter_async_context(
+                power.session("b", options=READS, session_options=FOLLOWS, store=store, tasks=False)
+            )
+            store.before = take_over
+            with pytest.raises(HeldError):
+                await session.promote()
+            assert not session.status.writable
+            await session.close()
+
+        [writer] = writers
+        write_file(writer, b"written after it")
+        await ship(writer)
+        assert writer.status.writable
+        await unmount(writer)
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

@@ -80,10 +80,10 @@ class SilentDaemonError(ControlError):
 class UnansweredError(ControlError):
     """The daemon of a mount closed a connection without an answer, usually because it exited."""
 
+    kind = "ControlError"
+
     def __init__(self) -> None:
-        super().__init__(
-            "ControlError", "the mount ended before it answered the request; see its log"
-        )
+        super().__init__(self.kind, "the mount ended before it answered the request; see its log")
 
 
 class InUseError(SettingsError):

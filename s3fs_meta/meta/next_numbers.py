@@ -7,7 +7,7 @@ The check reads one index entry of each table, so its time does not depend on th
 
 from typing import Final
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import DamagedDatabaseError, MetadataError
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -46,6 +46,12 @@ def require_valid(db: Database) -> None:
 
 
 def _highest(db: Database, table: str, column: str) -> int:
-    """Return the highest number in a column; ignore damaged numbers, which I8 and others report."""
-    row = db.one(f"SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}")
+    """Return the highest number in a column; ignore damaged numbers, which I8 and others report.
+
+    A damaged index does not prevent the mount: files that the damage does not affect stay usable.
+    """
+    try:
+        row = db.one(f"SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}")
+    except DamagedDatabaseError:
+        return 0
     return 0 if row is None or row[0] is None else int(row[0])

@@ -215,14 +215,15 @@ def test_starting_mount_refuses_a_request_to_end(
     """If a starting mount accepted a request to end, it would stay in state "stopping" forever."""
     state = targets.of_url(mounted.url, program.cachedir).state
     program.kill(mounted.mountpoint)
-    gate, slow = tmp_path / "gate", tmp_path / "bin" / "fusermount3"
+    name = "umount" if os.geteuid() == 0 else "fusermount3"
+    gate, slow = tmp_path / "gate", tmp_path / "bin" / name
     os.mkfifo(gate)
     slow.parent.mkdir()
-    slow.write_text(f'#!/bin/sh\nread line < {gate}\nexec {shutil.which(slow.name)} "$@"\n')
+    slow.write_text(f'#!/bin/sh\nread line < {gate}\nexec {shutil.which(name)} "$@"\n')
     slow.chmod(0o755)
     program.environment["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
     words = ("--cachedir", program.cachedir, mounted.url, mounted.mountpoint)
-    starting = program.begin("mount", *words)  # The mount waits until fusermount3 exits.
+    starting = program.begin("mount", *words)  # The mount waits until *slow* exits.
     try:
         wait_until(lambda: _listens(state), "the mount did not start")
         with pytest.raises(ControlError, match="still starting"):
@@ -230,6 +231,7 @@ def test_starting_mount_refuses_a_request_to_end(
     finally:
         gate.write_text("\n")
         starting.communicate(timeout=PROCESS_S_MAX)
+        del program.environment["PATH"]  # Another unmount would wait for the gate again.
 
     assert program.status(mounted.mountpoint)["state"] == "serving"
 

@@ -505,7 +505,7 @@ assert WAITING_HANDLERS_MAX + PAST_WAITING_MAX + WRITE_BACK_WAITING_MAX < FUSE_T
 )
 
 # --- text objects: superblock and lease ---------------------------------------------------------
-# Maximum size of a superblock or lease that is parsed. Usually it has a few hundred bytes.
+# Maximum size of a superblock or lease that is parsed. Most have a few hundred bytes.
 TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB

@@ -19,7 +19,7 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2): 512 bytes
 ALLOCATION_BYTES: Final = 4096  # page size; st_blocks counts a partial last page as a full page
 # Value of st_blksize and f_bsize: less than a block, because stdio allocates buffers of this size.
-# Recent kernels also write partial pages in units of st_blksize.
+# Recent kernels use st_blksize as the smallest unit when they write a part of a page.
 IO_BYTES: Final = 4096
 
 # The attributes of an inode (fuse_attr in linux/fuse.h).

@@ -33,7 +33,7 @@ class Kernel(Protocol):
         ...
 
     def at_turn(self) -> None:
-        """Resume caching replies, because the new txg is visible. Never yields to other tasks."""
+        """Allow the kernel to cache replies again: the new txg is visible. Never yields."""
         ...
 
     async def after_turn(self, turned: Turned | None) -> None:

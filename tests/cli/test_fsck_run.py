@@ -590,7 +590,7 @@ async def _write_in_the_future(place: Place, state: Path) -> None:
 
 
 def test_fsck_corrects_times_in_the_future(program: Program, place: Place, tmp_path: Path) -> None:
-    """fsck reports txgs with future times as the problem "times". fsck -y corrects the times."""
+    """fsck reports txgs whose times are in the future, and fsck -y corrects these times."""
     trio.run(_write_in_the_future, place, tmp_path / "wrong")
 
     report = check(place, program.cachedir, Mode.REPORT)

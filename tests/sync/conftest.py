@@ -1,4 +1,4 @@
-"""Fixtures: a filesystem in a memory store, opened by sessions without FUSE."""
+"""Test fixtures: a filesystem in an in-memory object store, and sessions without FUSE."""
 
 import contextlib
 import shutil

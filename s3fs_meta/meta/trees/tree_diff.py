@@ -341,9 +341,9 @@ class _State:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
-        # Names kept by ``note_names``, by directory and inode.
+        # The names that ``note_names`` kept; the key is the directory and the inode.
         self._noted: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
-        # Names read by the last call of ``find_names`` or ``find_paths``, by directory and inode.
+        # The names that the last ``find_names`` or ``find_paths`` read; same key.
         self._read: dict[tuple[Ino, Ino], tuple[bytes, ...]] = {}
 
     def find(self, ino: Ino) -> Attributes | None:

@@ -33,7 +33,7 @@ def found_by(report: Report) -> list[str]:
 
 
 async def kept_below_the_floor(power: Power, session: Session) -> KeptPoint:
-    """Make a kept point, remove its files, and raise the retention floor above the point."""
+    """Keep a point in time, remove its files, and raise the retention floor above it."""
     await power.retain(0)
     files: Files = {}
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Tests of random histories of a tree: copies of random points in time equal recorded trees."""
+"""Tests that trees cloned from random points in time equal the trees recorded at these times."""
 
 import random
 

@@ -172,7 +172,7 @@ async def test_mount_is_refused_while_syncs_fail(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_state_is_not_written_again_after_a_reboot(
+async def test_local_state_is_not_rewritten_after_a_failed_sync_and_a_reboot(
     power: Power, monkeypatch: pytest.MonkeyPatch, reboot: Callable[[], None]
 ) -> None:
     """A reboot has emptied the page cache, so the state is verified as after a power loss."""

@@ -156,7 +156,9 @@ async def test_host_that_was_offline_longer_than_the_retention_restores_an_image
         assert len(reported) == unshipped
 
 
-async def test_unshipped_change_is_quarantined_if_another_host_wrote(power: Power) -> None:
+async def test_change_that_was_not_uploaded_is_quarantined_if_another_host_wrote_later(
+    power: Power,
+) -> None:
     """The notice names the command that recovers files from a quarantined state."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"shipped")

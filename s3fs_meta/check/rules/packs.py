@@ -8,7 +8,8 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.check.sums import EVERY_PACK
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.meta.db.statements import Row
-from s3fs_meta.model import PackState
+from s3fs_meta.meta.tables import properties
+from s3fs_meta.model import PackState, Txg
 
 _STATES: Final = tuple(int(state) for state in PackState)
 _SHARED_KEYS: Final = (
@@ -45,8 +46,8 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     """Derive the state and the size of packs from other rows and from the listing of the bucket.
 
     A lost key cannot be derived, but a search of the bucket can find the pack's blocks. If such a
-    pack has no blocks, its row is deleted. All other rows are kept: without a row, garbage
-    collection would delete a pack without live blocks, although points in time may need the pack.
+    pack has no blocks, its row is deleted. Points in time may need the pack, so all packs without
+    rows are then kept, like packs of a replaced history, until the retention floor is later.
     """
     exam.run(  # a damaged type of a valid key
         "UPDATE packs SET object_key = CAST(object_key AS TEXT) WHERE typeof(object_key) = 'blob'"
@@ -54,12 +55,12 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     is_listed = "packs.object_key IN (SELECT object_key FROM temp.seen_objects)"
     may_exist = is_listed if Need.OBJECTS in exam.evidence.surveyed else "TRUE"
     for pack, key, state, object_bytes in list(_bad_rows(exam)):
-        if not _is_key(key):
-            exam.run(
-                "DELETE FROM packs WHERE pack = ?"
-                " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
-                (pack,),
-            )
+        if not _is_key(key) and exam.run(
+            "DELETE FROM packs WHERE pack = ?"
+            " AND NOT EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = packs.pack)",
+            (pack,),
+        ):
+            properties.note_replaced_history(exam.db, Txg(exam.db.counters.txg))
         if state not in _STATES:
             exam.run(
                 "UPDATE packs SET state = CASE WHEN EXISTS (SELECT 1 FROM blocks AS b"

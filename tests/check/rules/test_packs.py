@@ -4,7 +4,7 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta.tables import blocks, packs
-from s3fs_meta.model import PackState
+from s3fs_meta.model import PackId, PackState
 from tests.check.healthy import Healthy
 
 
@@ -24,11 +24,8 @@ async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: s
     assert healthy.dump() == healthy.before
 
 
-@pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
-async def test_row_of_a_pack_without_live_blocks_is_corrected(
-    healthy: Healthy, change: str
-) -> None:
-    """Without its row, garbage collection deletes a pack that retained points in time may need."""
+async def free_pack(healthy: Healthy) -> PackId:
+    """Upload a file and remove its content; return the pack, which has no live blocks."""
     healthy.db.begin()
     ino = healthy.create(healthy.directory, b"freed")
     healthy.db.commit()
@@ -36,12 +33,33 @@ async def test_row_of_a_pack_without_live_blocks_is_corrected(
     pack = healthy.pack_of(ino, 0)
     healthy.sql("DELETE FROM block_map WHERE block = ?", block)
     await healthy.check_all(Mode.ALL)
+    return pack
+
+
+@pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
+async def test_row_of_a_pack_without_live_blocks_is_corrected(
+    healthy: Healthy, change: str
+) -> None:
+    """Without its row, garbage collection deletes a pack that retained points in time may need."""
+    pack = await free_pack(healthy)
     row = packs.get(healthy.db, pack)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
 
     await healthy.assert_all_repaired()
 
     assert packs.find(healthy.db, pack) == row
+
+
+async def test_pack_that_lost_its_key_is_not_deleted_with_unknown_packs(healthy: Healthy) -> None:
+    """Retained points in time may need the pack, but no row can name its object any more."""
+    pack = await free_pack(healthy)
+    key = packs.object_key(healthy.db, pack)
+    healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
+
+    await healthy.check_all(Mode.ALL, delete_unknown=True)
+
+    assert packs.find(healthy.db, pack) is None
+    assert key in healthy.store.objects
 
 
 def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:

@@ -12,7 +12,7 @@ from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 
-# The counter, and the columns of its numbers that an index sorts, except in ``inodes``.
+# The counter, and the columns with its numbers. An index sorts each column.
 _NUMBERS: Final = (
     (
         "next_ino",
@@ -21,6 +21,7 @@ _NUMBERS: Final = (
             ("symlinks", "ino"),
             ("xattrs", "ino"),
             ("block_map", "ino"),
+            ("inodes", "ino"),
         ),
     ),
     ("next_block", (("blocks", "block"), ("cached_blocks", "block"))),
@@ -37,8 +38,6 @@ def require_valid(db: Database) -> None:
     for counter, columns in _NUMBERS:
         following: int = getattr(db.counters, counter)
         used = max(_highest(db, table, column) for table, column in columns)
-        if counter == "next_ino":
-            used = max(used, inodes.highest(db, PAST_INO_MIN))
         if following <= used:
             raise MetadataError(f"{counter} is {following}, but number {used} is in use", 0)
         if following > PAST_INO_MIN:
@@ -51,6 +50,8 @@ def _highest(db: Database, table: str, column: str) -> int:
     A damaged index does not prevent the mount: files that the damage does not affect stay usable.
     """
     try:
+        if table == "inodes":
+            return inodes.highest(db, PAST_INO_MIN)
         row = db.one(f"SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}")
     except DamagedDatabaseError:
         return 0

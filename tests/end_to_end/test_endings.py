@@ -131,7 +131,8 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
 _ON_TERMINAL: Final = (
     "import fcntl, os, signal, sys, termios\n"
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-    "if sys.argv[1] == 'nohup': signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    "action = signal.SIG_IGN if sys.argv[1] == 'nohup' else signal.SIG_DFL\n"
+    "signal.signal(signal.SIGHUP, action)\n"
     "os.execv(sys.executable, [sys.executable, '-m', 's3fs_meta', *sys.argv[2:]])\n"
 )
 

@@ -36,7 +36,7 @@ from tests.sync.conftest import Power, write_file
 # The program mounts a filesystem. It sends itself a signal when a notice contains a given text.
 # During the start, the program sends the signal twice, as a closed terminal does.
 _SIGNALLED: Final = """
-import os, sys, trio, trio.testing
+import os, signal, sys, trio, trio.testing
 from pathlib import Path
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.plan import make_plan
@@ -56,6 +56,7 @@ async def send_again():
     await trio.testing.wait_all_tasks_blocked()
     os.kill(os.getpid(), int(number))
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup(1) lets child processes ignore the signal.
 options = parse_mount_options([f"cachedir={cachedir}", "synchronous=off"])
 trio.run(run_mount, make_plan(url, Path(mountpoint), options), Front())
 """

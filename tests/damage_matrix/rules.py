@@ -1,7 +1,7 @@
 """The expected result of each cell of the damage matrix, as a table of rules with reasons.
 
 For each object, damage and operation, the first rule that covers them applies. The oracle computes
-whether the current state is reachable and how much data may be lost.
+how much data may be lost, and if the current state is reachable.
 """
 
 import enum

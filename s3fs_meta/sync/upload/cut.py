@@ -41,7 +41,7 @@ class Cut:
         """Record the location of one block; blocks that are not in the cut are ignored.
 
         Returns:
-            Whether the changelog of the cut or the next changelog lists this location. The next
+            True if the changelog of the cut or the next changelog lists this location. The next
             changelog lists every block that is created after the cut, but an older block only if
             the pack of the block changed.
         """

@@ -469,7 +469,7 @@ class Uploader:
         """Record the location of one block; a zero block becomes a hole instead.
 
         Returns:
-            Whether a changelog lists the location even if the pack is not reported; see ``Cut``.
+            True if a changelog lists the location even if the pack is not reported; see ``Cut``.
         """
         zero = self._zeros.get(place.block)
         if zero is not None:

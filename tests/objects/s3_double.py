@@ -66,10 +66,13 @@ class Hang(NamedTuple):
 
 
 class Drip(NamedTuple):
-    """Send the beginning of a response, then one byte at a time until the client disconnects."""
+    """Send the beginning of a response, then one byte at a time until the client disconnects.
+
+    If *pause_s* is None, close the connection after the beginning.
+    """
 
     begin: bytes
-    pause_s: float
+    pause_s: float | None
 
 
 class ReadSlowly(NamedTuple):
@@ -236,6 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         with suppress(ConnectionError):
             self.connection.sendall(drip.begin)
+            if drip.pause_s is None:
+                return
             while not self.orders.released.wait(drip.pause_s):
                 self.connection.sendall(b" ")
 

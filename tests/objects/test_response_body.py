@@ -166,14 +166,21 @@ async def test_object_in_a_chunked_response_is_read_completely(
 
 
 @pytest.mark.parametrize(
-    "begin", [_chunked(b"part") + b"x", b'HTTP/1.0 200 OK\r\nETag: "1"\r\n\r\npart']
+    "begin",
+    [
+        _chunked(b"part") + b"x",
+        _chunked(b"part"),
+        b'HTTP/1.0 200 OK\r\nETag: "1"\r\n\r\npart',
+        b'HTTP/1.1 200 OK\r\nETag: "1"\r\nConnection: close\r\n\r\npart',
+    ],
 )
+@pytest.mark.parametrize("pause_s", [0.01, None], ids=["time limit", "closed connection"])
 async def test_response_with_an_unknown_end_is_never_a_complete_object(
-    double: S3Double, begin: bytes
+    double: S3Double, begin: bytes, pause_s: float | None
 ) -> None:
     """A part of an object would be reported as damage; the request is repeated instead."""
     store = S3Store(BUCKET, place=S3Place(endpoint_url=double.url, read_timeout_s=0.5))
-    double.answer(Drip(begin, pause_s=0.01))
+    double.answer(Drip(begin, pause_s))
     with trio.fail_after(WAIT_S_MAX), pytest.raises(TransientStoreError):
         await store.get(KEY, 1000)
 

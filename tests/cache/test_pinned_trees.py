@@ -6,6 +6,7 @@ import trio
 from s3fs_meta.cache.pinned_trees import pinned_bytes_max
 from s3fs_meta.limits import GIB, MIB
 from s3fs_meta.meta.tables import block_map, inodes
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from tests.cache.conftest import INO, CacheBench
 from tests.descriptors import no_more_files
@@ -66,10 +67,8 @@ async def test_overwritten_block_of_a_pinned_file_is_evicted(bench: CacheBench) 
     assert bench.cache.index.get(block) is None
 
 
-async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
-    bench: CacheBench,
-) -> None:
-    """If no file descriptor is free, the other blocks of the batch are still processed."""
+async def _replaced_by_a_duplicate(bench: CacheBench) -> tuple[Located, Located]:
+    """Replace a pinned cached block by an equal block that is not cached; return both blocks."""
     for index in (0, 1):
         bench.write(index, b"content")
         await bench.upload(index)
@@ -77,6 +76,14 @@ async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
     await bench.cache.evictor.drop([kept.block])
     bench.cache.pinned.set_roots([INO])
     bench.cache.pinned.note_duplicate(replaced.block, INO, kept.block)
+    return replaced, kept
+
+
+async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
+    bench: CacheBench,
+) -> None:
+    """If no file descriptor is free, the other blocks of the batch are still processed."""
+    replaced, kept = await _replaced_by_a_duplicate(bench)
     bench.files.let_go([replaced.block])
 
     with no_more_files():
@@ -90,13 +97,7 @@ async def test_duplicate_deleted_while_its_file_is_copied_is_not_pinned(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pinned block that is not cached would use a part of the space for pinned blocks."""
-    for index in (0, 1):
-        bench.write(index, b"content")
-        await bench.upload(index)
-    replaced, kept = bench.located(0), bench.located(1)
-    await bench.cache.evictor.drop([kept.block])
-    bench.cache.pinned.set_roots([INO])
-    bench.cache.pinned.note_duplicate(replaced.block, INO, kept.block)
+    replaced, kept = await _replaced_by_a_duplicate(bench)
     copy_clean = bench.files.copy_clean
 
     def delete() -> None:

@@ -97,7 +97,7 @@ async def test_duplicate_deleted_while_its_file_is_copied_is_not_pinned(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pinned block that is not cached would use a part of the space for pinned blocks."""
-    replaced, kept = await _replaced_by_a_duplicate(bench)
+    _, kept = await _replaced_by_a_duplicate(bench)
     copy_clean = bench.files.copy_clean
 
     def delete() -> None:

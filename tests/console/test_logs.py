@@ -14,9 +14,15 @@ from s3fs_meta.console import logs
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Restore the handlers and the level of the root logger after each test."""
+    """Restore the handlers and the level of the root logger after each test.
+
+    A command that an earlier test ran in this process has switched the capture of warnings on. The
+    end of that test restored `warnings.showwarning`, but not the switch, so that switching it on
+    again would have no effect.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    logging.captureWarnings(False)
     yield
     logging.captureWarnings(False)
     for handler in root.handlers:

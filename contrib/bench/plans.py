@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
 
 # The sizes that each plan passes to the run() function of each benchmark.
 BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
-    "peers": {"files": Sizes(6000, 2000, 500)},
+    "peers": {"files": Sizes(6000, 2500, 500)},
     "sequential": {"gib": Sizes(4, 4, 1), "rounds": Sizes(3, 3, 2)},
     "random": {
         "random_mib": Sizes(1024, 1024, 128), "operations": Sizes(50_000, 50_000, 5000),
@@ -86,10 +86,10 @@ BENCHMARKS: Final[Mapping[str, Mapping[str, Sizes]]] = {
     "codec": {"corpus_mib": Sizes(24, 24, 2)},
     "workloads": {
         "files": Sizes(10_000, 3000, 1000), "messages": Sizes(5000, 600, 500),
-        "turns": Sizes(5, 3, 1),
+        "turns": Sizes(5, 5, 1),
     },
     "used_mount": {
         "files": Sizes(6000, 6000, 500), "cached": Sizes(200_000, 200_000, 1000),
-        "txgs": Sizes(120_000, 120_000, 100), "turns": Sizes(5, 3, 1),
+        "txgs": Sizes(120_000, 120_000, 100), "turns": Sizes(5, 5, 1),
     },
 }  # fmt: skip

@@ -73,13 +73,18 @@ def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None
     try:
         for number, start in enumerate(range(0, files, per_directory)):
             names = range(start, min(start + per_directory, files))
-            _fill_directory(database, b"directory-%06d" % number, names, name_bytes)
+            _fill_directory(database, directory_name(number), names, name_bytes)
         database.begin()
         local_state.put(database, "changed", "1")
         database.commit()
         database.checkpoint()
     finally:
         database.close()
+
+
+def directory_name(number: int) -> bytes:
+    """Return the name of directory number *number* in the root."""
+    return b"directory-%06d" % number
 
 
 def _fill_directory(database: Database, name: bytes, numbers: range, name_bytes: int) -> None:

@@ -388,7 +388,9 @@ def _names(key: str, columns: _Columns, count: int) -> RemovedNames:
     for row, mask in found.keys_and_masks():
         parent, name, cookie, ino = row
         if not (mask and 0 < parent <= NUMBER_MAX and 0 < ino <= NUMBER_MAX):
-            raise FormatError(key, "a removed name in the index object has no txg or no inode")
+            raise FormatError(
+                key, "a removed name in the index object has no txg, or an invalid inode number"
+            )
         if bool(name) == bool(cookie) or (not name and not _COOKIE_MIN <= cookie <= NUMBER_MAX):
             raise FormatError(key, "a removed name in the index object has a wrong cookie")
         if before is not None and before >= row:

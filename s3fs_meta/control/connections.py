@@ -79,11 +79,12 @@ class ControlConnection:
         return self.scope.cancel_called
 
     @property
-    def age(self) -> tuple[bool, float] | None:
-        """Return the sort key for closing connections, smallest first; None to keep this one open.
+    def closing_key(self) -> tuple[bool, float] | None:
+        """Return the sort key of the order in which connections are closed, smallest first.
 
-        Silent clients are disconnected first, then clients that wait for an event. The second item
-        of the key is the time at which the silence or the wait began.
+        Silent clients are disconnected first, then clients that wait for an event (first item:
+        whether the client waits). The second item is the time at which the silence or the wait
+        began. The result is None while a handler runs, because its connection stays open.
         """
         if self._phase is Phase.HANDLER:
             return None
@@ -142,14 +143,14 @@ class ControlConnections:
 
     def _make_room(self) -> float:
         """Close a connection if possible; return the time at which to try again."""
-        ages = {one: age for one in self._open if (age := one.age) is not None}
-        if not ages or any(one.is_closing for one in ages):
+        keys = {one: key for one in self._open if (key := one.closing_key) is not None}
+        if not keys or any(one.is_closing for one in keys):
             return math.inf  # wait until a connection changes
-        oldest = min(ages, key=lambda one: ages[one])
-        allowed_s = ages[oldest][1] + self._bounds.silence_s
+        first = min(keys, key=lambda one: keys[one])
+        allowed_s = keys[first][1] + self._bounds.silence_s
         if trio.current_time() < allowed_s:
             return allowed_s
-        oldest.scope.cancel()
+        first.scope.cancel()
         return math.inf
 
     def _report_change(self) -> None:

@@ -94,7 +94,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=link_payloads())
-def test_random_changelog_is_refused_or_can_be_encoded_again(
+def test_random_changelog_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a changelog can be decoded, encoding and decoding it again returns an equal changelog."""
@@ -117,7 +117,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 @both
 @fuzzed
 @given(payload=level_payloads())
-def test_random_level_object_is_refused_or_can_be_encoded_again(
+def test_random_level_object_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a level can be decoded, encoding and decoding it again returns an equal level."""
@@ -129,7 +129,7 @@ def test_random_level_object_is_refused_or_can_be_encoded_again(
 
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
-def test_random_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes) -> None:
+def test_random_changelog_part_is_rejected_or_survives_a_round_trip(payload: bytes) -> None:
     """If a part of a changelog can be decoded, encoding it again returns the same bytes."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
@@ -146,7 +146,7 @@ def test_random_changelog_part_is_refused_or_can_be_encoded_again(payload: bytes
     | mutated_json(some_images.MANIFEST_1)
     | mutated_bytes(image.dump_manifest(some_images.MANIFEST))
 )
-def test_random_manifest_is_refused_or_can_be_encoded_again(
+def test_random_manifest_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
     """If a manifest can be decoded, encoding and decoding it again returns an equal manifest."""
@@ -356,7 +356,7 @@ def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
 
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
-def test_random_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+def test_random_lease_is_rejected_or_survives_a_round_trip(data: bytes) -> None:
     """If a lease can be decoded, encoding and decoding it again returns an equal lease."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
@@ -365,7 +365,7 @@ def test_random_lease_is_refused_or_can_be_encoded_again(data: bytes) -> None:
 
 @fuzzed
 @given(text=mutated_json(lease.encode_head(HEAD).encode()) | st.text())
-def test_random_head_of_the_chain_is_refused_or_can_be_encoded_again(text: bytes | str) -> None:
+def test_random_image_reference_is_rejected_or_survives_a_round_trip(text: bytes | str) -> None:
     """The head in the local state is parsed as strictly as the head in a lease."""
     as_text = text if isinstance(text, str) else text.decode("ascii")
     found = outcome(lambda: lease.decode_head("here", as_text))
@@ -375,7 +375,7 @@ def test_random_head_of_the_chain_is_refused_or_can_be_encoded_again(text: bytes
 
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
-def test_random_superblock_is_refused_or_can_be_encoded_again(data: bytes) -> None:
+def test_random_superblock_is_rejected_or_survives_a_round_trip(data: bytes) -> None:
     """A decoded superblock can be encoded again, and a plain superblock yields plain keys."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):

@@ -164,7 +164,7 @@ def cut_often(place: Place, disk: LoopDisk, options: str, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("options", [MODES[0]])
-def test_synced_data_survives_a_power_cut_of_a_real_disk(
+def test_synced_data_survives_an_ext4_shutdown_on_a_loop_device(
     empty: Place, disk: LoopDisk, options: str
 ) -> None:
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))

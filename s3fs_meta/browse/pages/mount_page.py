@@ -65,7 +65,10 @@ async def mount(watch: MountWatch | None, render: Render) -> Reply:
         WrongAddressError: the filesystem was not mounted on this host when the server started.
     """
     if watch is None:
-        raise WrongAddressError("the filesystem is not mounted on this host")
+        raise WrongAddressError(
+            "the filesystem was not mounted on this host when this server was started;"
+            " restart s3fs-meta browse"
+        )
     if not watch.samples:
         await watch.read()
     samples = list(watch.samples)

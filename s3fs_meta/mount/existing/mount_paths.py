@@ -206,7 +206,7 @@ def _split(path: Path) -> tuple[str, str]:
     """
     above, name = os.path.split(os.fspath(path))
     if name in {"", ".", ".."}:
-        raise UsageError(f"the path {path} does not end with the name of a directory entry")
+        raise UsageError(f"the path {path} must end with a file name, not with '/', '.' or '..'")
     try:
         return os.path.realpath(above or ".", strict=True), name
     except OSError as exc:

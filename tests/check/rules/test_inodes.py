@@ -135,8 +135,8 @@ def test_out_of_range_times_of_an_inode_are_replaced_by_its_ctime(
     healthy.assert_mended("I10", concerns={healthy.fifo})
 
 
-def test_file_with_entries_becomes_a_directory(healthy: Healthy) -> None:
-    """An inode of type file that has entries and no blocks becomes a directory."""
+def test_repair_makes_an_inode_with_entries_and_no_blocks_a_directory(healthy: Healthy) -> None:
+    """The repair changes the type of the inode, here a FIFO, to directory."""
     mode = stat.S_IFIFO | 0o755
     healthy.sql("UPDATE inodes SET mode = ? WHERE ino = ?", mode, healthy.inner)
 

@@ -574,8 +574,8 @@ TREE_BUSY_S: Final = 0.0002  # a longer schedule point means that other tasks ha
 MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last pass never yields
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # a path with more directories probably has a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks
-# Number of entries that fit into the kernel's smallest readdir buffer.
-READDIR_ROWS_MIN: Final = 24
+READDIR_ROWS_MIN: Final = 24  # number of entries that fit into the smallest readdir buffer
+READDIR_S_MAX: Final = 0.002  # after this time a readdir reply ends, even if it is not full
 # Maximum number of read-ahead runs that wait for a worker. All further runs are dropped.
 READAHEAD_REQUESTS_MAX: Final = 32
 # Number of read-ahead runs fetched and unpacked concurrently, in 96 MiB of memory.

@@ -15,6 +15,7 @@ Three handlers are missing on purpose:
 import errno
 import os
 import stat
+import time
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
@@ -36,7 +37,7 @@ from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.notifications import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
-from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN
+from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN, READDIR_S_MAX
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino
 
 _HANDLERS: Final = (
@@ -471,7 +472,9 @@ class Operations(pyfuse3.Operations):
     def list_directory(self, ino: Ino, start: int, page: Page) -> None:
         """Add the entries of a directory after a position to a reply, until the reply is full.
 
-        Every name in the reply counts as a lookup, except "." and "..".
+        If the rows must be read from a slow disk, the reply ends after READDIR_S_MAX, so that other
+        requests do not wait; the kernel then requests the next entries. Every name in the reply
+        counts as a lookup, except "." and "..".
 
         Args:
             ino: the directory.
@@ -483,14 +486,17 @@ class Operations(pyfuse3.Operations):
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
-        while True:  # the loop ends when the reply is full
+        began_s = time.monotonic()
+        while True:  # the loop ends when the reply is full, or after READDIR_S_MAX
             rows = self._fs.read_directory_rows(ino, after, limit)
             added = page.add_rows(rows)
             for row in rows[:added]:
                 self._count(row[2])
             listed += added
-            if added < len(rows):
-                self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), READDIR_ROWS_MAX)
+            is_full, is_slow = added < len(rows), time.monotonic() - began_s > READDIR_S_MAX
+            if is_full or is_slow:
+                rows_max = READDIR_ROWS_MIN if is_slow else READDIR_ROWS_MAX
+                self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), rows_max)
                 return
             if len(rows) < limit:
                 return

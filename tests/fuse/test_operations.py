@@ -1,18 +1,36 @@
 """Tests of the FUSE handlers: lookup counts, replies and invalidations."""
 
 import errno
+import itertools
 import os
+import time
+from collections.abc import Iterable
 
 import pyfuse3
 import pytest
 
 from s3fs_meta.fs.write_gate import Invalidations
 from s3fs_meta.fuse import kernel_cache
+from s3fs_meta.limits import READDIR_ROWS_MIN, READDIR_S_MAX
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
 from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
 from tests.polling import until
+
+
+async def list_root(handlers: Handlers, reply: Reply, rooms: Iterable[int]) -> list[list[bytes]]:
+    """List the root with replies of at most *rooms* entries; return the names in each reply."""
+    replies: list[list[bytes]] = []
+    position = 0
+    for room in rooms:
+        reply.room, reply.rows = room, []
+        await handlers.operations.readdir(ROOT_INO, position, None)
+        if not reply.rows:
+            break
+        replies.append([name for name, _, _ in reply.rows])
+        position = reply.rows[-1][2]
+    return replies
 
 
 async def test_every_reply_with_an_inode_increments_the_lookup_count_of_the_inode(
@@ -50,17 +68,34 @@ async def test_listing_increments_lookup_counts_only_of_returned_entries(
     """A listing starts with "." and "..", which do not count as lookups."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
-    seen: list[bytes] = []
-    position = 0
-    for room in (1, 1, 7, 1000, 1000):
-        reply.room, reply.rows = room, []
-        await handlers.operations.readdir(ROOT_INO, position, None)
-        seen += [name for name, _, _ in reply.rows]
-        position = reply.rows[-1][2] if reply.rows else position
-    assert seen[:2] == [b".", b".."]
-    assert sorted(seen[2:]) == sorted(b"n%d" % number for number in range(60))
+    replies = await list_root(handlers, reply, itertools.chain((1, 1, 7), itertools.repeat(1000)))
+    assert replies[:2] == [[b"."], [b".."]]
+    assert sorted(sum(replies[2:], [])) == sorted(b"n%d" % number for number in range(60))
     assert {handlers.fs.lookups.count(ino) for ino in inos} == {1}
     assert handlers.fs.lookups.count(ROOT_INO) == 0
+
+
+async def test_listing_of_a_slow_database_is_divided_into_several_replies(
+    handlers: Handlers, reply: Reply
+) -> None:
+    """Other requests need not wait until a slow disk has read the rows of a full reply."""
+    names = [b"n%d" % number for number in range(3 * READDIR_ROWS_MIN)]
+    for name in names:
+        await make_file(handlers, name)
+
+    def wait() -> bool:
+        time.sleep(READDIR_S_MAX / 10)
+        return False  # continue the query
+
+    connection = handlers.fs.db.connection
+    connection.set_progress_handler(wait, READDIR_ROWS_MIN)
+    try:
+        replies = await list_root(handlers, reply, itertools.repeat(1000))
+    finally:
+        connection.set_progress_handler(None)
+
+    assert {len(each) for each in replies[1:-1]} == {READDIR_ROWS_MIN}
+    assert sorted(sum(replies, [])) == sorted([b".", b"..", *names])
 
 
 async def test_removed_open_directory_lists_only_dot_and_dotdot(

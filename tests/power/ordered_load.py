@@ -254,10 +254,7 @@ class Writer(threading.Thread):
     def _is_gone(self) -> bool:
         """Return True if the mount is dead, so that write-back fails with EIO."""
         try:
-            os.statvfs(
-                self._root
-                # The kernel answers most other requests, such as listings, from its caches.
-            )
+            os.statvfs(self._root)  # the kernel answers most other requests from its caches
         except OSError as exc:
             return exc.errno in _GONE
         return False

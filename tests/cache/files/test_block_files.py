@@ -13,8 +13,6 @@ from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 from tests.descriptors import no_more_files
 
-ONE = BlockId(1)
-TWO = BlockId(2)
 ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
 
 

@@ -23,6 +23,7 @@ async def test_image_pieces_without_a_manifest_are_recognised_as_own_objects(pow
 
 async def test_damaged_manifest_is_recognised_by_its_pieces(power: Power) -> None:
     """All object keys of an image contain the same random digits, which identify its pieces."""
+    await use(power)
     for key in power.store.objects:
         if image_codec.parse_manifest_key(key) is not None:
             power.store.objects[key] = b"rotten"

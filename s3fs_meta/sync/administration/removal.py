@@ -45,7 +45,7 @@ class Contents(NamedTuple):
     """The objects of a bucket, grouped by the form of their keys."""
 
     named: list[ObjectInfo]  # objects whose keys have a form that s3fs-meta uses
-    foreign: list[ObjectKey]  # keys of foreign objects
+    foreign: list[ObjectKey]  # keys of all other objects
 
     @property
     def keys(self) -> list[ObjectKey]:

@@ -73,7 +73,7 @@ async def roll_back(
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
-    stamp = ""  # part of the name of the quarantined state; "" if none is quarantined
+    stamp = ""  # time in the name of the quarantine directory; "" if no state is quarantined
     aside: Session | None = None
     try:
         session.recover()

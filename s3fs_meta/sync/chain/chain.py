@@ -37,7 +37,7 @@ from s3fs_meta.sync.chain import names
 _ROW = "chain"
 _FLOOR = "floor"
 _OWN = "own_txg"
-_END_PROBES = 2  # number of last changelogs to try, because one may be damaged
+_END_PROBES = 2  # number of newest changelogs to try, because the last one may be damaged
 
 
 class Link(NamedTuple):

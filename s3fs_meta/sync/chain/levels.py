@@ -77,7 +77,7 @@ async def ends_by_first(
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # This key sorts after all level objects that start with the txg *after*.
+        # This string sorts after the keys of all level objects that start with the txg *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:
@@ -85,7 +85,7 @@ async def ends_by_first(
                 if name is None or level_codec.first_of(*name) <= after:
                     continue
                 if upto is not None and name[1] > upto:
-                    break  # keys are listed in txg order
+                    break  # keys are listed in txg order, so all later objects also end too late
                 found[info.key] = name
     last = await names.reached(
         store, keyring, after, [(name[1], key) for key, name in found.items()]
@@ -221,7 +221,7 @@ async def require_end(store: ObjectStore, keyring: Keyring, uuid: str, level: Le
     try:
         after = await chain.fetch(store, keyring, uuid, Txg(level.last + 1))
     except (FormatError, ObjectMissingError):
-        return  # a lost changelog is not an error, because the level object replaces it
+        return  # both changelogs are unreadable, so there is no hash to compare
     if after.changelog.kind is not Kind.FENCE and after.changelog.previous != level.hash:
         why = f"changelog {level.last + 1} contains a different hash than the level object"
         raise FormatError(level.key, why)

@@ -27,7 +27,7 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # retention floor: the oldest retained txg
-    snapshot: Snapshot | None  # None outside WAL mode, where a second connection cannot read
+    snapshot: Snapshot | None  # None to read the rows on the mount's own connection
 
 
 class Shipped(NamedTuple):

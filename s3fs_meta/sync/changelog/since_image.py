@@ -12,7 +12,7 @@ class SinceImage:
     """Tracks the changelogs that a restore must replay after the last image."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # stored bytes of all changelogs and parts since the last image
+        self.bytes = 0  # total size of all changelogs and parts since the last image
         # True if a changelog after the last image changes more than block locations
         self.has_news = False
 

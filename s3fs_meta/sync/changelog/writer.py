@@ -254,7 +254,7 @@ class Shipper:
             try:
                 await self._keeper.require_hold()
             except LostLeaseError:
-                async with self._lock:  # the lock waits until no txg is being appended
+                async with self._lock:  # this host appends no txg during the check
                     await self._require_lease()
 
     @contextlib.contextmanager
@@ -367,7 +367,7 @@ class Shipper:
                     close(frozen)
             if is_uploaded:
                 return frozen
-            await self._durability.sync_all()  # this checkpoint lets the WAL restart
+            await self._durability.sync_all()  # also checkpoints the WAL, so that it can restart
         raise self._wal_bound.exceeded(began_s, IMAGE_CUTS_MAX)
 
     async def _ship(
@@ -378,7 +378,7 @@ class Shipper:
                 news = await self._in_view(frozen, pending.read_news, list(frozen.cut.pending))
             finally:
                 if not keeps_snapshot:
-                    close(frozen)  # a snapshot would make the WAL grow, and uploads may take days
+                    close(frozen)  # an open snapshot makes the WAL grow, and uploads may take days
             upload = partial(self._uploader.drain, frozen.cut, progress)
             await (self._wal_bound.require(upload) if keeps_snapshot else upload())
             self._hook("txg uploaded")
@@ -510,7 +510,7 @@ class Shipper:
         """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # the image contains the cut's changes; later records go into the next txg
+        if is_image:  # the image contains these changes, so no changelog needs their records
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         listed = frozen.cut.complete.union(reported)
@@ -528,7 +528,7 @@ class Shipper:
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
-        if not self._attempt_is_synced:  # the sync of the attempt was cancelled
+        if not self._attempt_is_synced:  # its sync did not finish, or an earlier mount recorded it
             await self._sync_attempt()
         await self._send(*attempt)
         return True

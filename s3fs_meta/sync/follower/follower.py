@@ -83,9 +83,9 @@ class Follower:
         self._interval_s = interval_s
         self._degrade = degrade
         self._applier: Database | None = None
-        # inodes changed by the current txg; None if there are too many to list
+        # names and inodes changed by the txg that is being applied; None if there are too many
         self._touched: Touched | None = None
-        # blocks removed by applied txgs, whose cached files are not removed yet
+        # blocks that applied txgs removed, but whose cache files still exist
         self._gone: list[BlockId] = []
         self._turn = trio.Lock()
         self._ended = trio.Event()
@@ -219,7 +219,7 @@ class Follower:
         await self._show(turned, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # no connection is reading the WAL, so the next txg restarts it
+            self._db.go_on()  # from now on no connection reads the WAL, so the next txg restarts it
 
     async def _show_applied(self) -> None:
         """Show the last applied txg if an error or a cancellation prevented that before.

@@ -41,8 +41,8 @@ async def take_over(
         MetadataError: the next numbers of the last txg are wrong; the mount stays a follower.
     """
     keeper = volume.keeper
-    # An earlier promotion recorded its nonce through the applier, in rows that the mount's
-    # connection reads only after the next txg.
+    # Read through the applier: a failed promotion may have recorded a nonce through it, and the
+    # mount's own connection does not see that row before the next txg.
     applier = await follower.applier()
     held = lease_proof.known(applier, volume.state_dir, volume.keyring, doubtful=False)
     lease = await keeper.read()
@@ -62,7 +62,7 @@ async def take_over(
 
     await catch_up(db)
     await lease_proof.refuse_copy(volume.store, volume.keyring, volume.uuid, lease, db, force=force)
-    if pending.outbox(db) is not None:  # an interrupted promotion left a fence record
+    if pending.outbox(db) is not None:  # an interrupted promotion has recorded a fence record
         db.begin_local()
         chain.drop_fence(db)
         db.commit()

@@ -295,7 +295,8 @@ class Durability:
             if commits:
                 self._db.sync_wal()
 
-        async with self._log_lock:  # the kernel reports a lost page of the WAL to only one sync
+        # Prevent concurrent syncs of the WAL: the kernel reports a lost page to only one of them.
+        async with self._log_lock:
             is_logged = await block_sync.log_writes(meanwhile=commit, afterwards=sync_rows)
             if commits:
                 self._synced = max(self._synced, commits[0].begun)

@@ -61,7 +61,7 @@ class ReplicationLag:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of each inode's last change record
         self._read_seq = 0
-        # Up to this record, any inode may have changed: there were too many changed inodes to list.
+        # Every inode counts as changed up to this record, because too many changed to list them.
         self._floor_seq = 0
         self._lock = trio.Lock()
 
@@ -88,7 +88,7 @@ class ReplicationLag:
         self._db.commit()
         self._read_seq = max(self._read_seq, confirmed)
         complete = False
-        while not complete:  # read change records in steps: a long outage leaves many
+        while not complete:  # read in steps, because an outage may leave many change records
             new = await self._read(
                 pending.inodes_changed, self._read_seq, UNSHIPPED_INODES_AT_ONCE_MAX
             )

@@ -243,7 +243,7 @@ class Session:
             return  # a background task failed before the start
         serves = MountState.SERVING if self.follower is None else MountState.FOLLOWING
         self.status.enter(serves)
-        self.damage.wake()  # cached copies may heal damage that fsck marked
+        self.damage.wake()  # cached blocks may heal blocks that fsck marked as damaged
 
     async def run(self) -> None:
         """Run the background tasks until cancelled; if one fails, the others continue."""
@@ -253,7 +253,7 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        # a follower verifies each cached copy before its first use
+        # A follower does not run this task: it verifies each cached block before its first use.
         elif self.cache.suspects.are_marked:
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
@@ -325,7 +325,7 @@ class Session:
             )
             await follower.close_applier()
             self._lead(link)
-            follower.end()  # after an error above, the mount still follows and can be promoted
+            follower.end()  # only now: after an error above, the mount must still follow
         if not self.status.writable:
             raise ReadOnlyStateError(self.status.why or self.status.state.value)
         return link
@@ -503,7 +503,7 @@ class Session:
             await self._lead_at_end()
             await self._sync_at_end()
             is_shipped = self.is_everything_shipped or (
-                # After a crash all rows count as changed, even if a read-only mount crashed.
+                # After a crash, ``db.changed`` is True even if the crashed mount was read-only.
                 was_starting and can_give_back(self.volume.keeper, self.db, self.volume.keyring)
             )
         except BaseException as exc:

@@ -33,7 +33,7 @@ class OpenOptions:
     pragmas: Pragmas = field(default_factory=Pragmas)
     read_only: bool = False
     follow: bool = False  # True for a follower: read-only, and always in the state of one txg
-    repairing: bool = False  # True for fsck: open state even if a mount would refuse it
+    repairing: bool = False  # True for fsck: open local state even if a mount would refuse it
     mend: Mend | None = None  # unreadable txgs that may be abandoned; None to abandon no txg
     # True for fsck: quarantine local state that has a different master key
     accept_superblock: bool = False

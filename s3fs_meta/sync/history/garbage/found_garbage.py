@@ -16,7 +16,7 @@ class Garbage(NamedTuple):
     """Objects that can be deleted once the retention floor is shipped, in deletion order."""
 
     floor: Txg
-    packs: list[PackRow]  # condemned packs, and packs whose last block died before the floor
+    packs: list[PackRow]  # condemned packs, and packs whose last block died at or before the floor
     orphans: list[ObjectInfo]  # packs of earlier epochs without a row in the database
     manifests: list[ObjectInfo]
     pieces: list[ObjectInfo]

@@ -72,7 +72,7 @@ class StoredImages:
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
         self._pieces: dict[ObjectKey, int] = {}
-        # For each prefix of image names, True if this filesystem wrote the image.
+        # For each image (the common prefix of its object keys), True if this filesystem wrote it.
         self._ours: dict[str, bool] = {}
 
     async def list_images(
@@ -142,7 +142,7 @@ class StoredImages:
             known = hashes if key in hashes else claims
             named_hash = known.get(key)
             if named_hash is None:
-                continue  # no hash is known, because the next image was deleted
+                continue  # no hash is recorded, for example because the next image was deleted
             if named_hash != facts.hash:
                 exchanged.add(key)
             elif facts.previous is not None:
@@ -348,7 +348,8 @@ class Finder:
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         # All packs between these two epochs have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
-        # Base image and pins when the last search found no changelog or level object to delete.
+        # The txg of the base image and the pinned runs at the last search that found neither a
+        # changelog nor a level object to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
@@ -423,7 +424,8 @@ class Finder:
                     needed.add(row.pack)
                 else:
                     (refused if row.object_key in self._refused else found).append(row)
-            if len(rows) < DELETE_BATCH_KEYS:  # another query would read all later packs again
+            # A short batch is the last one. Another query would only scan all later packs again.
+            if len(rows) < DELETE_BATCH_KEYS:
                 break
             last = rows[-1].pack
             await trio.lowlevel.checkpoint()
@@ -502,7 +504,7 @@ class Finder:
                 elif txg > self._parts_checked:
                     unsure.setdefault(txg, []).append(info)
         strays = [await self._strays(txg, parts) for txg, parts in unsure.items()]
-        # Parts without a changelog may remain, so the next call must check their txgs again.
+        # If stray parts were found, some may survive this pass, so the next search checks again.
         if not any(strays):
             self._parts_checked = end
         return [*found, *(info for parts in strays for info in parts)]

@@ -178,7 +178,8 @@ class Reclaimer:
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
-        # A pack without a row may belong to a replaced history that is still retained.
+        # A pack without a row may belong to a replaced history, so no such pack is deleted until
+        # the floor has passed the end of that history.
         is_passed = floor >= properties.replaced_history(self._db)
         epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
         past = RetainedHistory(floor, epoch, link.txg, retention_ns, pins)
@@ -262,7 +263,9 @@ class Reclaimer:
             for _ in range(RECLAIM_PLANS_MAX):
                 found = await self._condemned(limit)
                 if found is not None:
-                    if found.total < limit:  # another program may have deleted a refused object
+                    # If the search was not cut off, another program has deleted every refused
+                    # object that the search did not find.
+                    if found.total < limit:
                         self._deleter.forget_except(_all_keys(found))
                     await self._delete(found, progress)
                     self._forget_given_up(found)
@@ -282,7 +285,8 @@ class Reclaimer:
         """
         history = properties.replaced_history(self._db)
         found = await self.plan(limit)
-        if self.kept_names:  # an older copy of the superblock may not protect kept points
+        # The superblock in use may be an older copy, which lacks this protection.
+        if self.kept_names:
             await protect_kept_points(self._volume)
         await self._revive(self._undeleted & found.needed_again)
         if found.total:
@@ -375,7 +379,7 @@ class Reclaimer:
         await self._forget(found)
         before = set(self._deleter.refused)
         if await send(_keys(found.manifests), "manifests deleted") - before:
-            found.pieces.clear()  # an image that stays keeps its pieces
+            found.pieces.clear()  # images whose manifests remain still need their pieces
         await send(_keys(found.pieces), "pieces deleted")
         await send(_keys(found.changelogs), "changelogs deleted")
         await send(_keys(found.levels), "levels deleted")

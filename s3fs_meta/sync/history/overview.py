@@ -157,7 +157,7 @@ class _Examination:
         bucket = self._bucket
         try:
             fetched = await chain.fetch(self._store, bucket.keyring, bucket.uuid, txg)
-        # a level object replaces the unreadable changelog
+        # Another object records the position of the txg, but its changelog is unreadable.
         except (FormatError, ObjectMissingError) as exc:
             self._faults.append(exc.message)
             return

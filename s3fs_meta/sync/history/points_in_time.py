@@ -102,7 +102,7 @@ class PointsInTime:
                 try:
                     fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
                 except (FormatError, ObjectMissingError):
-                    continue  # the time span of a txg is known only from its changelog
+                    continue  # only the changelog records whether its txg starts a time span
                 if fetched.changelog.begins_span:
                     found.append(fetched.link)
         return found
@@ -263,7 +263,7 @@ class PointsInTime:
         """
         point = await KeptPointReader(self._store, self._keyring, self._uuid).find(name)
         link = await self.readable(point.txg)
-        if link is None:  # a level object may replace the missing changelog
+        if link is None:  # a level object may replace the unreadable changelog
             return Link(point.txg, point.hash, point.created_ns)
         if link.hash != point.hash:
             raise FormatError(

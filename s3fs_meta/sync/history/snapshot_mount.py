@@ -46,7 +46,7 @@ class RestoreOptions(NamedTuple):
     progress: Progress = no_progress  # unused if a separate process restores the metadata
     reserve: Reserve | None = None  # reserves disk space before the download
     apart: bool = False  # True to restore the metadata in a separate process
-    # An open snapshot whose database is copied if the changelogs after it lead to the point in time.
+    # An open snapshot. Its database is copied if the changelogs after it lead to the point in time.
     earlier: Volume | None = None
 
 
@@ -92,7 +92,8 @@ class Bucket:
         await clock.measure_for_reading()
         offset_ns, difference = clock.offset_ns, clock.difference
         if isinstance(self.clock, StoreClock):
-            # A mount's clock is already corrected, but an age is counted back from the host's time.
+            # An age was subtracted from this host's own time, so also add the offset by which the
+            # mount's clock corrects that time.
             offset_ns += self.clock.offset_ns
             difference = difference or self.clock.difference
         if difference and wanted.is_ago:

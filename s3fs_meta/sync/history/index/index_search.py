@@ -119,7 +119,8 @@ class HistorySearch:
             StoreError: the bucket cannot be read.
         """
         missing: list[Txg] = []
-        # Read the latest run first: its index object contains the last hash of the run before it.
+        # Read the latest run first, because its index object contains the hash of the changelog
+        # that ends the run before it.
         waiting = list(_covering(first, last))[::-1]
         while waiting:
             run = waiting.pop()
@@ -188,7 +189,8 @@ class HistorySearch:
             for index in indexes:
                 if index.last not in recorded:
                     nursery.start_soon(self._find_hash, index.last)
-        # Begin with the latest run: its index object contains the last hash of the run before it.
+        # Begin with the latest run, because its index object contains the hash of the changelog
+        # that ends the run before it.
         for run in sorted(found, key=lambda run: -run.last):
             await self._add(RUNS.key_of(run.level, run.last), found[run])
 

@@ -52,9 +52,10 @@ class Indexer:
         self._stored: set[ObjectKey] = set()  # keys of all index objects in the bucket
         # changes of recent txgs whose run has no index object yet
         self._waiting: dict[Txg, TxgChanges] = {}
-        # Runs up to this txg have already been tried, or are older than this mount.
+        # Up to this txg, the writer has tried to index each run, or the run is older than this
+        # mount. None before the first pass.
         self.done: Txg | None = None
-        # Runs older than this mount have been tried back to this txg; 0 means that all were tried.
+        # Of the runs older than this mount, those after this txg have been tried; 0: none is left.
         self.older = Txg(0)
 
     async def run(self) -> None:
@@ -204,7 +205,8 @@ class Indexer:
         step = HISTORY_FAN_OUT ** (level - 1)
         ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
         merger = RunMerger(level, self._uuid)
-        # Begin with the latest run: its index object contains the last hash of the run before it.
+        # Begin with the latest run, because its index object contains the hash of the changelog
+        # that ends the run before it.
         recorded: str | None = None
         for at, end in reversed(list(enumerate(ends))):
             run = await self._run(RUNS.key_of(level - 1, Txg(end)))

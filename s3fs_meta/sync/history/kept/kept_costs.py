@@ -23,8 +23,8 @@ from s3fs_meta.model import ObjectKey, Txg
 class Costs(NamedTuple):
     """The bytes of packs that are needed by kept points but by no present or retained txg."""
 
-    alone: dict[ObjectKey, int]  # bytes of packs that only one kept point needs, by its key
-    total: int  # bytes of packs that at least one kept point needs
+    alone: dict[ObjectKey, int]  # by a point's key, the size of the packs that only it needs
+    total: int  # size of the packs that at least one kept point needs
 
 
 async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Costs:
@@ -45,7 +45,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
             assert row.died_txg is not None, "the query must return only dead packs"
-            # Kept points that were cut after the pack was created and before its last block died.
+            # The range of kept points cut after the pack was created, before its last block died.
             first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:
                 total += row.object_bytes

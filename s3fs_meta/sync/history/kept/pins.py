@@ -61,7 +61,7 @@ class KeptPointPins:
         unreadable = [one for one in kept.unreadable if one.txg <= end]
         self.manifests = {point.image.key for point in points}
         self.broken = [point for point in points if point.image.key not in images]
-        # All objects up to this txg are pinned, because the needs of a damaged point are unknown.
+        # All objects up to this txg are pinned, because a damaged point may need any of them.
         held = [*(point.txg for point in self.broken), *(one.txg for one in unreadable)]
         self.held_upto = Txg(max(held, default=-1))
         self._intervals = _merged(

@@ -81,7 +81,7 @@ class Version(NamedTuple):
     created_ns: int | None  # time of the txg's cut; None if the changelog is unreadable
     ino: Ino
     # Kinds of changes: either only "unknown", or one or more others in a fixed order.
-    # Kinds in this order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
+    # The order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
     name: bytes | None  # the name that the txg added to the inode, or removed
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
@@ -157,7 +157,7 @@ class PathVersions:
         self._first = first
         self._end = end
         self._unshipped = unshipped
-        # Number of the txg that will contain the unshipped changes, or the last shipped txg.
+        # The txg that will contain the unshipped changes; the last shipped txg if there are none.
         self._last = end.next_txg if unshipped else end.txg
         self._top = top
         self._bindings_max = bindings_max
@@ -251,7 +251,7 @@ class PathVersions:
         for binding in reached.found:
             bindings_of[binding.ino].append(binding)
         for ino, bindings in bindings_of.items():
-            names = _Names(pattern, self._names_max)  # names in the directory after a binding
+            names = _Names(pattern, self._names_max)  # names that existed after the binding ended
             await self._add_present(ino, names)
             after = self._last  # *names* contains all names removed after this txg
             for binding in bindings:

@@ -23,8 +23,8 @@ from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
 _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
-# An empty file in the quarantine directory that marks an unfinished move.
-# Only disks without hard links need the mark: the next process resumes the move.
+# An empty file that marks the move into its quarantine directory as unfinished, so that the next
+# process resumes the move. Only a move on a disk without hard links needs this mark.
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")
@@ -101,7 +101,7 @@ def _link(state: Path, aside: Path) -> None:
                 if exc.errno not in _NO_LINKS:
                     raise
                 (aside / _MARK).touch()
-                break  # ``_finish`` renames the files
+                break  # instead of linking the files, ``_finish`` renames them
     sync_path(aside)
     sync_path(state)
 

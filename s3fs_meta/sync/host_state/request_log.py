@@ -49,7 +49,7 @@ class Ledger(NamedTuple):
 
     since_ns: int  # time at which this host counted the first request
     usage: Usage
-    stored_bytes: dict[int, int]  # total bytes of all packs for each day, as last seen by a mount
+    stored_bytes: dict[int, int]  # by day: the size of all packs, as last measured by a mount
 
 
 def read(state: Path) -> Ledger | None:

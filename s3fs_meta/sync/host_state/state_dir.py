@@ -217,8 +217,8 @@ class StateDir:
 
         Files that other programs made in ``blocks`` stay.
         """
-        # Remove the block files before the database.
-        # If a crash interrupts the removal, every remaining block file still has a row.
+        # Remove the block files before the database, so that every block file that remains after a
+        # crash still has a row.
         if self.blocks.is_dir():
             _remove_blocks(self.blocks)
         for suffix in ("", "-wal", "-shm", "-journal"):

@@ -104,7 +104,7 @@ def error_of(fields: Mapping[str, Any]) -> Exception:
     kind = next((one for one in _kinds(S3fsError) if one.__name__ == name), None)
     if kind is None:
         return RuntimeError(f"the restoring process failed: {values}")
-    # ``__new__`` sets ``args``, and the message is already complete
+    # Do not call ``__init__``, which would build the message again; ``__new__`` sets ``args``.
     made = kind.__new__(kind, values["message"])
     vars(made).update(values)
     return made

@@ -155,7 +155,7 @@ async def _serve(stream: socket.socket) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_receive, connection, store)
         await connection.send(await _restored(store, first.fields))
-        # ``_receive`` terminates this process as soon as the daemon has the result
+        # When the daemon has the result, it closes the connection, and ``_receive`` exits.
         await trio.sleep_forever()
 
 
@@ -163,7 +163,7 @@ async def _receive(connection: Connection, store: DaemonStore) -> NoReturn:
     while True:
         reply = await connection.receive()
         if reply is None:
-            # Exit at once, because another thread may be in a long call to SQLite.
+            # Do not wait for other threads, because one may be in a long call to SQLite.
             os._exit(_DAEMON_ENDED)
         store.replied(reply)
 

@@ -47,7 +47,8 @@ _log = logging.getLogger(__name__)
 
 Reserve = Callable[[int], Awaitable[None]]
 
-# An interrupted restore starts again from the beginning, so it needs no sync.
+# An interrupted restore starts again from the beginning, so its database needs no journal, and no
+# sync before it is complete.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -84,7 +85,8 @@ class Restorer:
         self._last_level: ObjectKey | None = None  # the newest level object that was applied
         # Images from which the wanted txg cannot be reached, and why.
         self._failed: dict[ManifestRef, FormatError | ObjectMissingError] = {}
-        self._links_followed = 0  # number of images that the running restore uses one after another
+        # Depth of nested restores: a replay that reaches an image continues from that image.
+        self._links_followed = 0
         self.notices: list[str] = []  # facts to show to the user, one line each
 
     async def restore(
@@ -161,7 +163,7 @@ class Restorer:
         """Restore from the newest image from which the requested txg can be reached."""
         first: FormatError | ObjectMissingError | None = None
         newer: NewerFormatError | None = None
-        # The error that names the latest restorable txg.
+        # Of all errors about a broken chain, the one that names the latest restorable txg.
         broken: BrokenChainError | None = None
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
@@ -174,7 +176,7 @@ class Restorer:
                     if exc.key != ref.key or ref == newest:
                         raise
                     _forget_frames(exc)
-                    newer = newer or exc  # the manifest may belong to another filesystem
+                    newer = newer or exc  # try older images, because this manifest may be foreign
                     continue
                 except BrokenChainError as exc:
                     _forget_frames(exc)
@@ -268,7 +270,8 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            # the image is newer than the changelog, or another image caused the failure
+            # The image is newer than the changelog, or the changelog is readable but contradicts
+            # the image from which the failed restore began.
             return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
@@ -437,8 +440,8 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # A manifest that an attacker has forged may claim any size.
-        # If the last piece of the image is missing, another image is tried.
+        # An attacker may have forged a manifest that claims a huge size. If the last piece is
+        # missing, the caller tries another image instead of reporting a full disk.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []

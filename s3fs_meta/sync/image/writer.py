@@ -71,7 +71,7 @@ class Imager:
         # stored size of the newest image; None until it is measured
         self._image_bytes: int | None = None
         self.last_error = ""
-        self._unsure = False  # True if a reply was lost, so that the head in the lease is unknown
+        self._unsure = False  # True if the head in the lease is unknown, because a reply was lost
         # position in the chain at the start of the mount; None after the first measurement
         self._link_at_start: Link | None = volume.link
 
@@ -214,9 +214,9 @@ class Imager:
             await self._settle_attempt()
         await self._disk.make_room(self._copies_bytes())
         if not self._disk.has_room(self._copies_bytes()):
-            if abandoned_txgs.wanted(self._db) is None:  # the next txg may be a changelog
+            if abandoned_txgs.wanted(self._db) is None:  # the next txg need not be an image
                 await self._shipper.ship_blocks(progress)
-            await self._durability.sync_all()  # uploaded blocks can be evicted to free disk space
+            await self._durability.sync_all()  # uploaded blocks become clean and can be evicted
             await self._disk.make_room(self._copies_bytes())
         copy = unfinished(self._tmp, f"image-{self._db.counters.txg}.db")
         with self._disk.holding(copy, self._copies_bytes()):

@@ -297,7 +297,8 @@ class LeaseKeeper:
             is_restored = True
         if not is_restored:
             present, self._etag = await self._found()
-            if not _same_hold(present, self.lease):  # False if another task has restored the lease
+            # Another task of this process may have restored the lease.
+            if not _same_hold(present, self.lease):
                 raise self._ended_by(present)
         txg = 0 if self.lease.head is None else self.lease.head.txg
         what = f"the lease has the old epoch {found.epoch} instead of {self.epoch}"

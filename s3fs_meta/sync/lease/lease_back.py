@@ -72,7 +72,7 @@ async def put_back(
     for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
-    # require_hold raises an error if another host has written a lease
+    # If another host has written a lease meanwhile, ``require_hold`` below raises the error.
     with contextlib.suppress(PreconditionError):
         await keeper.put_back(lost)
         _log.error("%s; this host stored the lease again, because no other host has written", lost)

@@ -212,7 +212,7 @@ class CurrentDatabase:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # The next txg is an image with the changes of the attempted txg, and reuses its number.
+            # Drop the attempted changelog: the next txg is an image, which contains its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

@@ -89,7 +89,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         origins = block_origins.origins_not_uploaded(db)
         for block, state, _size in cached_blocks.rows_with_size(db):
             is_origin = state is BlockState.DOOMED and block in origins
-            if is_origin:  # an unsynced copy may have to be restored from the block
+            if is_origin:  # recovery may restore an unsynced block that was copied from this one
                 tails[block] = cached_blocks.synced_bytes(db, block)
             is_mine = is_origin or state in {BlockState.DIRTY, BlockState.SEALED}
             (mine if is_mine else others).append(block)

@@ -128,7 +128,7 @@ def _is_doubtful(db: Database) -> bool:
     before = local_state.get(db, "boot_id")
     power_lost = machine.has_forgotten(before, machine.memory_of(db.path.parent))
     if volatile == "power" and intent_replay.is_in_use(db):
-        return False  # the row is only for programs that do not know the intent log
+        return False  # the row is meant for older versions, which ignore the intent log
     return volatile == "crash" or (volatile == "power" and power_lost)
 
 
@@ -146,7 +146,7 @@ class Rules(NamedTuple):
     """The facts and permissions on which the decision depends."""
 
     lease: Lease  # the lease as read from the bucket
-    follows: bool = False  # True for a follower, whose database must equal its txg exactly
+    follows: bool = False  # True for a follower, whose rows must equal the state of a txg
     mends: bool = False  # True if local state may be published unless another host wrote later
     publishes: bool = False  # True if local state may be published in any case
 
@@ -304,7 +304,7 @@ class Chooser:
         """
         numbers = await chain.numbers_from(self._store, self._keyring, link.txg)
         newer = [txg for txg in numbers if txg > link.txg]
-        if link.hash == NO_HASH:  # the local state is an image and has no changelog
+        if link.hash == NO_HASH:  # the position is that of an image without a changelog
             return newer if not newer or newer[0] == link.next_txg else None
         is_listed = link.txg in numbers
         try:
@@ -330,7 +330,7 @@ class Chooser:
         if (head is not None and head.txg > link.txg) or (
             await names.last_name(self._store, self._keyring, link.txg) > link.txg
         ):
-            return None  # other hosts have written later txgs whose changelogs are lost
+            return None  # another host has written later txgs, and their changelogs are lost
         self._note_lost_end(key_of(link.txg), why)
         return newer
 
@@ -351,7 +351,7 @@ class Chooser:
             raise
         except (CorruptionError, ObjectMissingError):
             return None
-        # The lease is not authenticated, so the manifest decides.
+        # Compare the txg of the manifest, because the lease is not authenticated.
         return head.manifest_key if manifest.txg > link.txg else None
 
     def _note_lost_end(self, key: ObjectKey, why: str) -> None:
@@ -364,7 +364,8 @@ class Chooser:
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
         """Prepare the local state to replace a different history in the bucket."""
         db.begin_local()
-        # The attempted txg may be based on a lost txg, so the next image contains its changes.
+        # Drop the attempted changelog, because it may refer to a lost txg. The next image contains
+        # its changes.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True
@@ -517,7 +518,7 @@ class Chooser:
     ) -> Database | None:
         """Record that the local database cannot be used, and why; return None."""
         shipped = intact and is_settled(db)
-        # Keep a state that the user wanted to publish, because files can be copied out of it.
+        # If the user wanted to publish the state, keep it, so that files can be copied out of it.
         self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
         return None
 

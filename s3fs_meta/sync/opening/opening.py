@@ -236,7 +236,7 @@ class _Opening:
             repairing=self._options.repairing,
         )
         self.db = local.db
-        # fsck -n must not change blocks
+        # fsck -n must not change block files
         if not (self._options.read_only and self._options.repairing):
             self.notices += await failed_sync.write_blocks_again(self._state_dir, local.db)
         return local
@@ -364,7 +364,7 @@ def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> 
         db.begin_local()
         if power_lost:  # the row remains until ``Session.recover`` has repaired all rows
             local_state.put(db, "power_lost", "1")
-        if crashed:  # the row remains until a database copy is found intact
+        if crashed:  # the row remains until the copy of the database for an image is found intact
             local_state.put(db, "unchecked", "1")
         local_state.put(db, "holder", holder)
         local_state.put(db, "key_check", keyring.check_value)
@@ -452,7 +452,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
                 await release_after_error(volume.keeper)
         raise
     else:
-        if release:  # a cancellation waits for the reply of the store
+        if release:  # ``finish`` delays a cancellation until the store replies
             await finish(volume.keeper.release, CLEANUP_S_MAX)
     finally:
         volume.db.close()

@@ -129,7 +129,7 @@ async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list
         if keys.faults[1]:
             done.append(f"the object {second.key!r} was missing; it was stored again")
     elif _is_late(keys):
-        with contextlib.suppress(PreconditionError):  # another process is writing the object
+        with contextlib.suppress(PreconditionError):  # another process has written the object
             await _write(store, second, keys.data)
     hook("superblock copy put")
     return done

@@ -77,11 +77,11 @@ class Keys:
 
     superblock: Superblock
     keyring: Keyring
-    data: bytes  # bytes of the superblock object
+    data: bytes  # the superblock in the encoding in which it is stored
     copies: tuple[SuperblockCopy, SuperblockCopy]  # both copies of the superblock in the bucket
-    # how each copy differs from the copy in use; "" for an equal copy or one that was never created
+    # how each copy in the bucket differs from the copy in use; "" if it is equal or never existed
     faults: tuple[str, str]
-    retention_s: int  # the longest retention of any copy if the two objects differ
+    retention_s: int  # if copies differ, the longest retention in any of them
     proven: bool  # True if this host used the keys before, or the keys decrypted an image
 
     @property

@@ -24,10 +24,10 @@ class UploadBounds:
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # a pack of this size is full
-    batch_bytes: int = SEAL_BATCH_BYTES  # maximum bytes that are sealed and packed at once
+    pack_bytes: int = PACK_BYTES_TARGET  # size from which on a pack is full
+    batch_bytes: int = SEAL_BATCH_BYTES  # maximum size of the blocks in a batch
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
-    run_bytes: int = CHANGELOG_RUN_BYTES  # maximum size of changes in one changelog object
+    run_bytes: int = CHANGELOG_RUN_BYTES  # maximum size of the changes in one changelog object
     # maximum number of block locations in one changelog object
     locations: int = CHANGELOG_LOCATIONS_MAX
     # maximum WAL growth during the upload of an image's blocks

@@ -13,8 +13,8 @@ from s3fs_meta.limits import UPLOADS_MEASURED, UPLOADS_MEASURED_S
 class Speed(NamedTuple):
     """The speed of the last uploads, in bytes per second."""
 
-    sent_bytes: float  # bytes of packs sent over the network
-    content_bytes: float  # size of the blocks in the sent packs before compression
+    sent_bytes: float  # size of the packs as they were sent
+    content_bytes: float  # size of the blocks in these packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
         """Return the speed, capped at a maximum transfer rate (None: no maximum)."""
@@ -35,7 +35,7 @@ class Throughput:
 
     def __init__(self) -> None:
         self._uploads: deque[_Upload] = deque(maxlen=UPLOADS_MEASURED)
-        self.sent_bytes = 0  # bytes of packs sent since the mount
+        self.sent_bytes = 0  # total size of the packs sent since the mount
 
     def add(self, begun_s: float, ended_s: float, *, sent_bytes: int, content_bytes: int) -> None:
         """Record an upload that succeeded; times are taken from trio's clock."""

@@ -89,7 +89,8 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # All-zero blocks that a cut contains. They must be stored in a pack like other blocks.
+        # All-zero blocks in the open cut. The rows of the cut refer to these blocks, so they are
+        # stored in a pack like others, and become holes only afterwards.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
@@ -313,7 +314,7 @@ class Uploader:
         if placements.apply(self._db, [placement]):
             self._cache.doom(row.block)
         elif is_unreadable and blocks.is_damaged(self._db, row):
-            # The cached copy may be the last copy, and its file may become readable later.
+            # Keep the cache file: it may be the last copy, and may become readable later.
             self._cache.uploaded(row.block)
             self._cache.suspects.blocks.add(row.block)
         else:
@@ -436,7 +437,7 @@ class Uploader:
             with self._cache.writers.sending(len(pack.data)) as sent:
                 await self._put(pack, sent)
         except trio.Cancelled:
-            # The object may exist, but its blocks will be in another pack.
+            # The object may be in the bucket, but the retry uploads the blocks in another pack.
             self._db.begin_local()
             packs.condemn(self._db, number)
             raise
@@ -456,7 +457,7 @@ class Uploader:
         return record
 
     def _record_placed(self, record: PackRecord, entries: Sequence[PackEntry]) -> None:
-        # Each slice records the pack again, because only one slice may survive a crash.
+        # Each slice records the pack as stored, because the groups of other slices may be lost.
         packs.stored(self._db, record.pack)
         listed = [
             self._record_one(_place_of(entry, record), record, entry.ino, entry.block_index)
@@ -537,8 +538,8 @@ class Uploader:
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # Pack names are random, so an existing object is an earlier attempt of this host.
-        # The store's reply to the earlier attempt was lost.
+        # Pack names are random, so the existing object should be the result of an earlier attempt
+        # of this host, to which the store's reply was lost. Compare it to be sure.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(
                 pack.key, "the object differs from the pack that this host uploaded with this key"

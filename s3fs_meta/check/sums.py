@@ -32,7 +32,7 @@ IS_SYMLINK: Final = f"{TYPE_OF_MODE} = {stat.S_IFLNK}"
 
 BLOCK_BYTES: Final = "(SELECT CAST(value AS INTEGER) FROM properties WHERE name = 'block_bytes')"
 
-# Values of check_dirs.kind: the type of the inode that contains the dentries.
+# Values of check_dirs.kind: whether the parent inode exists, and whether it is a directory.
 MISSING: Final = 0
 NO_DIRECTORY: Final = 1
 DIRECTORY: Final = 2

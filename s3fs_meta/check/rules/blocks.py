@@ -148,7 +148,7 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 # --- overlapping blocks ------------------------------------------------------------------------
 
-# The survey compares locations before I70 repairs types, so rows with wrong types are skipped.
+# The survey compares locations before I70 repairs types. Rows with wrong types are skipped, because
 # SQLite sorts text and blobs after every number.
 _IS_LOCATED: Final = (
     "typeof(pack) = 'integer' AND typeof(pack_offset) = 'integer' AND pack_offset >= 0"
@@ -161,7 +161,7 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
     The blocks of a pack are sorted only if they are not in the order of their numbers.
     """
-    mixed: set[int] = set()  # packs whose block numbers and offsets differ in order
+    mixed: set[int] = set()  # packs in which the order by block number differs from the order by offset
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"
@@ -365,7 +365,8 @@ BLOCKS: Final = (
     ),
 )
 
-# The repair of I70 gives locations of a wrong type a value that violates another invariant.
+# The repair of I70 replaces values of a wrong type in locations. The result violates another
+# invariant, whose repair needs a search for the block.
 _WRONG_TYPE: Final = " OR ".join(
     f"typeof(b.{column}) NOT IN ('integer', 'null')"
     for column in ("pack", "pack_offset", "stored_bytes")

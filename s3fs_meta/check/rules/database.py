@@ -216,7 +216,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 # All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
 # Counting never reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
 # I8 and the invariants about rows without an inode replace damaged inode numbers.
-# ``meta.next_numbers`` refuses the same next numbers when a host mounts for writing.
+# ``meta.next_numbers`` rejects the same next numbers when a host mounts for writing.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),
     ("next_ino", "parent", ("dentries",)),

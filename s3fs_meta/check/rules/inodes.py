@@ -329,7 +329,7 @@ INODES: Final = (
     ),
 )
 
-# Orphans are checked after names are repaired: an inode without a name may have lost its name.
+# Orphans are checked after names are repaired, because such a repair may give an inode a name.
 ORPHANS: Final = (
     Invariant(
         28,

@@ -49,7 +49,7 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     pack has no blocks, its row is deleted. Points in time may need the pack, so all packs without
     rows are then kept, like packs of a replaced history, until the retention floor is later.
     """
-    exam.run(  # a damaged type of a valid key
+    exam.run(  # a key may be valid except for its SQL type
         "UPDATE packs SET object_key = CAST(object_key AS TEXT) WHERE typeof(object_key) = 'blob'"
     )
     is_listed = "packs.object_key IN (SELECT object_key FROM temp.seen_objects)"

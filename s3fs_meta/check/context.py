@@ -304,7 +304,7 @@ class Examination:
         columns = [
             row[0] for row in self.db.all("SELECT name FROM pragma_table_info('check_found')")
         ]
-        for one in columns:  # damaged text may not be UTF-8
+        for one in columns:  # read text as bytes, because damaged text may not be UTF-8
             is_text = f"typeof(\"{one}\") = 'text'"
             self.db.all(
                 f'UPDATE temp.check_found SET "{one}" = CAST("{one}" AS BLOB) WHERE {is_text}'

@@ -91,7 +91,8 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db.begin()
     try:
         if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
-            # The image of a repaired database would contain the remaining damage.
+            # Undo all repairs: after repairs, fsck uploads an image, which would contain the
+            # remaining damage.
             db.undo()
             db.mark_changed(changed_before)
             exam.undone(_BY_NAME)

@@ -241,7 +241,8 @@ class ObjectCopies:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records a copy's hash, the copy itself must record its predecessor's hash.
+        # If no object records the hash of a changelog, its copy must contain the hash of the
+        # changelog before it.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named
@@ -356,7 +357,7 @@ class ObjectCopies:
                 count += 1
                 for piece in manifest.pieces:
                     if piece.key not in anywhere:
-                        continue  # a hostile manifest could list many pieces that do not exist
+                        continue  # no request, because a forged manifest may list many such pieces
                     await self._mend(
                         piece.key,
                         self._piece(piece),

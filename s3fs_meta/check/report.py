@@ -25,7 +25,7 @@ class Mode(enum.Enum):
     """The mode of fsck: how much it may change."""
 
     REPORT = "n"  # report findings, and change nothing
-    SAFE = "p"  # recompute values from other rows, and delete leftovers of a crash
+    SAFE = "p"  # recompute derived values, and delete leftovers of a crash
     ALL = "y"  # make every possible repair
 
 
@@ -113,7 +113,7 @@ class Report:
         self._on_note = on_note
         self._verdicts: dict[str, Verdict] = {}
         self.notes: list[str] = []
-        self.changes_rows = False  # True if a repair changed a row: fsck uploads an image
+        self.changes_rows = False  # True if a repair changed a row, so that fsck uploads an image
         self.is_undone = False  # True if all repairs were undone, because damaged rows remained
         self.foreign_count = 0
         self.foreign_keys: list[str] = []

@@ -166,7 +166,7 @@ async def _read_pack(
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await _fetch(store, key)
-        if len(data) == object_bytes:  # the size in the listing may be outdated
+        if len(data) == object_bytes:  # replace the size from the listing, which may be outdated
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
 

@@ -164,11 +164,11 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
-            raise exc  # the damaged file belongs to a copy of this block
+            raise exc  # not the file of this block is lost, but the file of its new copy
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
-            # The block is moving to another pack, or its location is marked as damaged.
+            # Keep the file: the block is moving to another pack, or its location is marked damaged.
             self.suspects.blocks.add(located.block)
             raise NotLocalError(located.block) from exc
         _log.warning(
@@ -202,7 +202,7 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except (NoSpaceLeftError, LostBlockError):  # or a quota, no free inode, a lost inode
+        except (NoSpaceLeftError, LostBlockError):  # a full disk or quota, or a lost inode
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)

@@ -20,9 +20,9 @@ import trio
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
-# Maximum number of transfers of a pack for which writers wait, if each fails near its end.
+# A pack whose transfers fail repeatedly counts as progress for at most this many times its size.
 _TRANSFERS_MAX: Final = 3
-# Maximum number of attempts to send a pack before which writers wait for the upload limit.
+# Number of attempts after which a pack that waits for the upload limit is no progress any more.
 _LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
@@ -33,7 +33,7 @@ class SentPack:
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
         self._sent_bytes = 0
-        self._is_limited = True  # a pack waits for the upload limit before each attempt
+        self._is_limited = True  # True while the pack waits for the upload limit
         self._attempts = 0
         self.until_s = float("inf")  # time by which the pack would be sent at the minimum speed
 

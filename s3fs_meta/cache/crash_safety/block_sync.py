@@ -35,7 +35,8 @@ from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
 
-# After these errors, the intent log is unused until a later fsync requests it. The disk is intact.
+# Errors that do not mean that the disk failed. The intent log then stays unused until a later fsync
+# requests it.
 _NO_LOG_ERRNOS: Final = NO_ROOM_ERRNOS | NO_DESCRIPTOR_ERRNOS
 
 

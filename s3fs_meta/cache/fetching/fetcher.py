@@ -171,7 +171,7 @@ class Fetcher:
         except S3fsError as exc:
             fetch.error = exc
             if isinstance(exc, StoreUnavailableError):
-                # Readers of neighbours also get the error: they waited nearly as long.
+                # Readers of neighbours also get the error, because they waited nearly as long.
                 unasked.error = exc
             raise
         finally:  # after a cancellation, waiting readers fetch the block themselves
@@ -313,7 +313,7 @@ class Fetcher:
                 unpacked = await trio.to_thread.run_sync(
                     self._unpack_quietly, piece, object_key, first, stored
                 )
-                for each, _content in unpacked:  # no schedule point since the thread returned
+                for each, _content in unpacked:
                     self._arrived_unasked(each)
                 self.fetched_blocks += len(unpacked)
 
@@ -432,7 +432,7 @@ class Fetcher:
             except (NoSpaceLeftError, ShortageError):
                 break
             except S3fsError as exc:
-                # The next reader of the damaged block receives the error.
+                # A reader of the damaged block will fetch it again, and will get the error then.
                 _log.info("block %d, which was read ahead, is damaged: %s", located.block, exc)
             else:
                 intact.append((located, content))

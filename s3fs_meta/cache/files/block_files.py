@@ -90,7 +90,8 @@ class BlockFiles:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # After an error the disk may be read-only, but the file may still be readable.
+                # After a disk error, the disk may be read-only. ``read`` opens the file only for
+                # reading.
                 return self.read(block, start, stop)
         return self._read(block, fd, start, stop)
 
@@ -427,8 +428,8 @@ class BlockFiles:
         with self.syncing(), contextlib.ExitStack() as opened:
             is_short = False
             try:
-                # fsync(2) would also write the new mtime, which makes ext4 commit its journal.
-                # The mtime of a block file need not be durable.
+                # fdatasync(2) is enough, because the mtime of a block file need not be durable.
+                # fsync(2) would write the mtime, which makes ext4 commit its journal.
                 sync_files(list(self._open_files(blocks, opened)))
                 self._directory.sync_parents(_name(block) for block in blocks if block not in named)
             except OSError as exc:

@@ -16,7 +16,8 @@ from typing import Final
 from s3fs_meta.limits import OPEN_BLOCKS_MAX
 from s3fs_meta.model import BlockId
 
-# Errors of open(2): the process or the machine has too many open files. No sync reports them.
+# Errors of open(2): the process or the machine has too many open files. fsync(2) never fails with
+# these errors.
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 

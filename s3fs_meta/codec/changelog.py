@@ -65,7 +65,7 @@ _COUNT: Final = struct.Struct(">I")
 LOCATION: Final = struct.Struct(">QIQQI32s")
 _STATES: Final = (PackState.STORED, PackState.CONDEMNED)
 PART_ENCODED_BYTES_MAX: Final = CHANGELOG_SECTION_BYTES_MAX + envelope.OVERHEAD_BYTES
-_COMPARED_BYTES: Final = 1 << 16  # number of bytes of two changesets that are compared at once
+_COMPARED_BYTES: Final = 1 << 16  # number of bytes of two changesets that are compared in one step
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
 )  # largest txg, block or pack number, so that a writer can still add 1
@@ -266,7 +266,7 @@ def require_section(key: str, data: memoryview, section: Section) -> None:
         found == wanted for found, wanted in itertools.zip_longest(rows, section.locations)
     )
     changes, wanted = data[end:], section.changeset
-    # Compare in pieces, because comparing all bytes at once would need a copy of them.
+    # Compare in pieces, because a comparison in one step would need a copy of all bytes.
     pieces = range(0, max(len(changes), len(wanted)), _COMPARED_BYTES)
     if not are_equal or any(
         bytes(changes[at : at + _COMPARED_BYTES]) != wanted[at : at + _COMPARED_BYTES]

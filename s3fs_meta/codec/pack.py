@@ -44,7 +44,7 @@ RANDOM_BYTES: Final = 16  # number of random bytes in a pack's name
 
 _MAGIC: Final = b"S3FSPACK"
 _ENCRYPTED: Final = 1  # flag of a pack with encrypted records; other flags are not allowed
-# trailer fields: bytes of the index record, entries, version, flags
+# trailer fields: size of the index record, number of entries, version, flags
 FIELDS: Final = struct.Struct(">IIHH")
 # fields of an entry: block, ino, block_index, plain bytes, stored bytes, hash
 ENTRY: Final = struct.Struct(">QQQII32s")

@@ -64,7 +64,7 @@ class PointsInTime:
             StoreError, FormatError: the bucket cannot be read.
         """
         newest = self.end
-        # For a txg up to the known end of the chain, later changelogs need not be listed again.
+        # To find a txg up to the known end of the chain, later changelogs need not be listed again.
         if newest is None or wanted.txg is None or wanted.txg > newest.txg:
             newest = await self.newest()
         if wanted.kept is not None:

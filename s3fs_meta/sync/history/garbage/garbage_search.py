@@ -67,7 +67,7 @@ class StoredImages:
         self._uuid = uuid
         # facts about each image whose manifest is readable
         self._facts: dict[ObjectKey, _Facts] = {}
-        self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or abandoned
+        self._opened: set[ObjectKey] = set()  # all decoded manifests, in the chain or not
         self._exchanged: set[ObjectKey] = set()  # manifests that do not match their recorded hash
         self._newer: dict[ObjectKey, NewerFormatError] = {}  # manifests that claim a newer version
         self._manifests: list[ObjectInfo] = []
@@ -129,7 +129,7 @@ class StoredImages:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # FormatError includes NewerFormatError
+        except (FormatError, ObjectMissingError):  # also if its version is unknown
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -346,7 +346,7 @@ class Finder:
         self._judged: dict[ObjectInfo, bool] = {}
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
-        # All packs between these two epochs have been compared with the database.
+        # All packs of epochs between these two have been compared with the database.
         self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
         # The txg of the base image and the pinned runs at the last search that found neither a
         # changelog nor a level object to delete.

@@ -67,7 +67,7 @@ class _OwnershipCheck:
         self._keyring = keyring
         self._fetches = fetches
         self._own: set[ObjectKey] = set()
-        # Name prefixes of the images that this filesystem wrote.
+        # Key prefixes of the images that this filesystem wrote.
         self.images: set[str] = set()
 
     def knows(self, key: ObjectKey) -> bool:

@@ -53,7 +53,7 @@ class ObjectTally(NamedTuple):
     """The number and the total bytes of objects, by kind."""
 
     floor: Txg
-    # number and total bytes of objects, by kind of object
+    # number and total size of the objects, by kind of object
     kinds: dict[str, tuple[int, int]]
 
     def as_json(self, *, deleted: bool) -> dict[str, Any]:

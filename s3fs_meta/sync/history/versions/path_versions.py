@@ -83,7 +83,7 @@ class Version(NamedTuple):
     # Kinds of changes: either only "unknown", or one or more others in a fixed order.
     # The order: created, content, attributes, renamed, linked, unlinked, replaced, removed.
     changes: tuple[str, ...]
-    name: bytes | None  # the name that the txg added to the inode, or removed
+    name: bytes | None  # the name that the txg added to the inode, or removed from it
     size_bytes: int | None  # size, mtime and mode after the txg; None if unknown
     mtime_ns: int | None
     mode: int | None
@@ -491,7 +491,7 @@ class PathVersions:
         ino = binding.ino
         found: list[Version] = []
         after: _Row | None = row_history.inode_row(self._db, ino)
-        # the rows of a removed inode show its attributes before the removal
+        # A removed inode has no row. The change that removed it contains its last attributes.
         after = {} if after is None else after
 
         def match(index: HistoryIndex) -> int:

@@ -33,8 +33,8 @@ class TxgRecord(NamedTuple):
     link: Link
     epoch: int
     kind: Kind
-    object_bytes: int  # bytes of the changelog object, without its parts
-    stored_bytes: int  # stored bytes of the new and moved blocks that the changelog lists
+    object_bytes: int  # size of the changelog object, without its parts
+    stored_bytes: int  # stored size of the new and moved blocks that the changelog lists
     changes: Summary | None  # None if the txg is an image with unknown changes
 
 

@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 class _Commit(NamedTuple):
     """A commit that becomes durable with a sync of the WAL."""
 
-    begun: tuple[int, int]  # numbers of the last change and the last timestamp change
+    begun: tuple[int, int]  # numbers of the last change and the last timestamp change in it
     mark: int  # number of the last change record in the commit
-    settled: int  # last entry of the intent log that is in the block files
+    settled: int  # number of the last intent log entry whose content is in the block files
 
 
 class Durability:

@@ -37,7 +37,7 @@ STEPS: Final = (
     "history put",
 )
 
-# Steps of a mount that becomes the writer; only a promotion has the last step.
+# Steps of a mount that becomes the writer; only a promotion runs the last step.
 TAKEOVER_STEPS: Final = (
     "nonce noted",
     "lease taken",

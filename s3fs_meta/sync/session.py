@@ -435,7 +435,7 @@ class Session:
     async def _tend_superblock(self, work: Callable[[Volume], Awaitable[None]]) -> None:
         try:
             await work(self.volume)
-        except (S3fsError, OSError) as exc:  # the next flush checks the superblock again
+        except (S3fsError, OSError) as exc:
             _log.warning("cannot check the superblock, will retry at the next flush: %s", exc)
 
     async def sync_file(self, ino: Ino, *, data_only: bool = False) -> None:
@@ -473,7 +473,7 @@ class Session:
         if image_head.is_image_wanted(self.db):
             try:
                 await self.make_image(progress)
-            except (S3fsError, OSError) as exc:  # the next mount creates the image
+            except (S3fsError, OSError) as exc:
                 _log.warning("cannot create an image now; the next mount will create one: %s", exc)
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)

@@ -399,7 +399,7 @@ def remove_unused(path: Path) -> None:
         state_dir = StateDir(path)
         if state_dir.try_lock():
             try:
-                # True unless another process used the directory before it was locked
+                # Check again: another process may have used the directory before it was locked.
                 if is_unused(path):
                     state_dir.remove()
             finally:

@@ -33,7 +33,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The logs come before the database: a log must be durable before the pages that it contains.
+# The logs come before the database, because a log must be durable before the pages in it are.
 _DATABASE_FILES: Final = ("meta.db-journal", "meta.db-wal", "meta.db")
 
 

@@ -77,7 +77,7 @@ class Keys:
 
     superblock: Superblock
     keyring: Keyring
-    data: bytes  # the superblock in the encoding in which it is stored
+    data: bytes  # the encoded superblock
     copies: tuple[SuperblockCopy, SuperblockCopy]  # both copies of the superblock in the bucket
     # how each copy in the bucket differs from the copy in use; "" if it is equal or never existed
     faults: tuple[str, str]

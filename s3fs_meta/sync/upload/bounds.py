@@ -24,7 +24,7 @@ class UploadBounds:
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
-    pack_bytes: int = PACK_BYTES_TARGET  # size from which on a pack is full
+    pack_bytes: int = PACK_BYTES_TARGET  # size at which a pack counts as full
     batch_bytes: int = SEAL_BATCH_BYTES  # maximum size of the blocks in a batch
     batch_blocks: int = SEAL_BATCH_BLOCKS_MAX
     run_bytes: int = CHANGELOG_RUN_BYTES  # maximum size of the changes in one changelog object

@@ -13,8 +13,8 @@ from s3fs_meta.limits import UPLOADS_MEASURED, UPLOADS_MEASURED_S
 class Speed(NamedTuple):
     """The speed of the last uploads, in bytes per second."""
 
-    sent_bytes: float  # size of the packs as they were sent
-    content_bytes: float  # size of the blocks in these packs before compression
+    sent_bytes: float  # rate of the packs as they were sent
+    content_bytes: float  # rate of the blocks in these packs before compression
 
     def within(self, sent_bytes_max: int | None) -> "Speed":
         """Return the speed, capped at a maximum transfer rate (None: no maximum)."""

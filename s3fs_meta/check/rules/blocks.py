@@ -161,7 +161,8 @@ def _overlapping(exam: Examination) -> Iterator[Row]:
 
     The blocks of a pack are sorted only if they are not in the order of their numbers.
     """
-    mixed: set[int] = set()  # packs in which the order by block number differs from the order by offset
+    # packs in which the order by block number differs from the order by offset
+    mixed: set[int] = set()
     at, end = -1, 0
     for pack, offset, stored_bytes in exam.db.iterate(
         f"SELECT pack, pack_offset, stored_bytes FROM blocks {exam.indexed_by('blocks_by_pack')}"

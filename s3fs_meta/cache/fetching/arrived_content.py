@@ -23,7 +23,7 @@ class ArrivedRange:
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False
-        self.counted_bytes = 0  # bytes of decompressed content, plus *memory_bytes* if views exist
+        self.counted_bytes = 0  # size of decompressed content, plus *memory_bytes* if views exist
 
     def needed_bytes(self, content: Content) -> int:
         """Return how many more bytes of memory are needed to keep *content*."""

@@ -56,8 +56,8 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # Open the directory now: a descriptor opened later would miss earlier disk errors.
-        # If another program calls syncfs(2) first, descriptors opened later report no error.
+        # Open the directory now. After a disk error, once another program has called syncfs(2), a
+        # newly opened descriptor would no longer report the error.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)

@@ -20,7 +20,7 @@ from trio.lowlevel import start_thread_soon
 
 from s3fs_meta.limits import SYNC_THREADS_MAX
 
-_SYNC_FILE_RANGE_WRITE: Final = 2  # linux/fs.h
+_SYNC_FILE_RANGE_WRITE: Final = 2  # from linux/fs.h
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ESPIPE})
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

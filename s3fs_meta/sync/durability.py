@@ -295,7 +295,7 @@ class Durability:
             if commits:
                 self._db.sync_wal()
 
-        # Prevent concurrent syncs of the WAL: the kernel reports a lost page to only one of them.
+        # Prevent concurrent syncs of the WAL, because the kernel reports a lost page to only one.
         async with self._log_lock:
             is_logged = await block_sync.log_writes(meanwhile=commit, afterwards=sync_rows)
             if commits:

@@ -253,7 +253,7 @@ class Session:
         }
         if self.follower is not None:
             tasks["following"] = self._follow
-        # A follower does not run this task: it verifies each cached block before its first use.
+        # A follower does not run this task, but verifies each suspect block before its first use.
         elif self.cache.suspects.are_marked:
             tasks["verification"] = self.verify_copies
         if self.elsewhere is not None:
@@ -503,7 +503,8 @@ class Session:
             await self._lead_at_end()
             await self._sync_at_end()
             is_shipped = self.is_everything_shipped or (
-                # After a crash, ``db.changed`` is True even if the crashed mount was read-only.
+                # After a crash, ``db.changed`` is True even if the crashed mount was read-only, so
+                # ``can_give_back`` checks the rows.
                 was_starting and can_give_back(self.volume.keeper, self.db, self.volume.keyring)
             )
         except BaseException as exc:

@@ -92,7 +92,7 @@ class PointKeeper:
             data = kept_codec.encode(point, self._volume.keyring)
             await self._store.create(point.key, data)
             self._reclaimer.note_kept([*kept.points, point])
-            # Fail if another host has taken over: its garbage collection may not know the point.
+            # If another host has taken over, fail: its garbage collection may not know the point.
             # A host that takes over later lists the point before it deletes objects.
             await self._session.shipper.require_hold()
         _log.info("kept the state at txg %d as %r", point.txg, name)

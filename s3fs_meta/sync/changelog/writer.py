@@ -510,7 +510,7 @@ class Shipper:
         """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
         data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
-        if is_image:  # the image contains these changes, so no changelog needs their records
+        if is_image:  # the image contains the cut's changes, so no changelog needs their records
             pending.forget(self._db, frozen.last_seq)
         self._attempt_is_synced = False
         listed = frozen.cut.complete.union(reported)

@@ -41,7 +41,7 @@ async def take_over(
         MetadataError: the next numbers of the last txg are wrong; the mount stays a follower.
     """
     keeper = volume.keeper
-    # Read through the applier: a failed promotion may have recorded a nonce through it, and the
+    # Read through the applier, because a failed promotion may have recorded a nonce through it. The
     # mount's own connection does not see that row before the next txg.
     applier = await follower.applier()
     held = lease_proof.known(applier, volume.state_dir, volume.keyring, doubtful=False)

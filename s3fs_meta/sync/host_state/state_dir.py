@@ -399,7 +399,7 @@ def remove_unused(path: Path) -> None:
         state_dir = StateDir(path)
         if state_dir.try_lock():
             try:
-                # Check again: another process may have used the directory before it was locked.
+                # Another process may have used the directory before it was locked, so check again.
                 if is_unused(path):
                     state_dir.remove()
             finally:

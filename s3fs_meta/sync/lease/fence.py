@@ -116,7 +116,7 @@ class Fencer:
         host would end that host's chain, and this host could not write either.
         """
         try:
-            if self._keeper.fenced is not None:  # a restore in ``catch_up`` noticed the loss
+            if self._keeper.fenced is not None:  # ``catch_up`` noticed that the lease was lost
                 raise self._keeper.fenced
             await self._keeper.require_hold()
         except FencedError as exc:

@@ -212,7 +212,7 @@ class CurrentDatabase:
             await self._require_right(kept.txg, lease, holder)
             db, chooser.left = left.db, None
             db.begin_local()
-            # Drop the attempted changelog: the next txg is an image, which contains its changes.
+            # Drop the attempted changelog, because the next txg is an image that has its changes.
             pending.clear_outbox(db)
             db.commit()
         elif last is None:

@@ -314,7 +314,7 @@ class Uploader:
         if placements.apply(self._db, [placement]):
             self._cache.doom(row.block)
         elif is_unreadable and blocks.is_damaged(self._db, row):
-            # Keep the cache file: it may be the last copy, and may become readable later.
+            # Keep the cache file, because it may be the last copy and may become readable later.
             self._cache.uploaded(row.block)
             self._cache.suspects.blocks.add(row.block)
         else:

@@ -115,7 +115,7 @@ class IndexChecker:
             if index.unknown >> bit & 1:
                 continue
             part = await self._valid(RUNS.key_of(index.level - 1, Txg(end)))
-            # A part that was indexed again after the loss of a changelog lacks changes of *index*.
+            # A part that was indexed again after a changelog was lost may lack changes of *index*.
             if part is None or part.unknown:
                 continue
             if not await trio.to_thread.run_sync(_has_changes, index, bit, part):

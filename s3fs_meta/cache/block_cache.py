@@ -168,7 +168,7 @@ class BlockCache:
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
-            # Keep the file: the block is moving to another pack, or its location is marked damaged.
+            # Keep the file, because the block is moving, or its location is marked as damaged.
             self.suspects.blocks.add(located.block)
             raise NotLocalError(located.block) from exc
         _log.warning(

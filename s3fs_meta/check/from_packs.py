@@ -157,8 +157,8 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # Ignore huge numbers: object names are not authenticated, and after a forged name with
-            # a huge epoch or txg, no higher numbers would be left.
+            # Ignore huge numbers, because object names are not authenticated. After a forged name
+            # with a huge epoch or txg, no higher numbers would be left.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:

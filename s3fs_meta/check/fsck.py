@@ -91,7 +91,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db.begin()
     try:
         if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
-            # Undo all repairs: after repairs, fsck uploads an image, which would contain the
+            # Undo all repairs, because after repairs fsck uploads an image, which would contain the
             # remaining damage.
             db.undo()
             db.mark_changed(changed_before)

@@ -36,7 +36,7 @@ async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
     async def limit() -> None:
         try:
             await trio.sleep_forever()
-        finally:  # the work is done, or the caller was cancelled while it waited
+        finally:  # the work is done, or the caller was cancelled: the time limit starts
             scope.deadline = trio.current_time() + limit_s
 
     async with background_task(limit):

@@ -442,7 +442,7 @@ def write_again(
                     offset += os.pwrite(target, data, offset)
             os.ftruncate(target, size_bytes)
             os.fsync(target)
-        except BaseException:  # a partial copy would waste space on a disk that may be full
+        except BaseException:  # remove the partial copy, because the disk may be full
             copy.unlink(missing_ok=True)
             raise
         finally:

@@ -20,12 +20,13 @@ LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links: largest signed
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# Bounds of file times. The difference from any ctime before 2116 fits into 64 signed bits.
+# Bounds of file times. The difference between a file time and any ctime from 1970 to 2116 fits
+# into a signed 64-bit integer, in which the database stores it.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
 # --- directory cookies -------------------------------------------------------------------------
-# Bits that distinguish up to 256 names of a directory with the same hash; only attacks need more.
+# Bits that distinguish up to 256 names of a directory with equal hashes; only attacks need more.
 COOKIE_COLLISION_BITS: Final = 8
 COOKIE_HASH_BITS: Final = 63 - COOKIE_COLLISION_BITS
 RECENT_NAMES_MAX: Final = 64  # number of name hashes kept in memory
@@ -34,14 +35,14 @@ READDIR_ROWS_MAX: Final = 1024  # maximum number of rows that one readdir reques
 # --- blocks and packs --------------------------------------------------------------------------
 # Smallest block size. Smaller blocks would make the block map too large.
 BLOCK_BYTES_MIN: Final = 64 * KIB
-# Largest block size. Even a random read of 4 KiB fetches a complete block.
+# Largest block size. Limits the cost of small random reads, which fetch complete blocks.
 BLOCK_BYTES_MAX: Final = 16 * MIB
 PACK_BYTES_TARGET: Final = 16 * MIB  # size at which a pack is full
 # Maximum size of a pack: the target size, the largest incompressible block, and the index.
 PACK_BYTES_MAX: Final = 48 * MIB
-# Longest range requested from the store, because a damaged row may record any length.
+# Maximum length of a range request. Limits the memory if a damaged row records a huge length.
 RANGE_BYTES_MAX: Final = PACK_BYTES_MAX
-PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack, so its index has up to 1 MiB
+PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack; limits its index to 1 MiB
 # Minimum size of a block that is fetched alone. A shorter block is fetched with its neighbours.
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
@@ -52,7 +53,7 @@ CONTENT_RUN_BYTES: Final = 8 * MIB
 CONTENT_WINDOWS_MAX: Final = 32
 # Number of files copied from the bucket in parallel. Each needs memory for several blocks.
 FILES_COPIED_AT_ONCE: Final = 4
-# Maximum number of incomplete files that a report lists. All others are only counted.
+# Maximum number of incomplete files that a report lists. It reports the number of all others.
 INCOMPLETE_FILES_SHOWN_MAX: Final = 10_000
 # Neighbouring blocks that were fetched but not read yet use at most 1/N of the cache.
 NEIGHBOUR_CACHE_PART: Final = 16
@@ -125,7 +126,7 @@ TXG_LEAP_MAX: Final = 1 << 39
 TXG_GAP_MAX: Final = 100
 # Maximum number of runs of foreign keys, each after a gap. Keys after the last run are ignored.
 TXG_GAPS_MAX: Final = 16
-# Number of objects to read at each end of a run of keys, because an object may be damaged.
+# Number of objects read at each end of a run of keys: one authentic object proves the run.
 TXG_PROOFS_MAX: Final = 2
 # Maximum number of late changelogs by previous writers that a new writer applies.
 FENCE_ROUNDS_MAX: Final = 5
@@ -229,10 +230,10 @@ RECLAIM_PLANS_MAX: Final = 3  # maximum searches per pass; one is enough unless 
 RECLAIM_PACK_ROWS: Final = 100_000
 # Length of the authentication tag or checksum at the end of a changelog.
 WATCHED_TAIL_BYTES: Final = 64
-MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
+MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs searched for a chain's continuation
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
-# Longest time between two txgs that counts towards their ages if the store has no clock.
-# If this host's clock jumps, at most a day of history is lost.
+# Without a clock in the store, a gap between two txgs adds at most this time to their ages.
+# So if this host's clock jumps, retention deletes at most a day of history too early.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
 # Only a wrong time zone or date exceeds this limit. S3 itself refuses requests beyond 900 s.
@@ -254,13 +255,13 @@ KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,02
 # Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
-MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; all larger are sent in parts
+MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; larger ones are multipart
 # Maximum size of a local object whose ETag is a hash of its content.
 # The ETag of a larger local object is made from its inode, size and time.
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
-DELETES_REFUSED_MAX: Final = 16  # refusals after which a pass deletes no more objects of a kind
+DELETES_REFUSED_MAX: Final = 16  # refused deletions after which a pass skips objects of that kind
 STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; all delays add up to a minute
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
@@ -273,11 +274,11 @@ STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the l
 # The last attempt starts after this time, because the server may be restarting.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
 STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
-OFFLINE_AFTER_S: Final = 10.0  # time without a response after which a store counts as offline
-STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # bytes per read; few, to notice a slow response early
-STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # largest listing or error; S3 sends less than 7 MiB
-CREDENTIALS_BYTES_MAX: Final = 64 * KIB  # longest response with credentials; they have a few KiB
-CREDENTIAL_PROCESS_S_MAX: Final = 60.0  # time of a credential_process, as in the AWS SDK for Go
+OFFLINE_AFTER_S: Final = 10.0  # time without a response after which the store is offline
+STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # size of a read; small, to detect slow responses early
+STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # maximum size of a listing or error; S3 sends under 7 MiB
+CREDENTIALS_BYTES_MAX: Final = 64 * KIB  # maximum response with credentials; most have a few KiB
+CREDENTIAL_PROCESS_S_MAX: Final = 60.0  # time limit of credential_process, as in AWS's Go SDK
 STORE_BODY_BYTES_PER_S_MIN: Final = 32 * KIB  # speed below which a response is abandoned
 STORE_CLEANUP_S_MAX: Final = 10.0  # maximum time to delete a probe object or abort an upload
 
@@ -287,8 +288,8 @@ REQUEST_NAMES_MAX: Final = 64  # maximum number of counters per day, one per cla
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usually at most 1 MiB
 REQUESTS_SAVE_S: Final = 600.0  # how often request counts are saved; a crash loses one interval
 REQUESTS_LOCK_S_MAX: Final = 10.0  # longest time to wait for the lock of the request log
-KNOWN_POINTS_S: Final = 600.0  # minimum time between two points that shell completion offers
-KNOWN_POINTS_LATEST: Final = 12  # minimum number of recent points that shell completion offers
+KNOWN_POINTS_S: Final = 600.0  # how often a mount records its last txg for shell completion
+KNOWN_POINTS_LATEST: Final = 12  # number of latest points that completion offers without thinning
 # Maximum number of points that completion offers: hourly for two days, daily for two months.
 KNOWN_POINTS_MAX: Final = 128
 KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion offers
@@ -325,13 +326,13 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a changelog above this size has more than object deletions
+NEWS_BYTES_MIN: Final = 512  # a changelog above this size changes more than block locations
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
 SEAL_AGE_S: Final = 5.0
 SEAL_LINGER_S: Final = 30.0  # age at which a block is sealed even if its pack remains small
-# Time between two reads of the lease during uploads; limits the uploads of a fenced mount.
+# Time between two reads of the lease during uploads, so that a fenced mount soon stops uploading.
 LEASE_CHECK_S: Final = 10.0
 # Maximum number of batches that are packed or uploaded concurrently. Each has one pack in memory.
 UPLOADS_MAX: Final = 2
@@ -368,13 +369,13 @@ LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule 
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its share of live bytes is below this
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack
-# Maximum number of mostly dead packs that a compaction examines; some of them would not shrink.
+# Maximum number of mostly dead packs that a compaction examines. Some are not worth compacting.
 COMPACT_CANDIDATES_MAX: Final = 1000
 # Number of unreadable packs after which a compaction stops. Each pack is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
-CLEANUP_S_MAX: Final = 10.0  # time limit for removing a temporary file, even during cancellation
-# Maximum number of blocks with equal content that deduplication examines. Even two are rare.
+CLEANUP_S_MAX: Final = 10.0  # time limit of a cleanup that runs although its task was cancelled
+# Maximum number of blocks with equal content that deduplication examines. Usually one exists.
 EQUAL_BLOCKS_MAX: Final = 16
 # Maximum number of quarantined states searched for lost content.
 QUARANTINES_SEARCHED_MAX: Final = 16
@@ -393,7 +394,7 @@ READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 # Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
-ARRIVED_S_MAX: Final = 1.0  # age at which a newer run replaces a run that no reader has read
+ARRIVED_S_MAX: Final = 1.0  # age difference from which a newer run replaces an unread run
 RUN_SLICE_BLOCKS: Final = 4  # number of blocks to unpack before waiting readers continue: 2 ms
 # Number of small blocks to unpack before waiting readers continue. 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32
@@ -419,8 +420,8 @@ PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
 # Pinned blocks leave 1/N of the cache, and at least two of the largest blocks, to other blocks.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Maximum number of parent directories that a write checks for pins.
-# The next check of a pinned tree finds changes deeper in the tree.
+# Maximum number of parent directories that a write searches for a pinned one. Blocks of files
+# deeper in a pinned tree are pinned by the next check of the tree.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
 # Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.

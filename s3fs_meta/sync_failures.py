@@ -18,7 +18,7 @@ from s3fs_meta import machine
 _log = logging.getLogger(__name__)
 
 NAME: Final = "failed-sync"
-_RECORD_BYTES: Final = 128  # the identifier of a machine's memory has at most 80 characters
+_RECORD_BYTES: Final = 128  # size of the record; memory_of() returns at most 80 characters
 _NOTHING: Final = bytes(_RECORD_BYTES)
 _MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 

@@ -500,7 +500,7 @@ class Namespace:
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
         gone = int(target is not None)
-        # Only a directory can replace a directory.
+        # ``_check_replace`` ensures that the target is a directory if the moved inode is one.
         gone_directories = gone and is_directory
         if parent == new_parent:
             inodes.change_directory(

@@ -61,8 +61,8 @@ class Changes:
         self._names: list[tuple[Ino, bytes]] = []
         self._inodes: list[Ino] = []
         self.opened = 0  # number of calls of ``open``, each before the first change of an operation
-        # Returns whether the disk has room for an access time without the reserve of SQLite.
-        # If the disk has no room, a read succeeds without a new access time.
+        # Returns whether an access time fits on the disk without the space reserved for SQLite.
+        # If not, a read succeeds but does not change the access time.
         self.may_note_access = disk.can_spend
         self.notices = notices
         db.listeners.when_lost(LossStep.REPORT, self._lost)

@@ -140,7 +140,7 @@ class AttributeNames:
             AccessRefusedError, NoInodeError: nothing was changed.
         """
         _check_settable(name)
-        if name in _NAMESPACES:  # earlier versions could store this name, so removing it is allowed
+        if name in _NAMESPACES:  # only ``remove`` accepts these names, which old versions stored
             raise InvalidRequestError(_NO_NAME, name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))

@@ -333,7 +333,7 @@ class FileData:
             before = self.regular(ino)
             if before.flags:
                 require_writable(before, self._open_files)
-            # In a damaged row, the size or number of blocks may be 0 even if the file has blocks.
+            # Test both, because either may be 0 in a damaged row although the file has blocks.
             if before.mapped_blocks or before.size_bytes:
                 return before, self._parts(ino, offset, stop)
             return before, [(span, None) for span in spans(offset, stop, self._block_bytes)]
@@ -546,7 +546,7 @@ class FileData:
         plan = cut(size_bytes, self._block_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            # Copy the block before the cut, because the last commit refers to the bytes to remove.
+            # Shorten a copy of the block, because the last commit refers to the bytes to remove.
             block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
         elif split is not None:

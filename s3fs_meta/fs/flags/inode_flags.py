@@ -134,7 +134,8 @@ class InodeFlags:
         before = self._settable(ino, is_root=is_root)
         if wanted:
             await mark_above(self._db, self._changes, ino, self._slices)
-            before = self._settable(ino, is_root=is_root)  # another task may have changed the inode
+            # Check again, because another task may have changed the inode.
+            before = self._settable(ino, is_root=is_root)
         else:
             self._changes.begin(ino)
         record = self._open_files.find(ino)

@@ -48,7 +48,8 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
 
-# Only this process reads the database of a past txg; a new restore replaces it after a crash.
+# The database of a past txg needs no journal and no sync, because this process is its only user,
+# and a new restore replaces it after a crash.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
 
 

@@ -332,7 +332,7 @@ class TreeClone:
             yield
             self._db.commit()
         except PastUnavailableError:
-            raise  # the block has changed no row
+            raise  # the with-block has changed no row, so there is nothing to undo
         except Exception:
             self._db.undo()
             raise
@@ -394,7 +394,7 @@ class TreeClone:
         while (piece := self._next_piece(old, after, end)).parts:
             if piece.dirty_bytes and not self._cache.find_room(piece.dirty_bytes):
                 await self._cache.wait_for_room(piece.dirty_bytes)
-                # Another task may have written to the source file, or truncated it.
+                # Read the rows again: another task may have written to the source, or truncated it.
                 piece = self._next_piece(old, after, end)
                 if not piece.parts:
                     break

@@ -28,7 +28,7 @@ async def texts_of(db: Database, inos: Sequence[Ino]) -> list[str]:
 
 async def _read(db: Database, read: Callable[..., _Out], wanted: _In) -> _Out:
     db.commit()
-    if not db.pragmas.is_wal:  # without a WAL, a snapshot would copy the database
+    if not db.pragmas.is_wal:  # read without a snapshot, which would copy the database
         return read(db.connection, wanted)
     snapshot = db.open_snapshot()
     try:

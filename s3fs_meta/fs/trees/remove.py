@@ -174,7 +174,7 @@ class TreeRemoval:
         if protection:
             self._db.begin()
             inodes.set_flag(self._db, ino, protection, on=False)
-        # A file with other names remains.
+        # True if the inode remains and needs its flags, because the file has other names.
         is_kept = not stat.S_ISDIR(found.mode) and found.nlink > 1
         try:
             self._remove_found(parent, name, found)
@@ -182,7 +182,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # After a lost commit group, the database file still has the flag.
+            # Set the flag again, unless the commit group was lost: then the row still has the flag.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))
@@ -441,7 +441,7 @@ class TreeRemoval:
         for block in named:
             held = index.get(block)
             if held is not None and held.state is BlockState.SEALED:
-                sealed.add(block)  # the uploader deletes a sealed block after the upload
+                sealed.add(block)  # keep the row: the uploader deletes the block after the upload
             elif has_marks and held is not None and is_last_copy(block):
                 last_copies.add(block)
         for freed in removed_trees.drop_refs(self._db, named, sealed):

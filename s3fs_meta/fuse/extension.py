@@ -13,7 +13,7 @@ from typing import Final
 from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c, which setup.py also compiles into the extension.
-# An extension with another hash is refused, because functions may be missing or different.
+# An extension with another hash is rejected, because functions may be missing or different.
 SOURCE_SUM: Final = "042776525f18e7da76825a8b0970815f26abf68bf8690fbf8b252aae981fe48e"
 
 

@@ -134,7 +134,7 @@ def changed(lost: Invalidations) -> None:
     for parent, name in lost.names:
         invalidate_name_later(parent, name)
     for ino in {*lost.inodes, *parents}:
-        # The pages of a directory contain its cached listing, and are never dirty.
+        # Drop the pages of a directory, which are never dirty, because they cache its listing.
         invalidate_inode(ino, attr_only=ino not in parents)
 
 

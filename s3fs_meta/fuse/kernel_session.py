@@ -118,7 +118,7 @@ async def serve(
     Always yields to other tasks.
     """
     with trio.open_signal_receiver(*_ending_signals()) as signals:
-        # A signal that has already arrived may still cancel this call.
+        # Let a signal that has already arrived cancel this call before the filesystem is mounted.
         for _ in range(_SIGNAL_PASSES):
             await trio.lowlevel.checkpoint()
         place = _mount(operations, mountpoint, options.words())
@@ -242,7 +242,7 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
     When the last open file is closed, the request loop and this task end.
     """
-    await write_back.collect()  # open files are unreachable after the detach
+    await write_back.collect()  # collect before the detach, which makes open files unreachable
     collected.set()
     if mounted.is_here():  # another process may have unmounted the filesystem already
         await detach(mounted.mountpoint)
@@ -331,7 +331,7 @@ def connection(device: int) -> Path:
 def device_number(place: str) -> int | None:
     """Return the device number of the s3fs-meta mount at a resolved path, or None."""
     found = None
-    # A path may contain any line break except a newline.
+    # Split only at newlines: the kernel escapes a newline in a path, but no other line break.
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):
         fields = line.split(" ")
         ours = f"fuse.{SUBTYPE}" in fields

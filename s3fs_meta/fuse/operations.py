@@ -123,7 +123,7 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of directory entries in the last full reply to READDIRPLUS.
+        # Number of rows that READDIRPLUS reads first: one more than the last full reply listed.
         self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
@@ -482,7 +482,7 @@ class Operations(pyfuse3.Operations):
             page: the reply.
         """
         if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # with NO_OPENDIR the kernel sends no opendir request
+            self._fs.open_directory(ino)  # with NO_OPENDIR, the first readdir replaces opendir
         if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
             return
         after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0

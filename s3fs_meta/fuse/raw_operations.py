@@ -66,7 +66,8 @@ _INO_AND_SIZE: Final = 0x300  # STATX_INO and STATX_SIZE, from linux/stat.h
 # Fields of struct statx: inode, size and device number.
 _STATX: Final = struct.Struct("=32xQQ88xII112x")
 
-# Number of threads that the kernel may block while it drops pages. Failed copies are rare.
+# Maximum number of threads that make the kernel drop pages after a failed copy, which is rare.
+# The kernel may block each of these threads.
 _DROP_THREADS_MAX: Final = 4
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
@@ -283,7 +284,7 @@ class RawOperations(FrequentRequests):
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Return the reply to a command that gets or sets the flags of an inode."""
         result = await self._fs.flags.command(ino, command, given, is_root=is_root)
-        if not result:  # a command that sets flags also sets ctime
+        if not result:  # the command set flags, which changes ctime
             invalidate_inode(ino, attr_only=True)
         return IOCTL_OUT + result
 

@@ -38,7 +38,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._parked = ParkingLot()
-        self.fd = -1  # the descriptor of /dev/fuse, once a worker has waited for a request
+        self.fd = -1  # the descriptor of /dev/fuse; -1 until a worker waits for a request
         self._fds: list[int] = []
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
         # True once the request loop ends; a worker checks the flag before it waits for an event.
@@ -53,7 +53,7 @@ class Gate:
         task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
-                await checkpoint()  # another worker may receive a request meanwhile
+                await checkpoint()  # let other tasks run; another worker may receive a request
                 self._streak_end_s = time.perf_counter() + STREAK_S_MAX
             wait_s = 0.0
             if self._receiver is task:
@@ -94,7 +94,7 @@ class Gate:
                 if self._is_closing:
                     raise trio.ClosedResourceError
                 await trio.lowlevel.wait_readable(fd)
-                # If no request is available any more, another worker has received it.
+                # Wait again if another worker has received the request meanwhile.
                 if not self._fds or self.is_ready(0.0):
                     return
         finally:

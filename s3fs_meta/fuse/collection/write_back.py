@@ -143,7 +143,7 @@ class WriteBack:
             self._running.add(scope)
             try:
                 async with self._lock:
-                    # A collection that started after this call has collected all data.
+                    # If another collection started after this call, it has collected all data.
                     if self._began_s <= called_s:
                         await self._collect()
             finally:

@@ -93,7 +93,7 @@ def open_root(path: bytes) -> int:
     tree = _libc.syscall(
         _OPEN_TREE, _AT_FDCWD, ctypes.c_char_p(path), _OPEN_TREE_CLONE | os.O_CLOEXEC
     )
-    if tree < 0:  # the process lacks CAP_SYS_ADMIN
+    if tree < 0:  # without CAP_SYS_ADMIN, open the mount itself, which becomes busy
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)

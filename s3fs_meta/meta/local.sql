@@ -57,9 +57,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 --   own_txg       the last txg whose changelog this host uploaded; other hosts wrote all later txgs
 --   epoch         the epoch under which this host last wrote
 --   head          JSON of the last image confirmed to be the head (codec.lease.Head), or absent
---   chain         JSON of the last changelog that the rows include: number and hash (sync.chain.Link)
+--   chain         JSON of the last changelog that the rows include: number, hash (chain.chain.Link)
 --   unsettled     '1' if changelogs were applied and the totals have not been updated since then
---   floor         the retention floor for the next changelog (sync.history.reclaim), or absent
+--   floor         the retention floor for the next changelog (sync.chain.chain), or absent
 --   shipped_seq   rows of pending up to this number are in a changelog and can be deleted
 --   block_floor   the lowest number of a block that is new in the next changelog
 --   attempt       JSON of an image whose publication began and was not confirmed, or absent

@@ -42,7 +42,7 @@ def encoded(ranges: Iterable[range]) -> bytes:
             found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
         else:
             found.append(one)
-    if found and found[-1].stop == _END:  # only the line MORE has no end
+    if found and found[-1].stop == _END:  # this range has no end, so the line MORE represents it
         found[-1] = range(found[-1].start, found[-1].start + 1)
         value = lines(found) + MORE
     else:

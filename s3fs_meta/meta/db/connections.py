@@ -34,9 +34,9 @@ from s3fs_meta.limits import (
 )
 
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
-# Errors that lose no written pages: failed reads, and a failed extension of the -shm file.
-# After a crash, SQLite creates the -shm file again.
-# SQLite does not report why the extension failed; the usual reason is a full disk.
+# Errors that lose no written pages: SQLite could not read a file, or could not extend the -shm
+# file, which it creates again after a crash.
+# SQLite does not report why it could not extend the -shm file; the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
 _HARMLESS: Final = frozenset({apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, _NO_SHM_ROOM})
 

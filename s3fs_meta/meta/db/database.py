@@ -184,8 +184,8 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # SQLite changes journal_mode within a transaction that still uses the old mode.
-        # With synchronous=NORMAL, a power cut may tear the journal, which can damage the database.
+        # SQLite changes journal_mode in a transaction under the old mode. In this transaction, with
+        # synchronous=NORMAL, a power cut could tear the journal and so damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -418,7 +418,7 @@ class Database(Statements):
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
             if self._view is not None:
                 self._view.pin()
-            txg = self.counters.txg  # the stored txg is older until another counter changes
+            txg = self.counters.txg  # keep: the stored txg is older until another counter changes
             self.load_counters()
             self.counters.begin_txg(txg)
         except (apsw.Error, FormatError) as exc:
@@ -480,7 +480,7 @@ class Database(Statements):
         assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
         with self._translating():
-            # A checkpoint would write to the old database file, which is no longer needed.
+            # Close without a checkpoint, which would only write to the old, unneeded database file.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()

@@ -47,7 +47,7 @@ class Exchange:
         if self._done and self._done[-1][0] == self._other:
             self._path.rename(self._other)
             self._done.pop()
-            for suffix in _LOGS:  # opening the new database may have created logs
+            for suffix in _LOGS:  # remove logs that opening the new database may have created
                 _beside(self._path, suffix).unlink(missing_ok=True)
         while self._done:  # the logs are moved back before the database
             source, target = self._done.pop()

@@ -111,7 +111,7 @@ class Wal:
         The connection must have no open transaction. Closing it would checkpoint the log without
         reporting an error, so the checkpoint is made here.
         """
-        # After a failure, the WAL may not be durable.
+        # Do not checkpoint after a failure, because the WAL may not be durable.
         if self.failure or not self.try_checkpoint(connection):
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._close is not None:
@@ -237,7 +237,7 @@ class Wal:
             if self.uncopied_bytes <= WAL_REST_BYTES_MAX:
                 break
             before, done = done, self.checkpoint_with(connection)
-            # A reader prevents the checkpoint from copying more frames.
+            # Stop if a reader prevents the checkpoint from copying more frames.
             if done.copied_frames <= before.copied_frames:
                 break
         return done
@@ -266,8 +266,9 @@ class Wal:
         except apsw.Error as exc:
             if isinstance(exc, _HARMLESS) or connections.is_full(exc):
                 raise
-            # A checkpoint first syncs the WAL. If this sync fails, the next one succeeds wrongly.
-            # A second checkpoint would then change the database even though the WAL is not durable.
+            # Allow no later checkpoint. A checkpoint first syncs the WAL. After a failed sync, the
+            # next sync falsely succeeds, and the checkpoint would change the database although the
+            # WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
         if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL

@@ -89,7 +89,7 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # A block that has no location and is not cached was lost by an earlier host.
+        # Check only cached blocks: an earlier host lost every block with neither location nor file.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"

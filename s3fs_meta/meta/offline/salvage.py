@@ -202,11 +202,11 @@ class TableReader:
         """Search for a row between two keys; yield rows around it; add unread gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            # A position may be rounded down, so the search may find the lower key again.
+            # Skip the lower key: the search may find it again, because a position is rounded down.
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:
-                return  # the rest of the gap has no readable row
+                return  # the rest of the gap has no readable row, or the search took too long
             yield from self._run(found - 1, high, "")
             if self._broke:
                 gaps.append((max(found, self._reached), high))
@@ -237,14 +237,14 @@ class TableReader:
         last: Row | None = None
         where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
         bound = self._parts(start)
-        if start in {0, self._bound()}:  # a search would load long rows, a scan does not
+        if start in {0, self._bound()}:  # scan from the end, because a search would load long rows
             where, bound = "", ()
         sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
                 if key is None:
-                    break  # an invalid key would repeat forever if the pages form a cycle
+                    break  # without a valid key, a cycle of pages cannot be detected
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]

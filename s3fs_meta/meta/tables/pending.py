@@ -87,7 +87,8 @@ class ChangeRecorder:
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
-        # A merge may have removed the last records, but a cut may still use their numbers.
+        # Never decrease last_seq: a merge may have removed the last records, but a cut may still
+        # use their numbers.
         self.last_seq = max(self.last_seq, self._sizes[-1][0] if self._sizes else done)
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
@@ -169,7 +170,7 @@ class ChangeRecorder:
             reported: the packs that the changelog reports.
         """
         put_outbox(self._db, txg, data)
-        # Packs that changed after the cut are reported again.
+        # The next changelog reports packs that changed after the cut, so their rows stay.
         gone = [(pack,) for pack in reported if pack not in self._db.packs_changed_after_cut]
         self._db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
         local_state.put_all(self._db, {_SHIPPED_SEQ: str(seq_max), _FLOOR: str(next_block)})

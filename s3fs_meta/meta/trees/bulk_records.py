@@ -73,7 +73,7 @@ def recorded(db: Database) -> Iterator[list[bytes]]:
     if recorder is None:
         yield made
         return
-    db.inodes.settle()  # without this call, the ``with`` block would write unrecorded rows
+    db.inodes.settle()  # write changed inodes now, while the recorder still records them
     recorder.pause()
     try:
         yield made

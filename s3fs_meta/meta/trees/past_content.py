@@ -44,7 +44,8 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# A block without references will be deleted soon, and a changelog may already record its deletion.
+# Require references: a block without references will be deleted soon, and a changelog may already
+# record its deletion.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"
@@ -89,8 +90,9 @@ _REVIVE: Final = (
     " FROM temp.past_blocks WHERE new >= ?1 GROUP BY new) AS s ON s.new = b.new"
     " WHERE b.is_made ORDER BY b.new"
 )
-# On this host a pack has live bytes until the upload of its last blocks is finished.
-# For other hosts the pack is dead when a changelog records that its last blocks moved away.
+# Select packs in which no block will stay: a sealed block is about to move to another pack.
+# On this host such a pack has live bytes until the upload of its last blocks is finished, but for
+# other hosts it is dead as soon as a changelog records that its last blocks moved away.
 _DEAD: Final = (
     "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
     " WHERE NOT EXISTS (SELECT 1 FROM main.blocks AS b WHERE b.pack = n.pack AND b.refs > 0"

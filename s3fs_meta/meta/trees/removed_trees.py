@@ -42,7 +42,8 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# If a directory's inode numbers are nearly consecutive, deleting a range of rows is faster.
+# Delete the files of a directory by a range of inode numbers, which is faster than by name if the
+# numbers are nearly consecutive.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )

@@ -14,7 +14,7 @@ from s3fs_meta.model import BlockId, BlockIndex, Ino, PackId
 
 _LAST_INDEX: Final = BlockIndex(
     (1 << 63) - 2
-)  # a text, which is an invalid index, sorts after all numbers
+)  # replaces an invalid index of type text, which sorts after all numbers
 
 
 class TreeBlock(NamedTuple):

@@ -146,7 +146,7 @@ class TreeDiff:
                 yield from self._one(self._before, REMOVED, ino, old)
             for new in gained[ino][pairs:]:
                 yield from self._one(self._after, ADDED, ino, new)
-        # To save memory, each name is removed before its difference is yielded.
+        # To save memory, remove each name from the dictionary before its difference is yielded.
         for state, kind, names in (
             (self._before, REMOVED, removed),
             (self._after, ADDED, added),
@@ -188,7 +188,8 @@ class TreeDiff:
                         yield from self._one(self._after, ADDED, ino, (directory, name))
                     else:
                         added[directory, name] = ino
-        # Among names with the same hash, a name may now have the former cookie of another name.
+        # Skip names that exist in both states: among names with the same hash, a name may now have
+        # the former cookie of another name.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 

@@ -359,7 +359,7 @@ class LocalStore:
 
     def _page(self, name: str, found: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
         page = tuple(itertools.islice(found, LIST_PAGE_KEYS))
-        self._require_root(name)  # an unmounted disk could hide objects from the page
+        self._require_root(name)  # if the disk was unmounted, the page may lack objects
         return page
 
     # --- write objects ---------------------------------------------------------------------
@@ -392,7 +392,7 @@ class LocalStore:
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._tree.remove(key)
-        self._require_root(keys[0])  # an unmounted disk would keep the objects
+        self._require_root(keys[0])  # if the disk was unmounted, it still has the objects
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:

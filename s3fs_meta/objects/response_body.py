@@ -133,7 +133,7 @@ class _Timed(_Connection):
     @override
     def send(self, data: Any) -> None:
         if self.sock is not None and not self.is_connecting:
-            self.sock.settimeout(self.send_timeout_s)  # urllib3 changes the timeout
+            self.sock.settimeout(self.send_timeout_s)  # again, because urllib3 changes the timeout
         _send_pieces(super().send, data)
 
 
@@ -193,7 +193,7 @@ class ResponseBody:
         self._body = body
         self._raw: Any = getattr(body, "_raw_stream", None)
         inner = getattr(self._raw, "_fp", None)
-        # urllib3 reads chunked bodies: it translates their errors, which are not OSErrors.
+        # Read a chunked body through urllib3, which translates its errors: they are no OSErrors.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
         self.is_chunked = isinstance(inner, http.client.HTTPResponse) and bool(inner.chunked)
@@ -296,7 +296,7 @@ class _Received:
 
 
 def _read_text(response: AWSResponse, bytes_max: int) -> list[bytes]:
-    unknown: Any = None  # the response to a HEAD request has a length, but no body
+    unknown: Any = None  # pass no length: the response to a HEAD request has a length, but no body
     body = StreamingBody(response.raw, unknown)
     source = ResponseBody(body)
     length = bytes_max if source.length is None else source.length

@@ -71,7 +71,9 @@ _HTML: Final = re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype )?html\b", re.IGNOREC
 _S3: Final = "S3"
 # With these statuses a response is a refusal, whether or not its body is a web page.
 _FINAL_STATUSES: Final = frozenset({401, 403, 405, 407, 413})
-_CREDENTIAL_ATTEMPTS_MAX: Final = 3  # AWS STS reports some failures that are not S3 errors
+# Maximum attempts of botocore to fetch credentials. Unlike requests to S3, these are repeated by
+# botocore, because some failures of AWS STS are not S3 errors.
+_CREDENTIAL_ATTEMPTS_MAX: Final = 3
 
 
 class S3Place(NamedTuple):

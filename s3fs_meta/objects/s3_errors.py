@@ -68,7 +68,7 @@ _REGION_CODES: Final = frozenset(
     }
 )
 EXPIRED_CODES: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_UNKNOWN_KEY_CODES: Final = frozenset({"InvalidAccessKeyId", "XAdminUserNotFound"})  # versitygw's
+_UNKNOWN_KEY_CODES: Final = frozenset({"InvalidAccessKeyId", "XAdminUserNotFound"})  # versitygw
 # After these errors, the credentials are read again: they may have been replaced.
 RENEWABLE_CODES: Final = (
     EXPIRED_CODES
@@ -191,7 +191,8 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _REDIRECTIONS: Final = frozenset({301, 302, 307, 308})
-# HTTP statuses of requests to a wrong region. MinIO names its region in every response.
+# HTTP statuses of requests to a wrong region. With any other status, the region in a response
+# proves nothing: MinIO names its region in every response.
 _REGION_STATUSES: Final = _REDIRECTIONS | {400, 403}
 _FOREIGN_SERVER: Final = "check the endpoint URL, and for a proxy"
 _CHECK: Final = "check the network and the endpoint URL"

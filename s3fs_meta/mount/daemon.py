@@ -112,7 +112,7 @@ def run_in_background(
     if pid == 0:
         _end_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
-            os._exit(exits.ExitStatus.INTERRUPTED)  # the parent was killed before the call
+            os._exit(exits.ExitStatus.INTERRUPTED)  # the parent was killed before that call
         ours.close()
         _be_child(body, log, RemoteFront(theirs, detach_at_end=automounted))
     theirs.close()

@@ -7,7 +7,7 @@ from s3fs_meta.limits import KIB, MIB
 # --- replies to requests ------------------------------------------------------------------------
 # Timeout of requests that a working daemon answers immediately.
 CONTROL_ANSWER_S_MAX: Final = 30.0
-MOUNTS_ASKED_MAX: Final = 64  # maximum number of mounts to which a command sends requests at once
+MOUNTS_ASKED_MAX: Final = 64  # maximum number of mounts that a command queries concurrently
 # Pause before the next request for a flush, if the mount was too busy to accept the previous one.
 FLUSH_PAUSE_S: Final = 1.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files

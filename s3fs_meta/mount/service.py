@@ -344,7 +344,7 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # a past point may be part of an abandoned history
+            if self._plan.options.at is None:  # otherwise the point may belong to abandoned txgs
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)

@@ -487,7 +487,8 @@ def remove_stale_notes() -> None:
     """Remove incomplete notes, and notes of ended PID namespaces. The call blocks."""
     with contextlib.suppress(OSError):  # another command may remove the same notes
         remove_incomplete(notes_dir())
-    with contextlib.suppress(OSError):  # a process that cannot be inspected may use any namespace
+    # Remove nothing if a process cannot be inspected, because it may be in any namespace.
+    with contextlib.suppress(OSError):
         notes = runtime_dir(os.environ, os.geteuid())
         if _own_namespace() == _FIRST_PID_NAMESPACE and any(notes.glob(f"{_NAMESPACE}*")):
             remove_ended_namespaces(notes, inner_namespaces)

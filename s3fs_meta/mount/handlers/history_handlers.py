@@ -81,7 +81,7 @@ class HistoryHandlers:
             return b"", None
         session.durability.commit()
         after, last = session.shipper.confirmed_seq, session.volume.recorder.last_seq
-        if session.db.wal is None:  # without a WAL, a snapshot would copy the database
+        if session.db.wal is None:  # read without a snapshot, which would copy the database
             limit = self._unshipped_bytes_max // _SLOWER_ON_LOOP
             run = pending.merged_run(session.db.connection, after, last, limit)
             return _changes(run, last)

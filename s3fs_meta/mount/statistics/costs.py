@@ -26,7 +26,7 @@ class CostSpan(NamedTuple):
     today: int  # last day of the sums; later days in the counts come from a wrong clock
     # Factor that scales the sums, for example to a month; None if there are too few days.
     factor: float | None = 1.0
-    is_rate: bool = False  # True to add the price of storing the current bytes for a month
+    is_rate: bool = False  # True to report costs per month, with a month of storage at today's size
 
 
 def report(ledger: Ledger, prices: PriceTable, now_ns: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
     # The remaining time cannot be estimated while the store does not respond.
     is_stuck = bool(session.uploader.last_error) or outage["age_s"] > 0
     speed = None if is_stuck else throughput.speed(trio.current_time())
-    if speed is not None:  # the measured speed excludes waiting for the rate limit
+    if speed is not None:  # apply the rate limit: the measured speed excludes waiting for it
         speed = speed.within(session.throttles.upload.bytes_per_s)
     return {
         "pending_blocks": session.cache.index.pending_count,

@@ -321,7 +321,8 @@ def bench(
     _check(where, sizes)
     with TerminalFront(quiet=json) as front:
         workload = Workload(where, sizes, front.progress)
-        # If a signal handler raised an exception, a half-started thread might never be joined.
+        # The signal handler only sets a flag: an exception could leave a half-started thread that
+        # is never joined.
         with _handled(workload.stop):
             results = workload.run()
     if json:

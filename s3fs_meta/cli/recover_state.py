@@ -225,7 +225,8 @@ async def _base(
         restorer = Restorer(store, keyring, superblock.uuid, front.progress)
         try:
             await restorer.restore(None, path, upto=link.txg)
-        # After the retention, the image of an earlier kept point may remain without its changelogs.
+        # After the retention period has expired, the bucket may contain the image of an earlier
+        # kept point but not the changelogs after it.
         except (
             BrokenChainError,
             NoImageError,

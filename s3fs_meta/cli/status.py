@@ -218,7 +218,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
     """Print a line for one mount or each mount; return the worst exit status."""
     try:
         places = targets.all_mounted() if target is None else [targets.of_either(target, cachedir)]
-    except NotMountedError as exc:  # monitoring programs read only stdout
+    except NotMountedError as exc:  # print to stdout, because monitoring programs ignore stderr
         failed = _without_answer(exc)
         output.print_text(failed.text)
         return int(failed.level)

@@ -24,7 +24,7 @@ Ask = Callable[[str], str]
 
 
 INSTEAD: Final = f"--passphrase-file or ${secret_environment.VARIABLE}"
-# fstab(5) contains only mount options.
+# For the command mount, also the mount option, because fstab(5) cannot contain --passphrase-file.
 INSTEAD_FOR_MOUNT: Final = (
     f"--passphrase-file, passphrase_file= in fstab, or ${secret_environment.VARIABLE}"
 )

@@ -25,10 +25,11 @@ class ControlBounds(NamedTuple):
     """The bounds of a control server; ``control.limits`` gives the reasons."""
 
     connections: int = CONTROL_CONNECTIONS_MAX
-    requests: int = CONTROL_REQUESTS_MAX  # maximum number of requests handled at once
+    requests: int = CONTROL_REQUESTS_MAX  # maximum number of requests handled concurrently
     queued: int = CONTROL_QUEUED_MAX  # maximum number of requests in the queue
     idle_s: float = CONTROL_IDLE_S_MAX  # time for sending a request, and for reading an answer
-    silence_s: float = CONTROL_SILENCE_S_MAX  # silence after which a client may make room
+    # silence after which the server may disconnect a client to accept another
+    silence_s: float = CONTROL_SILENCE_S_MAX
 
 
 class Phase(enum.Enum):

@@ -5,7 +5,7 @@ from typing import Final
 # Maximum number of open connections. If there are more, silent clients are disconnected.
 # Each connection keeps at most one request in memory (CONTROL_MESSAGE_BYTES_MAX).
 CONTROL_CONNECTIONS_MAX: Final = 64
-# Maximum number of requests handled at once. Short requests and waits for events do not count.
+# Maximum number of requests handled concurrently, apart from short requests and waits for events.
 CONTROL_REQUESTS_MAX: Final = 16
 # Maximum number of requests in the queue; further requests are refused.
 # A client with a queued request is never disconnected in favour of a new client.

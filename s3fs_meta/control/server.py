@@ -55,7 +55,7 @@ class RequestKind(enum.Enum):
     ORDINARY = "ordinary"
     # Like ORDINARY, but the request is cancelled if the client disconnects.
     BOUND = "bound"
-    # The request is handled at once, because it takes little time.
+    # The request is handled immediately, not in the queue, because it takes little time.
     PROMPT = "prompt"
     # The request waits for an event, not in the queue. A disconnection cancels the request.
     # The server may also cancel the request to make room for another client.

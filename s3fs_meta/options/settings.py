@@ -48,7 +48,7 @@ IGNORED_WORDS: Final = frozenset(
 )
 IGNORED_PREFIXES: Final = ("x-", "X-", "comment=")
 
-# Options of other filesystems that are refused, each with the reason.
+# Options of other filesystems that a mount rejects, each with the reason.
 REFUSED_WORDS: Final[Mapping[str, str]] = {
     "remount": "mount -o remount,ro MOUNTPOINT and remount,rw are for mount(8); other options are"
     " changed by unmounting and mounting again",

@@ -32,7 +32,7 @@ from s3fs_meta.model import Attributes
 
 CONTENT_TYPE: Final = "application/zip"
 _KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
-_UNIX: Final = 3  # code for "created on Unix", so that entries have Unix modes
+_UNIX: Final = 3  # value of create_system with which unzip applies the Unix modes of entries
 _DIRECTORY: Final = 0x10  # MS-DOS attribute of a directory
 _NS: Final = 10**9
 _TIME: Final = struct.Struct("<HHBi")  # extra field with the modification time in seconds

@@ -25,7 +25,9 @@ from s3fs_meta.sync.chain.chain import Link
 
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
-_HASH_CHARS: Final = 16  # a txg number can be used again after a rollback, with another hash
+# Number of characters of a changelog's hash in an ETag. The ETag needs the hash, because after a
+# rollback the same txg number may belong to another changelog.
+_HASH_CHARS: Final = 16
 _INODE: Final = re.compile(rb"[0-9]{1,18}")
 # The sandbox disables scripts, even if a browser mistakes a file for a page.
 _SANDBOX: Final = "default-src 'none'; sandbox"

@@ -39,7 +39,7 @@ class Files:
         return ino
 
     async def write(self, ino: Ino, size: int) -> Txg:
-        """Replace the content of a file with longer content."""
+        """Add a block to a file and change its size."""
         self.db.begin()
         self.session.cache.write_new(ino, BlockIndex(size), 0, b"x")
         inodes.set_size(self.db, ino, size, 1)

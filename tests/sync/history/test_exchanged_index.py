@@ -108,7 +108,7 @@ async def test_adjacent_index_objects_are_verified_with_few_changelogs(power: Po
 
 
 async def test_index_writer_merges_no_index_object_of_another_history(power: Power) -> None:
-    """No neighbouring index object contradicts the index object of the other history."""
+    """The index objects of the neighbouring runs, which could reveal the exchange, are missing."""
     objects = power.store.objects
     async with two_histories(power) as (session, _ino, other):
         for run in (3, 5):

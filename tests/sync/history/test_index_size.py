@@ -44,7 +44,7 @@ class Work:
         inodes.set_size(self.db, ino, self.rnd.randrange(10**6), 0)
 
     def untar(self) -> None:
-        """Create many files at once, as an extracted archive does."""
+        """Create many files in one txg, as the extraction of an archive does."""
         for _ in range(50):
             self.make(b"source_file_%d.c" % len(self.files))
 

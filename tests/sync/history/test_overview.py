@@ -106,7 +106,7 @@ async def test_missing_changelog_is_reported_as_a_fault_unless_a_later_image_exi
 
 
 async def test_level_object_replaces_a_missing_changelog(power: Power) -> None:
-    """If a level object replaces missing changelogs, the last txg is reached."""
+    """If a level object replaces missing changelogs, the last txg is reported as reachable."""
     await ship_until(power, 12)
     assert level_codec.key_of(1, Txg(10)) in power.store.objects
     del power.store.objects[key_of(Txg(8))]
@@ -132,7 +132,7 @@ async def test_newest_txg_is_the_txg_before_a_damaged_last_changelog(power: Powe
 
 
 async def test_lost_last_changelog_in_a_level_object_is_reported_as_a_fault(power: Power) -> None:
-    """A level object proves that a lost changelog existed, and has its changes."""
+    """A level object proves that a lost changelog existed and contains its changes."""
     await ship_until(power, 10)
     del power.store.objects[key_of(Txg(10))]
 

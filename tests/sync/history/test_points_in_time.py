@@ -121,7 +121,7 @@ async def test_txg_times_increase_even_if_the_clock_is_set_back(power: Power) ->
 
 
 async def test_fence_records_are_points_in_time_without_changes(power: Power) -> None:
-    """A fence record is later than its predecessor even if the clock of the host is slow."""
+    """A fence record gets a later time than its predecessor even if the host's clock is behind."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         first = await ship_at(session, clock, FAR + 3600 * SECOND_NS)
@@ -308,7 +308,7 @@ async def test_new_host_without_the_at_least_option_accepts_a_store_that_hides_c
 async def test_point_in_time_from_a_store_that_hides_changelogs_is_refused(
     power: Power, tmp_path: Path
 ) -> None:
-    """The search for a point in time checks that the chain contains the remembered txg."""
+    """The search for a point in time requires that the chain contains the txg of --at-least."""
     mark = await mark_at_end(power)
     options = OpenOptions(at_least=mark)
     for times in (0, 1):

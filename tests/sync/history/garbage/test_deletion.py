@@ -49,7 +49,7 @@ async def test_refused_objects_are_found_and_tried_again_at_the_end() -> None:
 
 
 async def test_missing_credentials_refuse_no_object() -> None:
-    """A request without credentials says nothing about the objects."""
+    """A request that fails for lack of credentials does not mark its objects as refused."""
     store = FaultyStore(MemoryStore())
     store.fail("delete", CredentialsError("any", "none", "log in"))
     deleter = Deleter(store)

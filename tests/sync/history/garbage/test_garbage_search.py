@@ -149,7 +149,7 @@ async def test_pieces_of_an_image_that_is_being_uploaded_are_not_garbage(power: 
 
 
 async def test_image_of_an_unknown_version_is_not_garbage(power: Power) -> None:
-    """A manifest of a newer version that is not authentic must not stop garbage collection."""
+    """A manifest that claims a newer version but is not authentic must not stop reclaim."""
     manifest = ObjectKey("image/000000000001-1-0123456789abcdef/manifest")
     piece = ObjectKey("image/000000000001-1-0123456789abcdef/000000")
     async with power.session("a", tasks=False) as session:

@@ -150,7 +150,7 @@ async def test_default_retention_keeps_every_object_younger_than_a_week(
 async def test_fast_clock_deletes_no_object_that_the_last_images_need(
     power: Power, clock: HandClock
 ) -> None:
-    """A clock that is a year fast must not move the retention floor past the second-last image."""
+    """A clock a year ahead must not move the retention floor past the second-last image."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         for _ in range(3):
@@ -304,7 +304,7 @@ async def test_orphan_packs_are_deleted_and_other_objects_are_kept(
 
 
 async def test_orphan_pack_within_the_retention_is_kept(power: Power, clock: HandClock) -> None:
-    """A pack without a row is kept within the retention: a quarantined state may need it."""
+    """A young pack without a row is kept, because a quarantined state may need it."""
     async with power.session("a") as session:
         await _txg(session)
         await session.close()
@@ -571,7 +571,7 @@ async def test_row_of_an_abandoned_image_is_deleted_after_the_image(
 
 
 async def test_status_reports_why_garbage_collection_failed(power: Power, clock: HandClock) -> None:
-    """The status shows why garbage collection failed, until a later run succeeds."""
+    """The status reports why garbage collection failed until a later pass succeeds."""
     async with power.session("a", tasks=False) as session:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)

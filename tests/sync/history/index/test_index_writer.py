@@ -1,4 +1,4 @@
-"""The index writer: it indexes new txgs at once, and earlier txgs step by step."""
+"""The index writer: it indexes new txgs immediately, and earlier txgs step by step."""
 
 import pytest
 

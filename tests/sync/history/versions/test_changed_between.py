@@ -39,7 +39,7 @@ async def between(
 
 
 async def test_search_returns_exactly_the_inodes_changed_in_the_range(power: Power) -> None:
-    """The ranges begin and end within, at and after runs that are indexed."""
+    """The ranges begin and end inside indexed runs, at their bounds and after the last run."""
     async with power.session("a", tasks=False) as session:
         made: dict[int, Ino] = {}
         for _ in range(2 * RUN + 5):

@@ -498,7 +498,7 @@ async def test_changelogs_are_decoded_once_for_all_files_that_match_a_pattern(
 
     assert found == every
     assert [one.txg for one in found[0].found] == [removed, created]
-    # The directory and its files are searched one after another.
+    # The search for the directory and the search for its files decode each changeset once.
     assert max(Counter(of_losses).values()) == 2
     assert max(Counter(of_changes).values()) == 1
 

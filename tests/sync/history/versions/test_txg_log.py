@@ -39,7 +39,7 @@ async def entries(bucket: Bucket) -> list[TxgRecord]:
 
 
 async def test_history_listing_shows_the_kind_and_size_of_each_txg(power: Power) -> None:
-    """The history lists fence records, images and groups, with the bytes of their uploads."""
+    """The history lists fence records, images and groups, and the stored size of new blocks."""
     async with power.session("a", tasks=False) as session:
         ino = named(session, b"f")
         await ship(session)

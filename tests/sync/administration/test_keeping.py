@@ -124,7 +124,7 @@ async def test_point_in_time_that_is_no_longer_retained_cannot_be_kept(power: Po
 
 
 async def test_kept_point_can_be_kept_under_a_second_name(power: Power) -> None:
-    """A kept point of a nightly job does not expire if it is also kept under a second name."""
+    """The state of a nightly point survives its expiry if it is also kept under a second name."""
     await power.retain(0)
     async with power.session(tasks=False) as session:
         keeper = PointKeeper(session)
@@ -392,7 +392,7 @@ async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Powe
 async def test_older_program_cannot_open_a_filesystem_with_a_kept_point(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept point stops older programs, which would delete objects that the point needs."""
+    """The feature flag stops older programs, which would delete objects that the point needs."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await session.make_image()
@@ -481,7 +481,7 @@ async def test_point_in_time_before_an_unshipped_retention_floor_cannot_be_kept(
 
 
 async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(power: Power) -> None:
-    """No point can be kept while garbage collection deletes objects that the point may need."""
+    """A keep command waits, because garbage collection may delete objects that its point needs."""
     await power.retain(0)
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:

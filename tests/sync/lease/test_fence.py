@@ -99,7 +99,7 @@ async def test_takeover_fails_if_another_host_continues_to_append_changelogs(pow
         await fencer.take_over(session.db, Hold("one", ()), force=True, catch_up=same)
         session.db.begin_local()
         assert before is not None
-        # This host has not seen the latest changelogs.
+        # Simulate that this host has not seen the fence record of the first takeover.
         chain.record(session.db, before)
         session.db.commit()
 

@@ -391,7 +391,7 @@ class DelayedWrite:
         return getattr(self._inner, name)
 
     async def replace(self, key: ObjectKey, data: bytes, etag: ETag) -> ETag:
-        """Delay the first replacement and report a timeout; execute later replacements at once."""
+        """Delay the first replacement and report a timeout; execute later ones immediately."""
         if self._delayed is None:
             self._delayed = key, data, etag
             raise TransientStoreError(key, "timed out")

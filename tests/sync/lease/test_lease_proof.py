@@ -239,7 +239,7 @@ async def test_host_killed_while_it_acquires_the_lease_recovers_its_lease(
 
 
 async def test_late_changelog_of_a_fenced_writer_does_not_stop_the_new_writer(power: Power) -> None:
-    """After a takeover, a changelog of the fenced writer may still be appended."""
+    """Until the fence record is appended, the old writer may still append a changelog."""
     kill = KillAt("lease taken", armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):

@@ -203,7 +203,7 @@ async def test_lease_repair_does_not_replace_a_lease_of_a_newer_version(power: P
 
 
 async def test_lease_repair_does_not_reuse_an_epoch_found_only_in_changelogs(power: Power) -> None:
-    """A mount without changes leaves its epoch only in its fence record."""
+    """If a mount ships no change, only its fence record contains its epoch."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -217,7 +217,7 @@ async def test_lease_repair_does_not_reuse_an_epoch_found_only_in_changelogs(pow
 
 
 async def test_repaired_lease_has_a_later_epoch_than_an_unreadable_changelog(power: Power) -> None:
-    """An unreadable changelog may contain the highest epoch, so a later epoch is chosen."""
+    """An unreadable changelog may contain the highest epoch, so the known epoch is raised by 1."""
     for host in "ab":
         async with power.session(host) as session:
             await session.close()
@@ -247,7 +247,7 @@ async def test_epoch_of_a_missing_changelog_is_read_from_the_keys_of_its_parts(
 async def test_lease_with_an_impossible_epoch_is_recreated(
     power: Power, epoch: int, *, beside: bool
 ) -> None:
-    """A key with the maximum epoch is forged, because no later epoch could exist."""
+    """An impossibly high epoch counts as damage, even if keys of foreign objects contain it."""
     async with power.session("a") as session:
         await session.make_image()
         ino = write_file(session, CONTENT)

@@ -92,7 +92,8 @@ def test_snapshot_directory_of_another_user_prevents_no_removal_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user may have started a snapshot mount as root with the same --cachedir."""
-    monkeypatch.chdir(tmp_path)  # the parent directories admit only this user
+    # The test uses relative paths, because other users cannot enter the parent directories.
+    monkeypatch.chdir(tmp_path)
     uid = os.geteuid()
     state = Path("fs")
     foreign, own = (locate_snapshot_state(state, name) for name in ("/foreign", "/own"))
@@ -389,7 +390,7 @@ def test_failed_removal_of_a_state_directory_preserves_the_original_error(tmp_pa
     def command() -> None:
         with without_new_remains(path):
             path.mkdir(mode=0o777)
-            path.chmod(0o777)  # Other users can write to the directory.
+            path.chmod(0o777)  # The cleanup refuses a directory that others can write to.
             raise HeldError("the reason")
 
     with pytest.raises(HeldError, match="the reason"):

@@ -45,7 +45,7 @@ from tests.sync.kept import forget
 async def test_image_pieces_are_fetched_by_a_fixed_number_of_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the manifest is, only a few image pieces are in memory at once."""
+    """Even for a long manifest, only a few image pieces are in memory at the same time."""
     monkeypatch.setattr(restore, "IMAGE_PIECE_BYTES", 4096)
     monkeypatch.setattr(image_codec, "IMAGE_PIECE_BYTES", 4096)
     most = 0
@@ -348,10 +348,7 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
 async def test_unencrypted_image_with_an_oversized_value_is_ignored(
     power: Power, tmp_path: Path, column: str
 ) -> None:
-    """An unencrypted image with an oversized value is ignored; an encrypted image is trusted.
-
-    An authentic image of an encrypted filesystem is trusted.
-    """
+    """An image with an oversized value is ignored, unless encryption proves who wrote the image."""
     await put_hostile_image(power, tmp_path, f"INSERT INTO dentries VALUES (1, 300, {column})")
 
     async with power.session("b", tasks=False) as session:
@@ -400,7 +397,7 @@ def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path
 
 
 async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power: Power) -> None:
-    """Each older image leads to the damaged image; a restore tries only a few of them."""
+    """Each older image leads to the damaged image; each manifest is read at most twice."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):

@@ -106,7 +106,7 @@ async def test_read_only_session_creates_no_image(power: Power) -> None:
 async def test_image_that_needs_reserved_disk_space_is_postponed(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database copy must not fill the disk, or the open commit group would be undone."""
+    """A database copy must not fill the disk, because SQLite would undo the open commit group."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         monkeypatch.setattr(session.cache.disk, "spare_bytes", lambda: 1000)
@@ -158,7 +158,7 @@ async def test_full_image_is_created_if_the_last_image_is_damaged(
         assert manifest.previous is None
         assert "all pieces of the new image are uploaded" in caplog.text
         write_file(session, CONTENT * 3)
-        await session.make_image()  # Garbage collection finds two complete images.
+        await session.make_image()  # This also runs reclaim, which needs two complete images.
         assert session.reclaimer.last_error == ""
         await session.close()
     async with power.session("b") as session:
@@ -167,7 +167,7 @@ async def test_full_image_is_created_if_the_last_image_is_damaged(
 
 
 async def test_new_image_is_postponed_while_the_last_image_is_unreachable(power: Power) -> None:
-    """If the last image is unreachable, the next image waits instead of uploading all pieces."""
+    """If the last image cannot be read, make_image fails instead of uploading all pieces."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         write_file(session, CONTENT)
@@ -227,7 +227,7 @@ async def test_next_mount_removes_a_database_copy_left_by_a_crash(power: Power) 
 
 
 async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Power) -> None:
-    """Changelogs that the bucket lists after the last image count, even from earlier mounts."""
+    """The size of changelogs since the last image includes changelogs of earlier mounts."""
     async with power.session("a", tasks=False) as session:
         assert not await session.imager.is_due()
         for number in range(5):
@@ -255,7 +255,7 @@ async def test_changelogs_of_earlier_mounts_count_for_the_next_image(power: Powe
 async def test_image_is_due_when_changelogs_reach_a_quarter_of_the_size_of_the_last_image(
     power: Power,
 ) -> None:
-    """The bytes of changelogs are compared with the stored bytes of the last image."""
+    """The total size of changelogs is compared with the stored size of the last image."""
     async with power.session("a", tasks=False) as session:
         while not await session.imager.is_due(changelog_bytes_min=0):
             write_file(session, b"x")
@@ -306,7 +306,7 @@ async def test_pending_deletion_of_packs_triggers_an_image(power: Power) -> None
 
 
 async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Power) -> None:
-    """An image lists a block that another host has lost without a location."""
+    """An image contains the row of a block lost by another host, but without a location."""
     async with power.session("a", tasks=False) as session:
         lost, good = write_file(session, b"lost"), write_file(session, b"good")
         session.durability.commit()

@@ -312,7 +312,7 @@ async def test_restore_reads_the_computed_number_of_objects(power: Power) -> Non
 
 @pytest.mark.slow
 async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Power) -> None:
-    """With 6,248 txgs, a restore reads the maximum number of objects: each level twice."""
+    """The last txg is one before a multiple of 5**5: the restore reads four of each lower level."""
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()

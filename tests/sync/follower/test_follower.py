@@ -63,7 +63,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
 
 
 async def test_follower_shows_a_txg_whose_display_failed_at_the_next_poll(power: Power) -> None:
-    """A second application of the txg would fail, and restore the database without any block."""
+    """A second application of the txg would fail and cause a resync, which empties the cache."""
     async with power.session("a", tasks=False) as writer:
         kept, gone = write_file(writer, b"kept" * 20_000), write_file(writer, b"gone" * 20_000)
         await ship(writer)
@@ -103,7 +103,7 @@ async def test_follower_notifies_the_kernel_of_exactly_the_changes_in_a_txg(powe
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:
-    """A poll costs one small request, and every few polls cost one listing more."""
+    """Each poll sends one GET; after FOLLOW_LISTING_POLLS polls, one LIST is sent in addition."""
     async with power.session("a") as writer:
         write_file(writer, b"x")
         await ship(writer)
@@ -202,7 +202,7 @@ async def test_wal_size_of_a_follower_is_limited(
 
 
 async def test_follower_reports_an_outage_and_continues_afterwards(power: Power) -> None:
-    """During an outage a follower keeps showing its last txg."""
+    """During an outage, a follower reports the error and stays in the state FOLLOWING."""
     async with power.session("a", tasks=False) as writer:
         store = FaultyStore(power.store)
         async with power.session(

@@ -60,7 +60,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
 
 
 async def test_follower_restores_an_image_if_its_next_changelog_is_missing(power: Power) -> None:
-    """If a listing shows later changelogs, the next changelog is missing, not late."""
+    """If a listing contains later changelogs, the next changelog is missing, not late."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -89,7 +89,7 @@ async def ship_file(session: Session, content: bytes) -> Ino:
 
 
 async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None:
-    """A follower keeps showing its last txg, and fetches a damaged changelog only once."""
+    """A follower serves its last txg and reports the damage until the changelog is intact."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, _listener):
@@ -113,7 +113,7 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
 
 
 async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power) -> None:
-    """A follower that knows a later txg than the bucket reports this and stays unchanged."""
+    """A follower reports that the bucket is older than its own state, and keeps this state."""
     async with power.session("a", tasks=False) as writer:
         await ship_file(writer, b"first")
         before = dict(power.store.objects)
@@ -132,7 +132,7 @@ async def test_follower_refuses_a_bucket_restored_to_an_older_state(power: Power
 
 
 async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: Power) -> None:
-    """If the rows of a follower were changed, a txg is applied completely or not at all."""
+    """If a changeset contradicts the rows, the follower applies no part of it."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"first")
         async with following(power, tasks=False) as (session, listener):

@@ -350,7 +350,7 @@ async def test_host_appends_no_fence_record_after_the_takeover_by_another_host(
 async def test_former_writer_retries_its_promotion_after_a_failure(
     power: Power, is_stored: bool
 ) -> None:
-    """The rows of a former writer have nonces, but the mount does not read the latest one yet."""
+    """The database has the nonces of the earlier mount, but not that of the failed promotion."""
     async with power.session("b", tasks=False) as writer:
         await unmount(writer)
     store = FenceStore(power.store)
@@ -366,7 +366,7 @@ async def test_former_writer_retries_its_promotion_after_a_failure(
 
 
 async def test_host_writes_after_an_unmount_that_could_not_release_its_lease(power: Power) -> None:
-    """The fence record that ends the chain is not taken for the record of a copied directory."""
+    """The host recognises the last fence record as its own, not as one of a copied directory."""
     async with power.session("b", tasks=False) as writer:
         await unmount(writer)
     store = FenceStore(power.store)

@@ -166,7 +166,7 @@ async def test_follower_with_a_damaged_last_changelog_keeps_its_local_state(
 async def test_fsck_on_the_host_that_wrote_last_publishes_its_missing_changelogs(
     power: Power,
 ) -> None:
-    """Lost changelogs look like a bucket that was restored on purpose, so fsck -y must decide."""
+    """Lost changelogs look like a bucket restored on purpose, so a mount does not publish them."""
     inos = await written(power)
     before = dict(power.store.objects)
     del power.store.objects[key_of(Txg(9))]

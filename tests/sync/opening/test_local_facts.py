@@ -16,7 +16,7 @@ from tests.sync.conftest import Power
 async def test_database_with_a_damaged_row_of_local_state_is_refused(
     plain: Power, name: str, junk: str
 ) -> None:
-    """A damaged row of local state is an error; a repair moves the database away."""
+    """The error names the database, so that a repair can quarantine it."""
     async with plain.session("a") as session:
         await session.close()
     path = StateDir(plain.home / "a").database

@@ -37,7 +37,7 @@ def damage(power: Power, counter: str, value: int) -> None:
 async def test_mount_for_writing_is_refused_if_a_next_number_is_wrong(
     power: Power, counter: str, value: int
 ) -> None:
-    """A new block would replace a block in use. A read-only mount takes no numbers."""
+    """A new block could replace a block in use; a read-only mount takes no numbers, so it works."""
     ino = await written(power)
     damage(power, counter, value)
     before = dict(power.store.objects)

@@ -52,7 +52,7 @@ def require_files_in(kept: Path, files: Files) -> None:
 
 
 async def test_mount_uses_the_rebuilt_state_and_quarantines_local_state(power: Power) -> None:
-    """Local state from before a rebuild is not continued: its next txg is already used."""
+    """Local state from before a rebuild is not continued, because its next txg is in use."""
     files, _last = await write_files(power)
     await rebuild(power)
 
@@ -160,7 +160,7 @@ async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_delete
 async def test_removal_missing_from_an_older_copy_is_quarantined_after_the_retention(
     power: Power, lost: str
 ) -> None:
-    """A removal is detected without new numbers or content, so its state is quarantined."""
+    """A removal or rename is detected although it adds neither a number nor content."""
     await power.retain(0)
     files, _last = await write_files(power)
     older = dict(power.store.objects)

@@ -108,7 +108,7 @@ async def test_block_evicted_during_compaction_is_not_lost(power: Power) -> None
 async def test_block_to_move_without_a_cache_file_is_read_from_its_old_pack(
     power: Power, damage: str
 ) -> None:
-    """A block that is evicted while its pack is fetched is read from this pack."""
+    """A sealed block whose cache file is missing or short is read from its old pack."""
     async with power.session("a", tasks=False) as session:
         kept, content = await _mostly_dead_pack(session)
         await session.compactor.run_once()

@@ -19,7 +19,7 @@ from tests.polling import until
 from tests.sync.conftest import REGULAR, Power, read_file, unmount, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
-SLOW = rate_limit("upload_limit", "1K")  # The limit delays the pack of a test by 15 minutes.
+SLOW = rate_limit("upload_limit", "1K")  # The limit delays a pack of 1 MiB by over 15 minutes.
 STRICT = rate_limit("upload_limit", "1K strict")
 
 
@@ -105,7 +105,7 @@ async def test_strict_upload_limit_applies_to_an_unmount(power: Power) -> None:
 async def test_pack_that_was_not_sent_does_not_wait_for_the_limit_a_second_time(
     power: Power,
 ) -> None:
-    """After an outage, a pack whose bytes were not sent need not wait for its bytes twice."""
+    """If a failed request has sent no bytes, the retry does not wait for the limit again."""
     faulty = FaultyStore(power.store)
     options = SessionOptions(upload_limit=STRICT, sync_interval_s=3600)
     async with power.session(store=faulty, session_options=options, bounds=IMPATIENT) as session:

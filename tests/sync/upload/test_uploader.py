@@ -129,7 +129,7 @@ async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(power: Po
 
 
 async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
-    """Files can be written while the store is unreachable."""
+    """A flush repeats its uploads until the store responds."""
     faulty = FaultyStore(power.store)
     async with power.session("a", store=faulty) as session:
         ino = write_file(session, CONTENT)

@@ -157,7 +157,7 @@ async def test_wal_size_is_limited_while_an_image_waits_for_the_store(
             nursery.start_soon(session.make_image)
             await gate.wait_started()
             with monkeypatch.context() as patch:
-                # No disk space is reserved for a copy of the database.
+                # The waiting image has not yet reserved disk space for a copy of the database.
                 patch.setattr(session.cache.disk, "spare_bytes", lambda: 0)
                 assert session.cache.disk.unheld_bytes() == 0
             await _require_bounded_wal(session)

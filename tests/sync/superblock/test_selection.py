@@ -181,7 +181,7 @@ async def test_older_of_two_superblock_objects_is_not_used(power: Power) -> None
 
 
 async def test_replaced_passphrase_is_refused(power: Power) -> None:
-    """After a change of the passphrase, old superblock objects with the old one are refused."""
+    """After a change of the passphrase, superblock objects with the old passphrase are refused."""
     if not power.encrypted:
         pytest.skip("an unencrypted filesystem has no passphrase")
     old = dict(power.store.objects)
@@ -566,7 +566,7 @@ async def test_longest_retention_is_used_until_the_superblock_copies_agree(power
 
 
 async def test_fields_of_the_superblock_are_readable_without_keys(power: Power) -> None:
-    """Without a passphrase, the status shows the fields of the newest readable superblock."""
+    """Without a passphrase, the status reports the fields of the newest readable superblock."""
     power.store.objects[KEY] = b""
     assert (await peek(power.store, power.remembered("-"))).label == "test"
 

@@ -71,7 +71,7 @@ class Power:
         return copied
 
     async def make(self, hook: Hook = no_hook) -> None:
-        """Make the filesystem, as mkfs does."""
+        """Create the filesystem as mkfs does."""
         wanted = NewFilesystem(
             label="test",
             block_bytes=1 * MIB,
@@ -145,8 +145,8 @@ class Power:
                 opened.state_dir.unlock()
 
 
-# Unencrypted filesystems use most of the code for encrypted filesystems.
-# Without encryption, only the checksum of envelopes differs; other tests check the checksum.
+# The plain variant is marked as slow, because without encryption only the checksum of envelopes
+# differs, and other tests check the checksum.
 @pytest.fixture(
     params=[
         pytest.param(False, marks=pytest.mark.slow, id="plain"),
@@ -154,7 +154,7 @@ class Power:
     ]
 )
 async def power(request: pytest.FixtureRequest, tmp_path: Path) -> Power:
-    """Return a new encrypted filesystem; slow tests also run with an unencrypted one."""
+    """Return a new encrypted filesystem; a run of slow tests also uses an unencrypted one."""
     made = Power(MemoryStore(), tmp_path)
     made.encrypted = request.param
     await made.make()

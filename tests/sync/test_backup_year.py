@@ -116,7 +116,7 @@ class _Backup:
         self._clock.pass_by(DAY)
 
     def _work_a_day(self, number: int) -> None:
-        """Change a few files, remove some files, and write a large file every 20 days."""
+        """Change a few files, remove at most one file, and write a large file every 20 days."""
         rnd, source = self._rnd, self._source
         for _ in range(3):
             folder = rnd.choice((b"mail", b"projects", b"pictures"))
@@ -145,7 +145,7 @@ class _Backup:
         self.dropped += len(gone)
 
     def _staying(self) -> set[str]:
-        """Return the last point of each recent period, and the oldest if a period has no point."""
+        """Return the last point of each recent period, and the oldest if there are few periods."""
         stay: set[str] = set()
         for form, count in PERIODS:
             last = {

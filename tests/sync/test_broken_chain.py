@@ -112,7 +112,7 @@ async def test_every_txg_with_intact_changelogs_can_be_restored(
             with pytest.raises(SettingsError, match="txg 8 does not exist yet"):
                 await bucket.find(at(txg))
             continue
-        # Simulate that garbage collection has deleted txg 1.
+        # Without txg 1, the bucket looks as if garbage collection had deleted the first txgs.
         if txg == 1 and damage is lose and lost == [1]:
             with pytest.raises(SettingsError, match=r"before the oldest .* txg 6 of"):
                 await bucket.find(at(txg))
@@ -228,7 +228,7 @@ async def test_search_by_time_is_refused_if_a_damaged_changelog_may_match(
 async def test_level_object_replaces_a_lost_changelog(
     power: Power, damage: Damage, lost: int
 ) -> None:
-    """If a restore uses a level object in place of a lost changelog, a notice reports the loss."""
+    """The restore reads the level object that contains the changes of the lost changelog."""
     clock = SetClock(FAR)
     async with session_at(power, clock) as session:
         while session.link.txg < 11:
@@ -243,7 +243,7 @@ async def test_level_object_replaces_a_lost_changelog(
     bucket = await bucket_at(power, FAR)
     whole = await contents(power, bucket, newest)
     damage(power, Txg(lost))
-    # Without later images, the restore begins with the image by mkfs.
+    # Delete the later images, so that the restore begins with the image that mkfs created.
     for key in list(power.store.objects):
         if key.startswith("image/") and not key.startswith("image/000000000000"):
             del power.store.objects[key]
@@ -306,7 +306,7 @@ async def test_image_can_be_restored_without_the_changelog_of_its_txg(
 async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
     power: Power, damage: Damage
 ) -> None:
-    """The hash of a lost image changelog is found in the changelog after the image."""
+    """The hash of the lost changelog is read from the changelog of the next txg."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
@@ -325,7 +325,7 @@ async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
 
 
 async def test_history_listing_continues_past_a_damaged_changelog(power: Power) -> None:
-    """The history listing shows each unreadable txg with the reason, and continues."""
+    """The history listing reports each unreadable txg as a gap, and continues."""
     await nine_txgs(power)
     rot(power, Txg(9))
     rot(power, Txg(5))

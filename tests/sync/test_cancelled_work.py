@@ -39,7 +39,7 @@ class InterruptingStore(FaultyStore):
         self._is_answer_lost = False
 
     def begin(self, at: int) -> None:
-        """Forget earlier calls, and choose the call to interrupt."""
+        """Forget earlier calls and choose the call to interrupt."""
         self.calls.clear()
         self._at = at
 
@@ -120,7 +120,7 @@ async def test_interrupted_opening_releases_the_lease(
     at, is_open = 0, False
     while not is_open:
         at += 1
-        # Otherwise each attempt would replay the fence records of all earlier attempts.
+        # Restore the bucket, so that no attempt replays the fence records of earlier attempts.
         if not is_local:
             power.store.objects = objects.copy()
         store = InterruptingStore(power.store, at, way)

@@ -95,7 +95,7 @@ async def test_next_mount_after_a_kill_finds_all_data(power: Power, step: str) -
         for ino, content in expected.items():
             assert await read_file(session, ino) == content
         await session.make_image()
-        for _ in range(2):  # The next images delete the leftovers of the crash.
+        for _ in range(2):  # Reclaim deletes the leftovers of the kill after two more images.
             write_file(session, b"more")
             await session.make_image()
         await session.reclaimer.reclaim()
@@ -175,7 +175,7 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
 async def test_kill_during_a_takeover_loses_no_shipped_data(
     power: Power, step: str, goes_on: str
 ) -> None:
-    """After a kill during a takeover, shipped data is readable, and unshipped changes are kept."""
+    """After a killed takeover, shipped data is readable; host a still has its unshipped changes."""
     async with power.session("a", tasks=False) as old:
         shipped = write_file(old, b"shipped")
         await old.flush()
@@ -206,7 +206,7 @@ async def test_kill_during_a_takeover_loses_no_shipped_data(
 async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_kept(
     power: Power, step: str
 ) -> None:
-    """A changelog becomes part of the chain if it is appended before the fence record."""
+    """Until the fence record is appended, changelogs of the old writer extend the chain."""
     kill = KillAt(step, armed=True)
     async with power.session("a", tasks=False) as old:
         with pytest.raises(Killed):
@@ -225,7 +225,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
 async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """After a kill, every host accepts the superblock, and the next mount repairs its copy."""
+    """After a kill, every host accepts the superblock, and the next mount updates all copies."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step, armed=True)

@@ -176,7 +176,7 @@ async def test_each_damaged_object_is_reported_and_never_read_as_wrong_content(
             # See test_local_state_choice.py for a host that remembers the last changelog.
             continue
         if key.startswith("level/") and damage is remove:
-            assert outcome == before  # The level object contains the changelogs.
+            assert outcome == before  # A restore reads the changelogs instead.
             continue
         if key not in {LEASE, SUPERBLOCK}:
             assert key in outcome.words, f"{damage.__name__} of {key} was not reported"

@@ -129,7 +129,7 @@ async def test_foreign_objects_among_kept_points_are_not_deleted(power: Power) -
 
 
 async def test_image_of_a_kept_point_never_becomes_the_current_state(power: Power) -> None:
-    """fsck must not make the image of a kept point current, even if no other image is left."""
+    """fsck must not make the image of a kept point current, even if no other image is valid."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)

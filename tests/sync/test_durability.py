@@ -33,7 +33,7 @@ CONTENT = b"hello" * 1000
 async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
     power: Power,
 ) -> None:
-    """A block file is deleted only when a power cut can no longer undo its removal."""
+    """A block file is deleted when a power cut can no longer undo the removal of its file."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         [block] = cached_blocks.in_state(session.db, BlockState.DIRTY)
@@ -72,7 +72,7 @@ async def test_single_operation_is_committed_after_the_commit_group_delay(
 async def test_age_of_commit_groups_is_limited_during_continuous_operations(
     power: Power, mock_clock: trio.testing.MockClock
 ) -> None:
-    """At one operation per millisecond, a commit group ends after 50 ms."""
+    """Even if operations follow without a pause, a commit group ends after GROUP_AGE_S_MAX."""
     async with power.session("a", tasks=False) as session, trio.open_nursery() as nursery:
         session.db.commit()
         nursery.start_soon(session.durability.run_group_commit)
@@ -180,7 +180,7 @@ async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_cont
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            # The event loop is still running.
+            # This call returns only if the event loop runs during the sync of the content.
             trio.from_thread.run_sync(order.copy, trio_token=token)
             order.append("files")
 
@@ -192,7 +192,7 @@ async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_cont
 
 
 async def test_wal_is_extended_when_programs_call_fsync(power: Power) -> None:
-    """The WAL gets allocated space, because otherwise each sync commits the host's disk journal."""
+    """WAL space is allocated in advance, so that syncs need no commit of the disk's journal."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.durability.sync_all()
@@ -212,10 +212,11 @@ def _lacks_room(session: Session) -> bool:
 async def test_wal_is_extended_only_while_no_commit_group_is_open(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The WAL is extended only between commit groups, because its mtime shows the last commit.
+    """The WAL is extended only between commit groups, because its mtime records the last commit.
 
-    After a kill, block files that are newer than the WAL are from undone operations. If space were
-    appended during a group, the next mount would quarantine these files.
+    After a kill, the next mount deletes block files without a row that are newer than the WAL,
+    because they belong to undone operations. If the WAL were extended during a group, it could be
+    newer than these files, and the next mount would quarantine them.
     """
     async with power.session("a", tasks=False) as session:
         were_open: list[bool] = []
@@ -256,7 +257,7 @@ async def test_wal_is_not_extended_into_reserved_disk_space(
             await session.durability.sync_file(ino)
             await trio.testing.wait_all_tasks_blocked()
 
-        assert not _lacks_room(session)  # The next fsync does not extend the WAL.
+        assert not _lacks_room(session)  # Later fsyncs do not request the extension again.
         log = session.db.path.with_name("meta.db-wal")
         assert log.stat().st_size < session.db.wal_bytes + WAL_ROOM_BYTES
 

@@ -143,7 +143,7 @@ async def test_running_writer_continues_despite_object_keys_with_impossible_txgs
 async def test_running_follower_continues_despite_object_keys_with_impossible_txgs(
     power: Power, number: int, content: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Despite foreign objects, a follower shows the last txg and restores no image."""
+    """Despite foreign objects, a follower serves the last txg and follows the next writer."""
     inos = await written(power)
     async with power.session(
         "f", options=FOLLOW, session_options=SessionOptions(follow=True), tasks=False

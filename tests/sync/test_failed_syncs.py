@@ -187,7 +187,7 @@ async def test_fsync_fails_if_the_directory_of_a_new_block_file_cannot_be_synced
 async def test_first_sync_after_a_kill_detects_write_errors_of_closed_files(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first sync after a kill must detect lost pages of files that the daemon had closed."""
+    """The first sync after a kill calls syncfs, which reports lost pages even of closed files."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()

@@ -76,7 +76,7 @@ async def require_clean(session: Session) -> None:
 async def test_kill_during_the_keep_command_leaves_a_complete_kept_point_or_none(
     power: Power, number: int, is_after: bool
 ) -> None:
-    """After a kill of keep, the point is complete or absent, and older programs are locked out."""
+    """A killed keep leaves no point, or a complete point and its feature flag in the superblock."""
     await power.retain(0)
     store = KillingStore(power.store)
     async with power.session("a", tasks=False, store=store) as session:

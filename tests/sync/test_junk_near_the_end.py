@@ -46,7 +46,7 @@ async def checked(session: Session) -> tuple[Report, set[str]]:
 async def test_mount_ignores_a_foreign_object_with_the_key_of_a_later_level_object(
     power: Power, last: int, content: bytes
 ) -> None:
-    """A foreign object with the key of a later level object does not prove a loss."""
+    """A foreign object with the key of a later level object does not prove a loss of txgs."""
     inos = await written(power)
     power.store.objects[level_at(last)] = content
 
@@ -125,7 +125,7 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_chang
 async def test_running_writer_skips_txgs_whose_changelog_keys_are_in_use(
     power: Power, content: str
 ) -> None:
-    """The writer skips used changelog keys without losing a change; other hosts read the chain."""
+    """The writer skips occupied changelog keys and loses no change; other hosts read the chain."""
     async with power.session("a", tasks=False) as session:
         inos = {2: write_file(session, b"2")}
         await session.flush()

@@ -1,4 +1,4 @@
-"""Killed writers and their successors: no pack dies before the last txg that needs the pack."""
+"""Killed writers and their successors: they never record a pack as dead while a txg needs it."""
 
 import random
 
@@ -126,7 +126,7 @@ def _is_kill(exc: BaseException) -> bool:
 async def test_no_pack_is_marked_dead_before_the_last_txg_that_needs_it(
     power: Power, seed: int
 ) -> None:
-    """New hosts and hosts that were offline record the same dead packs as the bucket."""
+    """The rows of a new host and of hosts that were offline list no needed pack as dead."""
     writers = _Writers(power, seed)
     await writers.run(8)
     for host in ("new", "a", "b"):

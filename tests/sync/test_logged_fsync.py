@@ -124,7 +124,7 @@ async def test_files_of_a_killed_daemon_survive_a_later_power_cut(
 async def test_intent_log_of_an_earlier_mount_does_not_overwrite_later_changes(
     power: Power, reboot: Callable[[], None]
 ) -> None:
-    """The second mount does not use the intent log, but changes a block in the old log."""
+    """The second mount writes no intent log, but changes a block that the old log contains."""
     async with power.session("a", tasks=False) as session:
         ino = await fsynced(session, b"old")
         old = (session.files.root / NAME).read_bytes()

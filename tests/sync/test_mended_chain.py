@@ -36,7 +36,7 @@ DAY = 86_400
 async def test_follower_continues_after_a_repair_of_the_chain(
     power: Power, autojump_clock: trio.testing.MockClock, seen: bool
 ) -> None:
-    """A follower shows its last txg until the damaged chain is repaired."""
+    """A follower serves its last txg until the damaged chain is repaired."""
     inos = await written(power)
     last = power.store.objects[key_of(Txg(9))]
     if not seen:
@@ -50,7 +50,7 @@ async def test_follower_continues_after_a_repair_of_the_chain(
         await require_files(session, inos, follower.link.txg)
 
         async with power.session("b", options=end_at(8), tasks=False) as other:
-            # The bucket has the fence record of the repair, but no image.
+            # The bucket has the fence record of the repair, but no image yet.
             await follower.poll_once()
             assert follower.link.txg in {8, 9}
             await require_files(session, inos, 8)
@@ -84,7 +84,8 @@ async def test_changelogs_of_abandoned_txgs_are_deleted_after_the_retention(powe
                 await session.make_image()
                 await session.reclaimer.reclaim()
             if number == 21:
-                assert given_up in power.store.objects  # Within the retention, no txg is deleted.
+                # The retention period of the abandoned txgs has not expired.
+                assert given_up in power.store.objects
             clock.pass_by(DAY / 2)
         assert given_up not in power.store.objects
         assert changelogs(power)[0] == 8

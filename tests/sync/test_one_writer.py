@@ -46,7 +46,7 @@ async def test_takeover_succeeds_if_clocks_differ_by_a_day(power: Power, shift_n
 
 
 async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Power) -> None:
-    """A late changelog is refused, because the fence record already has its key."""
+    """The store refuses the late changelog, because the fence record occupies its key."""
     slow = FaultyStore(power.store)
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(power.session("a", tasks=False, store=slow))
@@ -121,9 +121,10 @@ async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: 
 async def test_power_loss_after_shipping_loses_no_shipped_change(
     power: Power, tmp_path: Path
 ) -> None:
-    """A power loss may undo local changes whose changelog is in the bucket.
+    """If a power loss undoes shipped changes on this host, the next mount restores them.
 
-    The block file that has no row in the older database is quarantined.
+    The block file of the unshipped change has no row in the older database, so the mount
+    quarantines it.
     """
     state = power.home / "a"
     saved = tmp_path / "saved"
@@ -159,7 +160,7 @@ async def test_power_loss_after_shipping_loses_no_shipped_change(
 
 
 async def test_fence_record_follows_a_changelog_that_was_appended_late(power: Power) -> None:
-    """The fence record follows a changelog that was appended while the chain was read."""
+    """The old writer appends a changelog after the new host has read the chain."""
     async with power.session("a", tasks=False) as old:
         ino = write_file(old, b"at the last moment")
         create = power.store.create

@@ -1,4 +1,4 @@
-"""Packs that have a different number, death or row in another history."""
+"""Packs that have a different number, row or txg of death in another history."""
 
 import pytest
 
@@ -180,7 +180,7 @@ async def test_retained_txg_of_another_history_keeps_packs_of_earlier_epochs(pow
 
 
 async def test_condemned_pack_of_another_history_is_retained_for_a_kept_point(power: Power) -> None:
-    """The host that condemned the pack was killed before it deleted the pack.
+    """The store was unavailable when the host that condemned the pack tried to delete it.
 
     The bucket was then restored to an older copy, in which another host kept a point that needs the
     pack.

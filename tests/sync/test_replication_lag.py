@@ -52,7 +52,7 @@ async def test_file_in_an_unconfirmed_changelog_does_not_count_as_uploaded(power
 
 
 async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
-    """New, renamed, removed and written files are listed, but not their directory."""
+    """A changed file and both names of a renamed file are listed, but not their directory."""
     async with power.session("a", tasks=False) as session:
         kept, gone = named_file(session, b"kept"), named_file(session, b"gone")
         await session.flush()
@@ -68,7 +68,7 @@ async def test_paths_of_unshipped_changes_are_listed(power: Power) -> None:
 
 
 async def test_all_files_are_reported_as_changed_after_too_many_changes(power: Power) -> None:
-    """If too many files changed, all files count as changed until the next flush."""
+    """After too many changes, even unchanged files are reported as changed until the next flush."""
     async with power.session("a", tasks=False) as session:
         unshipped = ReplicationLag(
             session.db,

@@ -116,7 +116,7 @@ async def test_unmount_with_a_failed_sync_counts_as_a_crash(power: Power) -> Non
 
 
 async def test_background_tasks_stop_before_the_last_upload(power: Power) -> None:
-    """Background tasks end before the last upload, because a late change would keep the lease."""
+    """Background tasks end before the last upload, because a later change would stay unshipped."""
     async with power.session("a", tasks=False) as session:
         uploaded = trio.Event()
 
@@ -161,7 +161,7 @@ async def test_last_upload_waits_for_the_end_of_cancelled_background_tasks(power
 async def test_unmount_keeps_the_lease_while_a_change_is_not_uploaded(
     power: Power, left: str
 ) -> None:
-    """If a change is not uploaded, the lease is kept, or another host would continue without it."""
+    """The lease is kept, so that no other host continues the chain without the change."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         await session.flush_at_end()
@@ -348,7 +348,7 @@ async def test_failed_recovery_after_a_power_loss_is_repeated_by_the_next_mount(
 async def test_kept_lease_is_reported_only_at_the_end_of_a_session(
     power: Power, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mount that changes the page size closes the filesystem and opens it again."""
+    """A mount that closes the filesystem to change the page size does not report the kept lease."""
     async with power.session("a", tasks=False) as session:
         write_file(session, CONTENT)
         session.durability.commit()

@@ -138,7 +138,7 @@ async def test_host_with_a_wrong_clock_uses_the_time_of_the_store_and_deletes_no
 async def test_clock_change_during_a_mount_does_not_affect_txg_times(
     power: Power, right: HandClock, off_s: int
 ) -> None:
-    """If the clock changes during a mount, txgs get the store's time and reclaim waits."""
+    """Txgs get the store's time, and reclaim fails until the host's clock is correct again."""
     clock = Beside(right, 0)
     async with power.session("a", tasks=False, clock=clock) as session:
         await history(session, right, 3)
@@ -159,7 +159,7 @@ async def test_clock_change_during_a_mount_does_not_affect_txg_times(
 async def test_all_elapsed_time_is_accepted_if_the_store_confirms_it(
     power: Power, right: HandClock
 ) -> None:
-    """After years without a mount, a filesystem can be used normally."""
+    """After ten years without a txg, txgs get the current time and the retention floor advances."""
     async with power.session("a", tasks=False) as session:
         await history(session, right, 3)
         right.pass_by(YEARS_10)
@@ -306,7 +306,7 @@ async def test_level_objects_do_not_span_two_time_spans(power: Power, right: Han
 async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
     power: Power, right: HandClock
 ) -> None:
-    """A host with a slow clock sees all txgs in the future, but fsck must keep their times."""
+    """If a host's clock is behind, all txgs seem to be in the future, but fsck keeps their times."""
     async with released(power, "a") as session:
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
@@ -370,7 +370,7 @@ async def test_time_of_the_store_is_requested_once_and_after_each_clock_jump() -
 
 
 async def test_unreachable_store_does_not_change_the_known_clock_difference() -> None:
-    """While the store is unreachable, reclaim waits and the known clock difference stays."""
+    """If the store is unreachable, the check before reclaim fails; the known difference stays."""
     store = FaultyStore(ClockStore(YEARS_10 * S))
     clock = StoreClock(store, SetClock(1))
     await clock.compare()

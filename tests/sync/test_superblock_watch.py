@@ -76,7 +76,7 @@ async def test_fenced_mount_does_not_restore_a_lost_superblock(power: Power) -> 
 
 
 async def test_running_mount_accepts_a_superblock_changed_by_another_host(power: Power) -> None:
-    """A mount that has seen a changed superblock refuses an older superblock later."""
+    """The superblock watch adopts the change and updates all copies of the superblock."""
     async with power.session("a", tasks=False) as session:
         old = dict(power.store.objects)
         await power.retain(0)
@@ -106,7 +106,7 @@ async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain:
             assert session.volume.superblock == seen
         await session.close()
 
-    # The state directory contains the new superblock.
+    # The next mount also ignores the forged superblock.
     async with plain.session("a", tasks=False) as session:
         assert await retained_s(session.volume) == 30 * 86_400
         await tend(session.volume)

@@ -1,4 +1,4 @@
-"""Reads of blocks that do not use the cache."""
+"""Block reads that bypass the cache."""
 
 import random
 
@@ -44,7 +44,7 @@ def content_of(session: Session, store: CountingStore) -> UncachedReader:
 
 
 async def test_adjacent_blocks_are_read_with_one_request(power: Power) -> None:
-    """The first blocks of a large file are adjacent in their pack."""
+    """Blocks of one upload are adjacent in their pack."""
     async with power.session(tasks=False) as session:
         contents = [noise(number, MIB) for number in range(6)]
         rows = await written(session, *contents)
@@ -94,7 +94,7 @@ async def test_block_without_a_location_is_reported_as_missing(power: Power) -> 
 
 @pytest.mark.parametrize("size", [2 * KIB, 200 * KIB])
 async def test_damaged_pack_loses_only_the_damaged_blocks(power: Power, size: int) -> None:
-    """One pack has a flipped byte, one pack is truncated and one pack is missing."""
+    """The same pack first has a flipped byte, is then truncated and is finally deleted."""
     async with power.session(tasks=False) as session:
         rows = await written(session, *(noise(number, size) for number in range(3)))
         assert rows[0].pack is not None

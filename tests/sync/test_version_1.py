@@ -58,7 +58,7 @@ class Former(Power):
         self.rows: dict[str, Any] = json.loads((home / "rows.json").read_bytes())
 
     def require(self, db: Database, which: str) -> None:
-        """Require that all files exist, and that each birth time equals the ctime."""
+        """Require the rows of schema version 1, without birth times, and no findings of fsck."""
         db.commit()
         expected = self.rows[which]
         found = db.inodes.all("SELECT * FROM inodes ORDER BY ino")

@@ -56,7 +56,7 @@ def test_text_in_an_extended_attribute_is_converted_to_bytes(healthy: Healthy) -
 
 
 def test_size_of_a_symlink_is_corrected_to_the_length_of_its_target(healthy: Healthy) -> None:
-    """The size of a symlink is the length of its target.
+    """fsck sets the size of a symlink to the length of its target.
 
     Invariant I57.
     """

@@ -75,7 +75,7 @@ def test_incomplete_location_of_a_dirty_block_is_removed(healthy: Healthy) -> No
 
 
 async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Healthy) -> None:
-    """A pack without a row gets a new row, and its blocks refer to the row.
+    """fsck creates a row for a pack that has none, and lets the pack's blocks refer to the row.
 
     Invariant I32.
     """
@@ -97,7 +97,7 @@ async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Health
 async def test_overlapping_locations_of_blocks_are_corrected_from_the_pack_index(
     healthy: Healthy,
 ) -> None:
-    """Two different blocks cannot occupy the same bytes of a pack.
+    """fsck corrects the location of a block that overlaps another block in its pack.
 
     Invariant I34.
     """
@@ -112,7 +112,7 @@ async def test_overlapping_locations_of_blocks_are_corrected_from_the_pack_index
 
 
 async def test_readable_block_that_a_wrong_row_overlaps_is_kept(healthy: Healthy) -> None:
-    """fsck reads overlapping blocks at their recorded locations if the index of the pack is damaged.
+    """If the pack's index is damaged, fsck reads overlapping blocks at their recorded locations.
 
     Only the block whose row is wrong is lost.
     """
@@ -158,7 +158,7 @@ def test_equal_blocks_may_share_the_same_bytes_of_a_pack(healthy: Healthy) -> No
 
 @pytest.mark.parametrize("state", [1, 3])
 def test_pack_with_live_blocks_is_marked_as_stored(healthy: Healthy, state: int) -> None:
-    """A pack with live blocks cannot be in the state "uploading" or "condemned".
+    """fsck changes the state "uploading" or "condemned" of a pack with live blocks to "stored".
 
     Invariant I36.
     """
@@ -195,7 +195,7 @@ async def test_block_without_any_copy_is_reported_as_lost_data(healthy: Healthy)
 
 
 async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) -> None:
-    """A cache file without a row in ``cached_blocks`` may be the only copy of a block."""
+    """fsck recreates the row, because the cache file may be the only copy of the block."""
     block = healthy.block_of(healthy.dirty, 1)
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", block)
 
@@ -205,7 +205,7 @@ async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) 
 
 
 async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Healthy) -> None:
-    """A cached block that no pack contains becomes dirty, once for each of its file positions."""
+    """fsck creates a dirty block for each file position of a cached block that is in no pack."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")
     healthy.upload()
@@ -230,7 +230,7 @@ async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Hea
 
 
 def test_wrong_reference_counts_are_corrected(healthy: Healthy) -> None:
-    """If its reference count is too small, a block that is still in use is freed.
+    """fsck corrects reference counts, because a block with too small a count is freed too early.
 
     Invariant I61.
     """

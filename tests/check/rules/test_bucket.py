@@ -29,7 +29,7 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
 
 
 async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """If a pack is missing, its cached blocks become dirty."""
+    """If a pack is missing, fsck makes its cached blocks dirty."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -135,7 +135,7 @@ async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Heal
 
 
 async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """Two exchanged packs do not match their rows, so their cached blocks become dirty."""
+    """The exchanged packs do not match their rows, so fsck makes their cached blocks dirty."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -191,7 +191,7 @@ async def test_wrong_pack_size_in_a_listing_is_checked_by_a_request_for_the_pack
 
 
 class _WrongListing(FaultyStore):
-    """A store whose listing shows a wrong size for one object."""
+    """A store whose listing contains a wrong size for one object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
         super().__init__(inner)
@@ -328,7 +328,7 @@ async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
 
 
 async def test_deep_check_finds_an_unreadable_block(healthy: Healthy) -> None:
-    """A flipped bit in a pack damages only one block.
+    """fsck replaces the block with the flipped bit by a hole, and keeps the pack's other block.
 
     Invariant I51.
     """
@@ -343,7 +343,7 @@ async def test_deep_check_finds_an_unreadable_block(healthy: Healthy) -> None:
 
 
 async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """An intact cached block becomes dirty, and its next upload replaces the damaged record."""
+    """fsck makes an intact cached block dirty, so that its upload replaces the damaged record."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

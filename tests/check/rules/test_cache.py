@@ -29,7 +29,7 @@ def clean(healthy: Healthy) -> BlockId:
 def test_wrong_cache_state_of_an_uploaded_block_is_corrected(
     healthy: Healthy, clean: BlockId, state: int
 ) -> None:
-    """An uploaded block with a cached copy must have the state CLEAN or UPLOADED.
+    """fsck sets the state of an uploaded block with a cached copy to UPLOADED.
 
     Invariant I40.
     """
@@ -49,7 +49,7 @@ def test_sealed_block_with_a_location_is_valid(healthy: Healthy, clean: BlockId)
 
 
 def test_cached_block_without_a_location_becomes_dirty(healthy: Healthy, clean: BlockId) -> None:
-    """A cached block that is in no pack must not be evicted."""
+    """fsck makes the block dirty, because a cached block that is in no pack must not be evicted."""
     pending = healthy.block_of(healthy.attributed, 1)
     healthy.sql("UPDATE cached_blocks SET state = 4 WHERE block = ?", pending)
     healthy.assert_mended("I40")
@@ -57,7 +57,7 @@ def test_cached_block_without_a_location_becomes_dirty(healthy: Healthy, clean: 
 
 
 def test_cached_copy_of_a_block_without_a_row_is_marked_for_deletion(healthy: Healthy) -> None:
-    """The next mount deletes a cached copy whose block has no row."""
+    """fsck sets the state of the copy to DOOMED, so that the next mount deletes the copy."""
     block = healthy.db.counters.take_block()
     healthy.db.begin()
     cached_blocks.put(healthy.db, block, BlockState.CLEAN, Ino(0), BlockIndex(0))
@@ -71,7 +71,7 @@ def test_cached_copy_of_a_block_without_a_row_is_marked_for_deletion(healthy: He
 
 
 def test_wrong_file_position_of_a_block_that_awaits_upload_is_corrected(healthy: Healthy) -> None:
-    """The uploader reads the file position of a pending block from the row in ``cached_blocks``.
+    """fsck corrects the file position in ``cached_blocks``, which the uploader reads.
 
     Invariant I41.
     """
@@ -84,7 +84,7 @@ def test_wrong_file_position_of_a_block_that_awaits_upload_is_corrected(healthy:
 async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy: Healthy,
 ) -> None:
-    """Each file position gets its own block, because a write must change only one position.
+    """fsck gives each position its own block, because a write must change only one position.
 
     Invariant I42.
     """
@@ -95,7 +95,7 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy.grow(healthy.dirty, 4, 2001)
     healthy.db.commit()
 
-    # In this run, fsck did not check the cache directory.
+    # Without a survey of the cache directory, fsck does not split the block.
     assert healthy.check(Mode.ALL).exit_status == 4
     await healthy.assert_all_mended("I42", concerns={healthy.dirty})
 
@@ -116,7 +116,7 @@ async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
 async def test_power_cut_keeps_blocks_that_a_repair_made_dirty(
     healthy: Healthy, damage: str, index: int | None
 ) -> None:
-    """The next mount truncates files of dirty blocks whose rows do not record a sync."""
+    """fsck records the sync of the files, because recovery truncates files without this record."""
     block = healthy.block_of(healthy.dirty, 0)
     statement = damage.replace(":block", str(block)).replace(":other", str(healthy.uploaded))
     healthy.sql(statement)
@@ -129,7 +129,7 @@ async def test_power_cut_keeps_blocks_that_a_repair_made_dirty(
 
 
 async def test_pending_block_with_a_missing_cache_file_is_lost(healthy: Healthy) -> None:
-    """The missing cache file was the only copy of the block."""
+    """fsck replaces the block by a hole, because the missing cache file was its only copy."""
     healthy.files.remove(healthy.block_of(healthy.dirty, 1))
 
     await healthy.assert_all_mended("I43", concerns={healthy.dirty})
@@ -237,7 +237,7 @@ async def test_safe_fsck_run_keeps_cache_files_that_a_full_repair_needs(healthy:
 async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
     healthy: Healthy, clean: BlockId
 ) -> None:
-    """A crash after a fetch can leave a cache file without a row."""
+    """fsck removes the file, which a crash after a fetch can leave behind."""
     healthy.sql("DELETE FROM cached_blocks WHERE block = ?", clean)
 
     await healthy.assert_all_mended("I45")
@@ -246,7 +246,7 @@ async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
 
 
 def test_recorded_origin_of_an_uploaded_block_is_removed(healthy: Healthy, clean: BlockId) -> None:
-    """After a power cut, a leftover origin row would restore old content of an uploaded block.
+    """fsck deletes the origin row, from which recovery after a power cut would restore old content.
 
     Invariant I66.
     """
@@ -266,7 +266,7 @@ def test_recorded_origin_of_an_uploaded_block_is_removed(healthy: Healthy, clean
 
 
 def test_recorded_origin_of_an_uncached_block_is_removed(healthy: Healthy) -> None:
-    """The number of an uncached block may be reused for content that has no origin."""
+    """fsck deletes the origin row, because content without an origin may reuse the block number."""
     healthy.db.begin()
     block_origins.note_hole(healthy.db, healthy.db.counters.take_block(), 5)
     healthy.db.commit()

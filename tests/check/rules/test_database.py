@@ -181,7 +181,7 @@ async def test_missing_property_is_read_from_the_superblock(healthy: Healthy, na
 
 @pytest.mark.parametrize("name", ["renumbered/packs", "replaced/history", "damaged/junk"])
 async def test_damaged_record_in_the_properties_is_repaired(healthy: Healthy, name: str) -> None:
-    """The property table also has rows that record repairs and damage. Invariant I5."""
+    """fsck repairs rows of the table ``properties`` that record repairs or damage (I5)."""
     healthy.sql("INSERT INTO properties VALUES (?, 'junk')", name)
 
     await healthy.assert_all_mended("I5")
@@ -209,7 +209,7 @@ async def test_names_get_new_cookies_if_the_cookie_key_is_missing(healthy: Healt
 def test_next_unused_number_is_raised_above_all_used_numbers(
     healthy: Healthy, counter: str
 ) -> None:
-    """Each next number must be above all numbers in use, so that no number is assigned twice.
+    """fsck raises each next number above all numbers in use, so that none is assigned twice.
 
     Invariant I6.
     """
@@ -241,7 +241,7 @@ def test_number_beyond_all_assigned_numbers_does_not_raise_the_next_number(
 
 @pytest.mark.parametrize("next_ino", [PAST_INO_MIN + 6, (1 << 63) - 1])
 def test_next_inode_number_of_a_point_in_time_is_lowered(healthy: Healthy, next_ino: int) -> None:
-    """New inodes get valid numbers, as do inodes with numbers that belong to points in time.
+    """fsck lowers the next number, and renumbers inodes whose numbers belong to points in time.
 
     Invariants I6 and I8.
     """
@@ -259,7 +259,7 @@ def test_next_inode_number_of_a_point_in_time_is_lowered(healthy: Healthy, next_
 
 @pytest.mark.parametrize("counter", ["next_block", "next_pack"])
 def test_next_number_that_counting_cannot_reach_is_lowered(healthy: Healthy, counter: str) -> None:
-    """Only points in time may use numbers between the number in use and the lowered number (I6)."""
+    """fsck leaves a gap above the numbers in use, which points in time may use (I6)."""
     before = getattr(healthy.db.counters, counter)
     healthy.sql(f"UPDATE {TABLE_OF[counter]} SET {counter} = {(1 << 63) - 1}")
     healthy.db.load_counters()

@@ -96,7 +96,8 @@ async def test_missing_row_of_a_block_is_not_recreated_from_a_pack_of_a_fenced_h
     ino = healthy.dirty if is_cached else healthy.uploaded
     block = healthy.block_of(ino, 1)
     row = blocks.get(healthy.db, block)
-    for _ in range(8):  # the names of packs are random, and decide the order of the search
+    # Pack keys are random and decide the order of the search; one of eight is probably first.
+    for _ in range(8):
         writer = PackWriter(new_key(Epoch(1), healthy.rnd.randbytes(16)), healthy.keyring, "none")
         theirs = b"content of the fenced host"
         writer.add(block, ino, BlockIndex(1), healthy.keyring.block_hash(theirs), theirs)
@@ -128,7 +129,7 @@ async def test_missing_row_of_a_dirty_block_is_recreated_from_its_cache_file(
 def test_file_size_that_is_too_small_is_extended_to_the_end_of_the_last_block(
     healthy: Healthy,
 ) -> None:
-    """With too small a size, the end of the file would be unreadable.
+    """fsck extends the size, because otherwise the end of the file would be unreadable.
 
     Invariant I59.
     """
@@ -145,7 +146,7 @@ def test_file_size_that_is_too_small_is_extended_to_the_end_of_the_last_block(
 
 
 def test_number_of_mapped_blocks_of_a_file_is_corrected(healthy: Healthy) -> None:
-    """``mapped_blocks`` counts the blocks of a file, without its holes.
+    """fsck sets ``mapped_blocks`` to the number of blocks of the file, without holes.
 
     Invariant I60.
     """

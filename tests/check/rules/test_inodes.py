@@ -103,7 +103,7 @@ def test_impossible_inode_number_is_replaced_by_a_new_number(
 
 @pytest.mark.parametrize("known", ["directory", "uploaded", "symlink", "fifo"])
 def test_unknown_inode_type_is_deduced_from_the_content(healthy: Healthy, known: str) -> None:
-    """An inode with entries becomes a directory, with a target a symlink, otherwise a file.
+    """fsck makes an inode with entries a directory, one with a target a symlink, others files.
 
     Invariant I9.
     """
@@ -127,7 +127,7 @@ LAST = (1 << 63) - 1  # The largest integer that SQLite can store.
 def test_out_of_range_times_of_an_inode_are_replaced_by_its_ctime(
     healthy: Healthy, change: str
 ) -> None:
-    """A time that is out of range becomes the time of the inode's last change.
+    """fsck replaces a time that is out of range by the time of the inode's last change.
 
     Invariant I10.
     """
@@ -146,7 +146,7 @@ def test_repair_makes_an_inode_with_entries_and_no_blocks_a_directory(healthy: H
 
 
 def test_entries_of_a_file_with_blocks_are_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A file with blocks stays a file. A new directory in lost+found gets its entries.
+    """fsck moves the entries to a new directory in lost+found; the file keeps its blocks.
 
     Invariant I11.
     """
@@ -172,7 +172,7 @@ def test_fifo_that_has_blocks_becomes_a_regular_file(healthy: Healthy) -> None:
 
 
 def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A directory with entries stays a directory. A new file in lost+found gets its blocks.
+    """fsck moves the blocks to a new file in lost+found; the directory keeps its entries.
 
     Invariant I12.
     """
@@ -186,7 +186,7 @@ def test_blocks_of_a_directory_are_moved_to_lost_and_found(healthy: Healthy) -> 
 
 
 def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy: Healthy) -> None:
-    """A file with blocks keeps them. A new symlink in lost+found gets its symlink target.
+    """fsck moves the target to a new symlink in lost+found; the file keeps its blocks.
 
     Invariant I13.
     """
@@ -199,7 +199,7 @@ def test_symlink_target_of_a_file_with_blocks_is_moved_to_lost_and_found(healthy
 
 
 def test_missing_inode_with_entries_becomes_a_directory_again(healthy: Healthy) -> None:
-    """A directory without an inode is recreated with its old name and entries.
+    """fsck recreates the inode of a directory, which keeps its name and its entries.
 
     Invariant I14.
     """
@@ -213,7 +213,7 @@ def test_missing_inode_with_entries_becomes_a_directory_again(healthy: Healthy) 
 
 
 def test_missing_inode_with_blocks_becomes_a_file_again(healthy: Healthy) -> None:
-    """A file is recreated from its blocks, with the inode number to which its name refers.
+    """fsck recreates a file from its blocks, with the inode number to which its name refers.
 
     Invariant I15.
     """
@@ -228,7 +228,7 @@ def test_missing_inode_with_blocks_becomes_a_file_again(healthy: Healthy) -> Non
 
 
 def test_missing_inode_with_a_symlink_target_becomes_a_symlink_again(healthy: Healthy) -> None:
-    """A symlink is recreated from its target, with the old inode number.
+    """fsck recreates a symlink from its target, with the old inode number.
 
     Invariant I16.
     """
@@ -277,7 +277,7 @@ def test_fsck_purges_nameless_inodes_only_on_an_unmounted_filesystem(healthy: He
 
 @pytest.mark.parametrize("known", ["attributed", "fifo"])
 def test_wrong_xattr_flag_of_an_inode_is_corrected(healthy: Healthy, known: str) -> None:
-    """The xattr flag of an inode is set exactly if the inode has extended attributes.
+    """fsck sets the xattr flag of an inode if and only if it has extended attributes.
 
     Invariant I58.
     """
@@ -318,7 +318,7 @@ def test_fsck_deletes_removed_trees_only_on_an_unmounted_filesystem(healthy: Hea
 
 
 def test_directory_that_lost_only_its_name_is_kept(healthy: Healthy) -> None:
-    """A nameless directory is moved to lost+found, unless its flag says that it was removed."""
+    """fsck moves a nameless directory to lost+found, unless its flags mark it as removed."""
     db = healthy.db
     db.begin()
     dentries.remove(db, ROOT_INO, b"directory")

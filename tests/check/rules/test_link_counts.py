@@ -8,7 +8,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("known", ["inner", "fifo", "linked"])
 def test_wrong_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, known: str) -> None:
-    """The parent of an inode is a directory that contains one of its names.
+    """fsck sets the parent of an inode to a directory that contains one of its names.
 
     Invariant I52.
     """
@@ -19,7 +19,7 @@ def test_wrong_parent_of_an_inode_is_corrected_from_its_names(healthy: Healthy, 
 
 
 def test_wrong_link_count_of_a_file_is_corrected(healthy: Healthy) -> None:
-    """With too small a link count, an unlink would purge a file that has other names.
+    """fsck corrects the count; otherwise, an unlink would purge a file that has other names.
 
     Invariant I53.
     """
@@ -29,7 +29,7 @@ def test_wrong_link_count_of_a_file_is_corrected(healthy: Healthy) -> None:
 
 
 def test_wrong_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
-    """The link count of a directory is 2 plus the number of its subdirectories.
+    """fsck sets the link count of a directory to 2 plus the number of its subdirectories.
 
     Invariant I54.
     """
@@ -39,7 +39,7 @@ def test_wrong_link_count_of_a_directory_is_corrected(healthy: Healthy) -> None:
 
 
 def test_wrong_size_of_a_directory_is_corrected(healthy: Healthy) -> None:
-    """With too small a size, rmdir would remove a directory that still has entries.
+    """fsck corrects the size; otherwise, rmdir would remove a directory that has entries.
 
     Invariant I55.
     """

@@ -120,7 +120,7 @@ def test_second_of_two_equal_names_in_one_directory_is_renamed(
 
 
 def test_each_of_three_equal_names_in_one_directory_keeps_one_name(healthy: Healthy) -> None:
-    """The third name equals two other names, but is renamed only once."""
+    """fsck renames the third name only once, although it equals two other names."""
     cookie = healthy.db.name_hash(b"fifo") << COOKIE_COLLISION_BITS
     healthy.db.begin()
     third = healthy.create(healthy.inner, b"third")
@@ -140,7 +140,7 @@ def test_each_of_three_equal_names_in_one_directory_keeps_one_name(healthy: Heal
 
 
 def test_directory_with_two_names_keeps_the_name_in_its_parent_directory(healthy: Healthy) -> None:
-    """A directory has only one name, which is in its parent directory.
+    """fsck removes the second name, because a directory has one name, in its parent directory.
 
     Invariant I25.
     """
@@ -166,7 +166,7 @@ def test_name_of_the_root_directory_is_removed(healthy: Healthy) -> None:
 
 @pytest.mark.parametrize("known", ["fifo", "inner", "uploaded"])
 def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known: str) -> None:
-    """In lost+found, an inode's name is its number, and a directory keeps its entries.
+    """In lost+found, fsck names an inode by its number, and a directory keeps its entries.
 
     Invariant I26.
     """

@@ -10,7 +10,7 @@ from tests.check.healthy import Healthy
 
 @pytest.mark.parametrize("change", ["state = 9", "object_bytes = 0"])
 async def test_impossible_row_of_a_pack_is_corrected(healthy: Healthy, change: str) -> None:
-    """Live blocks prove that a pack is stored, and the bucket's listing shows the pack's size.
+    """fsck corrects the state, which live blocks prove, and the size, which the listing contains.
 
     Invariant I38.
     """
@@ -40,7 +40,7 @@ async def free_pack(healthy: Healthy) -> PackId:
 async def test_row_of_a_pack_without_live_blocks_is_corrected(
     healthy: Healthy, change: str
 ) -> None:
-    """Without its row, garbage collection deletes a pack that retained points in time may need."""
+    """fsck keeps the row; without it, a pack that retained points may need would be deleted."""
     pack = await free_pack(healthy)
     row = packs.get(healthy.db, pack)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)
@@ -63,7 +63,7 @@ async def test_pack_that_lost_its_key_is_not_deleted_with_unknown_packs(healthy:
 
 
 def test_impossible_key_of_a_pack_is_reported_and_kept(healthy: Healthy) -> None:
-    """fsck reports an impossible key of a pack, because no other row shows the correct key."""
+    """fsck only reports the impossible key, because no other row contains the correct key."""
     pack = healthy.pack_of(healthy.uploaded, 1)
     healthy.sql("UPDATE packs SET object_key = 'pack/none' WHERE pack = ?", pack)
 
@@ -119,7 +119,7 @@ def test_two_rows_of_one_pack_are_merged(healthy: Healthy) -> None:
 
 
 def test_wrong_number_of_live_bytes_of_a_pack_is_corrected(healthy: Healthy) -> None:
-    """With too few live bytes, garbage collection would delete a pack that is still needed.
+    """fsck corrects the live bytes; with too few, garbage collection would delete the pack.
 
     Invariant I63.
     """
@@ -129,7 +129,7 @@ def test_wrong_number_of_live_bytes_of_a_pack_is_corrected(healthy: Healthy) -> 
 
 
 def test_txg_of_death_is_cleared_for_a_pack_with_live_blocks(healthy: Healthy) -> None:
-    """Garbage collection would delete a live pack that has a value in ``died_txg``.
+    """fsck clears ``died_txg``; otherwise, garbage collection would delete the live pack.
 
     Invariant I64.
     """
@@ -156,13 +156,13 @@ def test_death_of_a_pack_may_be_recorded_for_a_txg_later_than_the_txg_counter(
 
 
 def test_check_of_death_txgs_ignores_a_malformed_chain_position(healthy: Healthy) -> None:
-    """A local fact with a wrong format is not an error of SQLite in the check of packs."""
+    """A malformed row of local state must not cause an SQLite error in the check of packs."""
     healthy.sql("INSERT INTO local_state VALUES ('chain', '{')")
     assert healthy.check().lines() == ["clean"]
 
 
 def test_missing_txg_of_death_is_added_for_a_dead_pack(healthy: Healthy) -> None:
-    """A dead pack without a value in ``died_txg`` would never be deleted."""
+    """fsck sets ``died_txg``; otherwise, the dead pack would never be deleted."""
     healthy.db.begin()
     key = packs.object_key(healthy.db, healthy.pack_of(healthy.uploaded, 1))
     dead = packs.create(healthy.db, type(key)(key[:-1] + ("0" if key[-1] != "0" else "1")), 10)

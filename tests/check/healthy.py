@@ -45,7 +45,7 @@ PROPERTIES = {
     "block_bytes": b"%d" % BLOCK_BYTES,
     "cookie_key": bytes(range(16)),
 }
-# The column with the inode number in each table. Blocks and packs belong to no inode.
+# The index of the column with the inode number in each table. Blocks and packs belong to no inode.
 OWNER_COLUMNS = {
     "inodes": 0,
     "dentries": 0,

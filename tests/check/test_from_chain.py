@@ -128,7 +128,7 @@ async def test_rebuild_is_refused_if_a_newer_program_may_have_continued_the_chai
 async def test_rebuild_uses_the_changelogs_if_they_are_newer_than_the_image_pieces(
     power: Power,
 ) -> None:
-    """The chain is used: the image has all pieces but no manifest, and a file was created later."""
+    """The image has all pieces but no manifest, and only the chain contains the last file."""
     contents = await fill(power)
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"later")

@@ -337,10 +337,7 @@ async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:
 
 
 async def test_kept_point_can_be_restored_after_a_rebuild(power: Power) -> None:
-    """A rebuild gives packs new numbers.
-
-    After it, a backup restores the metadata of the kept point.
-    """
+    """The rebuild gives packs new numbers before a backup restores the metadata of the point."""
     files: Files = {}
     async with power.session("a", tasks=False) as session:
         for number in range(3):

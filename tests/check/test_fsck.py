@@ -105,7 +105,7 @@ def test_fsck_in_safe_mode_repairs_rows_if_no_damaged_row_remains(healthy: Healt
 async def test_fsck_in_safe_mode_repairs_rows_although_the_bucket_stays_damaged(
     healthy: Healthy,
 ) -> None:
-    """fsck -p repairs rows even if a pack is missing: a restore would also lack the pack."""
+    """fsck -p repairs rows if a pack is missing, because a restore would also lack the pack."""
     pack = healthy.pack_of(healthy.uploaded, 0)
     del healthy.store.objects[packs.object_key(healthy.db, pack)]
     healthy.sql("UPDATE inodes SET nlink = 7 WHERE ino = ?", healthy.fifo)

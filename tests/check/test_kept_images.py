@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("small_pieces")]
 async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
     """Make a kept point, write many files, and unmount; return the files of the kept point.
 
-    Args: passed: the kept point is older than the retention, so later changelogs are deleted.
+    Args:
+        passed: the kept point is older than the retention, so later changelogs are deleted.
     """
     files: Files = {}
     if passed:

@@ -60,7 +60,7 @@ async def test_every_fsck_run_with_repairs_marks_a_missing_or_truncated_pack_as_
 async def test_damage_mark_of_a_block_remains_after_the_block_is_recorded_as_lost(
     healthy: Healthy,
 ) -> None:
-    """The damage mark of a block stays after a repair: earlier txgs refer to the location."""
+    """fsck keeps the damage mark after a repair, because earlier txgs refer to the location."""
     pack, key, offset = _two_blocks(healthy)
     healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
 

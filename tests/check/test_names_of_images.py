@@ -186,7 +186,7 @@ async def test_image_whose_only_piece_is_damaged_restores_no_file_names(power: P
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("damage", ["missing", "one bit"])
 async def test_image_without_a_manifest_restores_all_file_names(power: Power, damage: str) -> None:
-    """The key of an image piece shows its position, even if two images share the piece."""
+    """The key of an image piece contains its position, even if two images share the piece."""
     files = await filled(power, twice=True)
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     images = {image_codec.image_of(piece.key) for piece in (await manifest_of(power)).pieces}

@@ -240,7 +240,7 @@ async def _before_and_after(
 async def test_image_that_another_host_replaces_during_the_survey_is_not_reported_as_missing(
     power: Power, method: str, deep: bool
 ) -> None:
-    """Objects of an image that another host replaced during the survey count as deleted."""
+    """Objects of an image that another host replaced during the survey are not damage."""
     async with power.session("a", tasks=False) as session:
         power.store.objects, later = await _before_and_after(power, session)
         db, keyring = session.db, session.volume.keyring

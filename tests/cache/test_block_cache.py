@@ -207,7 +207,7 @@ async def test_block_is_fetched_once_for_many_readers(bench: CacheBench) -> None
     bench.write(0, b"a" * 1000)
     await bench.upload(0)
     bench.db.begin()
-    bench.cache.doom(bench.located(0).block)  # The cache deletes a released clean block at once.
+    bench.cache.doom(bench.located(0).block)  # The cache deletes the clean block immediately.
     located = bench.located(0)
 
     async with trio.open_nursery() as nursery:

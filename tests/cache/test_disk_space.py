@@ -75,7 +75,7 @@ def test_optional_write_evicts_no_block_and_is_refused_on_a_full_disk(tmp_path: 
 
 
 def test_eviction_frees_only_slightly_more_disk_space_than_needed(tmp_path: Path) -> None:
-    """Eviction removes files on the event loop, so it must remove only a few files at once."""
+    """Eviction removes files on the event loop, so each call must remove only a few files."""
     asked: list[int] = []
 
     def free_some(wanted: int) -> None:

@@ -54,7 +54,7 @@ async def test_every_block_file_has_a_row_after_a_cancelled_eviction(bench: Cach
 async def test_cancelled_removal_of_deleted_blocks_leaves_no_files_without_rows(
     bench: CacheBench,
 ) -> None:
-    """Deletion must finish despite cancellation: no mount after a clean unmount finds old files."""
+    """Deletion must finish, because after a clean unmount no mount searches for leftover files."""
     block = await bench.upload_content(b"content")
 
     with trio.CancelScope() as scope:
@@ -132,7 +132,7 @@ async def test_eviction_skips_all_blocks_at_damaged_locations(bench: CacheBench)
 async def test_file_of_a_released_block_at_a_damaged_location_stays_until_a_sync(
     bench: CacheBench, how: str
 ) -> None:
-    """The file of a released block stays until the next sync: a crash may restore its row."""
+    """A released block's file stays until the next sync, because a crash may restore its row."""
     block = await bench.upload_content(b"damaged")
     _damage(bench, block)
 
@@ -198,7 +198,7 @@ async def test_dropcache_keeps_the_blocks_of_a_running_request(bench: CacheBench
 
 
 async def test_eviction_for_a_large_file_is_divided_into_slices(bench: CacheBench) -> None:
-    """Removing the files of all cached blocks at once would block the event loop."""
+    """Removing the files of all cached blocks in one step would block the event loop."""
     count = LOOP_SLICE_ROWS + 3
     for index in range(count):
         bench.write(index, b"abc")
@@ -267,7 +267,7 @@ async def test_block_without_a_file_is_not_kept_as_a_last_copy(bench: CacheBench
 
 
 async def test_dropcache_keeps_a_block_that_may_be_the_last_copy(bench: CacheBench) -> None:
-    """The option ``pinned`` of dropcache does not drop blocks at damaged locations."""
+    """Even with the option ``pinned``, dropcache keeps blocks at damaged locations."""
     damaged, _intact = bench.write(0, b"damaged"), bench.write(1, b"intact")
     await bench.upload(0)
     await bench.upload(1)

@@ -42,7 +42,7 @@ def _synced_lengths(bench: CacheBench) -> list[int]:
 async def test_blocks_stay_unsynced_after_a_failed_sync(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later sync must not report success for blocks that the failed sync left unsynced."""
+    """The rows of blocks record no synced bytes until a later sync succeeds."""
     bench.write(0, b"content")
     with monkeypatch.context() as patched:
         patched.setattr(bench.files, "sync", raising(OSError(errno.EIO, "Input/output error")))
@@ -145,7 +145,7 @@ async def test_failed_sync_is_not_shared_with_waiting_callers(
 async def test_sync_cancelled_while_it_records_lengths_is_retried(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded length must match the synced file: recovery truncates blocks to this length."""
+    """A recorded length must match the synced file, because recovery truncates the file to it."""
     count = 2 * LOOP_SLICE_ROWS
     for index in range(count):
         bench.write(index, b"content")
@@ -236,7 +236,7 @@ async def test_gap_before_a_write_is_written_to_the_intent_log_as_zeros(logged: 
 
 
 async def test_copied_block_is_made_durable_by_a_sync_of_its_file(logged: CacheBench) -> None:
-    """A copied block is not logged: its recovery could need the bucket, which may be offline."""
+    """A copied block is not logged, because its recovery could need the bucket during an outage."""
     logged.write(0, b"original")
     located = logged.located(0)
     logged.cache.seal([located.block])

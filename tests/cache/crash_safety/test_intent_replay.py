@@ -144,7 +144,7 @@ async def test_zeros_before_a_lost_write_remain_after_the_replay_of_an_overwrite
 async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     logged: CacheBench, hole_bytes: int
 ) -> None:
-    """Recovery records only the first gap of a block in a table; the intent log has later gaps."""
+    """The table ``copies`` records only one gap of a block; the intent log has the other gaps."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), hole_bytes, b"a")
     await fsync(logged)
@@ -366,7 +366,7 @@ async def test_intent_log_entry_older_than_a_file_sync_is_not_applied(logged: Ca
 async def test_intent_log_replay_does_not_change_uploaded_or_removed_blocks(
     logged: CacheBench,
 ) -> None:
-    """Uploaded blocks are not restored from the log: their files are verified by hash."""
+    """Uploaded blocks are not restored from the log, because their files are verified by hash."""
     uploaded = logged.write(0, b"uploaded")
     removed = logged.write(1, b"removed")
     await fsync(logged)
@@ -407,7 +407,7 @@ async def test_copy_of_a_deleted_block_is_restored_from_the_intent_log(logged: C
 async def test_replayed_content_fills_a_hole_in_a_copied_block(
     logged: CacheBench, is_deleted: bool
 ) -> None:
-    """The origin of a copy is restored first: its hole must not replace logged content."""
+    """The origin of a copy is restored first, because its hole must not replace logged content."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), 5, b"after a hole")
     logged.cache.write_in_place(logged.located(0), 1, b"in it")

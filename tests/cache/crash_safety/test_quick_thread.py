@@ -112,7 +112,7 @@ async def test_error_is_raised_after_both_functions_end() -> None:
 
 
 async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
-    """A cancelled caller waits for its call to end, so that two syncs never run at once."""
+    """A cancelled caller waits for its call to end, so that two syncs never run concurrently."""
     done: list[bool] = []
     go_on, ended = threading.Event(), trio.Event()
 

@@ -75,7 +75,7 @@ async def test_block_file_without_a_row_is_quarantined(bench: CacheBench, tmp_pa
 async def test_file_times_distinguish_a_killed_daemon_from_a_restored_database(
     bench: CacheBench, tmp_path: Path, changed: int, now: int, quarantined: int
 ) -> None:
-    """Files left by a killed daemon are newer than its database; a restored database is newer."""
+    """Files of a killed daemon are newer than its database, but older than a restored database."""
     unknown = bench.write(1, b"undone")
     bench.db.rollback()
     made_ns = max(bench.files.times_ns(unknown))
@@ -155,7 +155,7 @@ async def test_empty_stray_block_file_is_removed(bench: CacheBench, tmp_path: Pa
 async def test_stray_block_files_below_the_first_unused_number_are_kept(
     bench: CacheBench, tmp_path: Path
 ) -> None:
-    """A clean unmount records the first unused block number; only files above it are stray."""
+    """A clean unmount records the first unused block number; files with lower numbers are kept."""
     for number in (5, 0x1003, 0x1004, 0x2000):
         bench.files.create(BlockId(number), 0, b"unknown")
 

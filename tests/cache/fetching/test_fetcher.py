@@ -113,7 +113,7 @@ async def test_damage_is_reported_after_a_second_answer_with_a_wrong_hash(
 async def test_missing_pack_counts_as_damage_only_if_the_superblock_exists(
     bench: CacheBench,
 ) -> None:
-    """A missing pack is not damage if the superblock is missing: the disk may be unmounted."""
+    """Without the superblock, a missing pack is not damage, because the disk may be unmounted."""
     await bench.store_evicted(1, _SMALL_BYTES)
     block = bench.located(0).block
     [key] = [key async for key in bench.pack_keys()]
@@ -216,7 +216,7 @@ async def test_reader_of_a_neighbouring_block_waits_only_once_during_an_outage(
 async def test_fetched_neighbouring_blocks_do_not_evict_recently_used_blocks(
     bench: CacheBench,
 ) -> None:
-    """Unread neighbours that small fetches brought in use at most 1/16 of a full cache."""
+    """Unread blocks that were fetched as neighbours use at most 1/16 of a full cache."""
     bench.new_cache(bytes_max=MIB)
     contents = await bench.store_evicted(400, _SMALL_BYTES)
     used = range(400, 900)

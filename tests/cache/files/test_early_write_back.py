@@ -60,7 +60,7 @@ async def test_each_write_back_waits_for_the_same_number_of_new_bytes(tmp_path: 
 
 
 async def _idle() -> None:
-    """Give the write-back task time for several thread calls, which show that it does not wait."""
+    """Wait for several thread calls, in which the task writes blocks back unless it waits."""
     for _ in range(5):
         await trio.testing.wait_all_tasks_blocked()
         await trio.to_thread.run_sync(int)

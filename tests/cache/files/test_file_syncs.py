@@ -56,7 +56,7 @@ def test_write_back_of_a_pipe_is_skipped() -> None:
 def test_sync_of_files_fails_if_write_back_of_one_file_cannot_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """After a failed write-back a successful fdatasync proves nothing: ext4 may drop the pages."""
+    """After a failed write-back, fdatasync proves nothing, because ext4 may drop the pages."""
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     with (tmp_path / "file").open("wb") as file, (tmp_path / "other").open("wb") as other:
         closed = other.fileno()

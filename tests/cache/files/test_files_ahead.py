@@ -192,7 +192,7 @@ async def test_blocks_can_be_created_if_creation_of_files_in_advance_fails(
 async def test_creation_of_files_in_advance_opens_no_file_if_no_descriptor_is_free(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no file descriptor is free, the directory is not synced; the disk is not failed."""
+    """Without a free descriptor, no directory is synced; the disk does not count as failed."""
     real = os.open
     made: list[str] = []
 

@@ -145,7 +145,7 @@ IMAGE_HASH = content_hash(b"manifest")
     ids=str,
 )
 def test_inconsistent_changelog_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A changelog whose fields contradict each other or its name is neither encoded nor decoded."""
+    """A changelog whose fields contradict each other or its key is neither encoded nor decoded."""
     link = replace(GROUP, **wrong)
 
     with pytest.raises(FormatError):
@@ -305,7 +305,7 @@ def test_changelog_header_with_too_many_values_is_refused() -> None:
     ids=str,
 )
 def test_impossible_block_locations_are_not_encoded(wrong: Location) -> None:
-    """If decoding would change a block location, the location is refused before it is sealed."""
+    """A block location that would change in a round trip is rejected before it is encoded."""
     section = Section(b"", (PLACED._replace(block=BlockId(9)), PLACED, wrong)[-2:])
 
     with pytest.raises(FormatError):
@@ -353,7 +353,7 @@ def test_block_location_with_the_largest_valid_numbers_is_accepted() -> None:
 
 
 def test_oversized_changelog_section_is_refused() -> None:
-    """A changelog section is refused if it has too many locations or too large a changeset."""
+    """A changelog section is rejected if it has too many locations or too large a changeset."""
     longest = Section(bytes(CHANGELOG_SECTION_BYTES_MAX - 4), ())
     assert decode_section("x", encode_section(longest)) == longest
 
@@ -395,7 +395,7 @@ def test_computed_length_of_a_changelog_section_equals_its_encoded_length() -> N
 
 
 def test_largest_possible_changelog_fits_into_one_envelope() -> None:
-    """The largest changelog has names, numbers and item counts at their limits."""
+    """The largest changelog has object keys, numbers and item counts at their limits."""
     epoch, txg = INTEGER_MAX, LAST
     part = PartRef(part_key(part_prefix(Txg(txg), Epoch(epoch), RANDOM), 0), NO_HASH)
     note = PackNote(PackId(txg), new_key(Epoch(epoch), bytes(16)), PACK_BYTES_MAX, PackState.STORED)
@@ -427,7 +427,7 @@ def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyr
     for damaged in damages(part):
         with pytest.raises(FormatError):
             decode_part(ref, damaged, keyring)
-        # The reference has the hash of the damaged bytes, but the part is still refused.
+        # The reference has the hash of the damaged bytes, but the part is still rejected.
         with pytest.raises(FormatError):
             decode_part(PartRef(ref.key, content_hash(damaged)), damaged, keyring)
 
@@ -440,7 +440,7 @@ def damages(data: bytes) -> list[bytes]:
 
 @both
 def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
-    """A changelog copied to the name of another txg is refused, whether encrypted or plain."""
+    """A changelog copied to the key of another txg is rejected, whether encrypted or plain."""
     with pytest.raises(FormatError):
         decode(key_of(Txg(8)), encode(GROUP, keyring), keyring)
 
@@ -452,7 +452,7 @@ def test_renamed_changelog_is_refused(keyring: Keyring) -> None:
 
 @both
 def test_changelog_part_with_a_wrong_hash_or_name_or_kind_is_refused(keyring: Keyring) -> None:
-    """A changelog accepts a part only if the part's name and hash match the reference."""
+    """A part is accepted only if its key, hash and kind match the reference in the changelog."""
     key, other = part_key(PREFIX, 0), part_key(PREFIX, 1)
     data = encode_part(key, SECTION, keyring)
 

@@ -68,7 +68,7 @@ def test_compressed_frame_of_unexpected_size_is_refused() -> None:
 
 
 def test_oversized_compressed_frame_allocates_no_memory() -> None:
-    """A small frame that declares 256 MiB is refused before memory is allocated."""
+    """A small frame that declares 256 MiB is rejected before memory is allocated."""
     bomb = bytes([Method.ZSTD]) + zstandard.ZstdCompressor().compress(bytes(1 << 28))
     tracemalloc.start()
     try:
@@ -82,7 +82,7 @@ def test_oversized_compressed_frame_allocates_no_memory() -> None:
 
 
 def test_zstd_window_larger_than_the_content_is_refused() -> None:
-    """The zstd window is limited by the content: 100 bytes must not cause 128 MiB of memory use."""
+    """The content size limits the window, because 100 bytes must not use 128 MiB of memory."""
     # The frame stores its content size in four bytes and has a window descriptor.
     descriptor = bytes([0b10_000000])
     window = bytes([(27 - 10) << 3])

@@ -117,7 +117,7 @@ def test_error_about_a_damaged_envelope_version_advises_no_upgrade(keyring: Keyr
 
 
 def test_oversized_payload_of_an_envelope_allocates_no_memory() -> None:
-    """An envelope that declares too large a payload is refused before memory is allocated."""
+    """An envelope that declares too large a payload is rejected before memory is allocated."""
     packed = b"\1" + zstandard.ZstdCompressor().compress(bytes(ENVELOPE_BYTES_MAX + 1))
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", ENVELOPE_BYTES_MAX + 1, bytes(16))
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)
@@ -171,7 +171,7 @@ def test_random_bytes_are_refused_as_an_envelope(
 def test_authentic_envelope_with_arbitrary_fields_is_refused_unless_consistent(
     body: bytes, payload_bytes: int, method: int
 ) -> None:
-    """An authentic envelope is either refused or decoded to its declared length."""
+    """An authentic envelope is either rejected or decoded to its declared length."""
     header = envelope.HEADER.pack(b"S3FSMETA", 1, 0, b"piece", payload_bytes, bytes(16))
     packed = bytes([method]) + body
     data = header + packed + envelope.checksum_of(PLAIN, header, KEY, packed)

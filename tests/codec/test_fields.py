@@ -53,7 +53,7 @@ def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
     "value", ["true", "1.0", "1e3", '"1"', "null", "NaN", "-1", "11", "[1]", str(INTEGER_MAX + 1)]
 )
 def test_json_integers_are_checked_for_type_and_range(value: str) -> None:
-    """JSON values such as true and 1.0 are refused if an integer is expected."""
+    """JSON values such as true and 1.0 are rejected if an integer is expected."""
     with pytest.raises(FormatError, match="'a'"):
         fields_of(f'{{"a": {value}}}').integer("a", 0, 10)
 
@@ -66,7 +66,7 @@ def test_json_field_of_type_boolean_accepts_only_true_and_false(value: str) -> N
 
 @pytest.mark.parametrize("value", ["1", '"too long"', r'"\ud800"', r'"\n"', r'"\u0000"', "null"])
 def test_json_text_that_is_too_long_or_unprintable_is_refused(value: str) -> None:
-    """Text with control characters or lone surrogates is refused."""
+    """Text with control characters or lone surrogates is rejected."""
     with pytest.raises(FormatError):
         fields_of(f'{{"a": {value}}}').text("a", 3)
 
@@ -103,7 +103,7 @@ def test_error_names_the_missing_or_unknown_field_of_a_json_object() -> None:
 
 
 def test_json_value_with_the_wrong_structure_is_refused() -> None:
-    """A JSON object, array or text is refused if a different type or pattern is expected."""
+    """A JSON object, array or text is rejected if a different type or pattern is expected."""
     values = {"a": [1, 2], "b": {}, "c": "abc"}
     with pytest.raises(FormatError):
         Fields("object", values).array("a", 1)

@@ -1,4 +1,4 @@
-"""Objects of the history index: their names, alignment, columns and fields."""
+"""Objects of the history index: their keys, alignment, columns and fields."""
 
 import json
 import struct

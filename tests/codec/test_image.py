@@ -88,7 +88,7 @@ def test_decoded_image_manifest_equals_the_encoded_manifest(
     ids=str,
 )
 def test_inconsistent_image_manifest_is_neither_written_nor_read(wrong: dict[str, object]) -> None:
-    """A manifest whose fields contradict each other or its name is neither encoded nor decoded."""
+    """A manifest whose fields contradict each other or its key is neither encoded nor decoded."""
     # mypy cannot check keyword arguments that come from a dict.
     manifest = replace(MANIFEST, **wrong)  # type: ignore[arg-type]
     data = envelope.encode(b"manifest", KEY, image.dump_manifest(manifest), PLAIN)
@@ -143,7 +143,7 @@ def test_decoded_image_piece_equals_the_encoded_piece(keyring: Keyring) -> None:
 
 @both
 def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
-    """An image piece with a valid authenticator is refused if the manifest has a different hash."""
+    """An authentic image piece is rejected if the manifest has a different hash."""
     content = b"page" * 2048
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
 
@@ -153,7 +153,7 @@ def test_image_piece_with_the_wrong_hash_is_refused(keyring: Keyring) -> None:
 
 
 def test_image_keys_can_be_parsed_and_sort_by_txg() -> None:
-    """The names of image manifests and image pieces contain the txg and the epoch."""
+    """The keys of image manifests and image pieces contain the txg and the epoch."""
     key = manifest_key(Txg(12), Epoch(3), RANDOM)
     piece = piece_key(image_prefix(Txg(12), Epoch(3), RANDOM), 7)
 
@@ -166,7 +166,7 @@ def test_image_keys_can_be_parsed_and_sort_by_txg() -> None:
 
 
 def test_image_key_with_a_txg_of_more_than_twelve_digits_is_parsed() -> None:
-    """A txg of more than twelve digits has a valid name, but listings do not sort it by number."""
+    """A txg of more than twelve digits gives a valid key, but listings do not sort it by number."""
     key = manifest_key(Txg(10**13), Epoch(1), RANDOM)
 
     assert parse_manifest_key(key) == (10**13, 1, RANDOM.hex())

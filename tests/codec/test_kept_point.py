@@ -33,7 +33,7 @@ def test_kept_point_at_the_txg_of_its_image_is_valid() -> None:
 
 
 def test_name_of_a_kept_point_is_secret_in_an_encrypted_bucket() -> None:
-    """The key contains a keyed hash of the kept point's name, so the name stays secret."""
+    """The object key contains a keyed hash, so that the name of a kept point stays secret."""
     point = point_of(ENCRYPTED)
     assert b"upgrade" not in kept_point.encode(point, ENCRYPTED)
     assert "upgrade" not in point.key

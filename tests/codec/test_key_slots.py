@@ -98,7 +98,7 @@ def test_error_about_a_recovery_key_reports_a_typing_mistake() -> None:
 
 
 def test_wrong_recovery_key_does_not_open_a_key_slot() -> None:
-    """A key slot refuses a replaced recovery key and a recovery key of another filesystem."""
+    """A valid recovery key opens only the key slot for which it was generated."""
     wrapped, _ = lock_with_new_recovery_key(UUID, MASTER)
     _, other = lock_with_new_recovery_key(UUID, MASTER)
 

@@ -1,4 +1,4 @@
-"""The lease object: encoding, decoding, refused values and versions."""
+"""The lease object: encoding, decoding, rejected values and versions."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ def test_lease_that_cannot_be_decoded_is_not_written() -> None:
 
 
 def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
-    """A lease of a newer version is refused, because the program cannot interpret it."""
+    """A lease of a newer version is rejected, because the program cannot interpret it."""
     with pytest.raises(NewerFormatError, match="upgrade"):
         decode(KEY, text_object.encode("lease", lease.VERSION + 1, FIELDS))
 

@@ -1,4 +1,4 @@
-"""Level objects (each is a merged run of changelogs): names, alignment and fields."""
+"""Level objects (each is a merged run of changelogs): keys, alignment and fields."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_decoded_level_object_equals_the_encoded_object(keyring: Any) -> None:
 
 @given(st.integers(1, 10**13))
 def test_key_of_a_level_object_names_an_aligned_range_of_txgs(txg: int) -> None:
-    """The name of a level object contains the first and the last txg of its changelogs."""
+    """The key of a level object contains the first and the last txg of its changelogs."""
     for number in ends_at(Txg(txg)):
         key = key_of(number, Txg(txg))
         assert parse_key(key) == (number, txg)
@@ -91,7 +91,7 @@ def test_malformed_key_is_not_parsed_as_a_level_object(key: str) -> None:
     ids=str,
 )
 def test_inconsistent_level_object_is_neither_written_nor_read(wrong: dict[str, Any]) -> None:
-    """A level object whose name or fields contradict each other is not encoded or decoded."""
+    """A level object whose key or fields contradict each other is not encoded or decoded."""
     made = replace(LEVEL, **wrong)
     header = level.dump_header(made)
     payload = struct.pack(">I", len(header)) + header + encode_section(SECTION)

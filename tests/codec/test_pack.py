@@ -1,4 +1,4 @@
-"""Packs: encoding, decoding, records of single blocks, names and damage."""
+"""Packs: encoding, decoding, records of single blocks, keys and damage."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +143,7 @@ def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
 
 
 def test_packs_with_equal_names_have_different_keys() -> None:
-    """If a caller uses a pack name twice by mistake, the two packs still have different keys."""
+    """If two packs get the same object key by mistake, their encryption keys still differ."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
     assert stored(first, first.entries[0])[8:] != stored(second, second.entries[0])[8:]
@@ -165,7 +165,7 @@ def test_record_of_a_pack_cannot_be_opened_with_keys_of_another_filesystem(
 
 @both
 def test_plain_keyring_cannot_open_encrypted_packs_and_vice_versa(keyring: Keyring) -> None:
-    """A plain filesystem refuses encrypted packs, and an encrypted one refuses plain packs."""
+    """A plain filesystem rejects encrypted packs, and an encrypted one rejects plain packs."""
     other = PLAIN if keyring.encrypted else ENCRYPTED
     pack = make_pack(other, contents(3))
 
@@ -262,7 +262,7 @@ def test_error_about_a_damaged_pack_version_advises_no_upgrade(keyring: Keyring)
 
 
 def test_key_of_a_pack_contains_its_epoch() -> None:
-    """The name of a pack consists of its epoch and a random number."""
+    """The object key of a pack contains its epoch and a random number."""
     key = new_key(Epoch(12), bytes.fromhex("3f" + "00" * 15))
 
     check_key(key)
@@ -322,7 +322,7 @@ def test_pack_writer_refuses_a_block_that_does_not_match_its_hash() -> None:
 
 
 def test_pack_writer_refuses_an_empty_pack() -> None:
-    """A pack without blocks is refused, because garbage collection would never delete this pack."""
+    """A pack without blocks is rejected, because garbage collection would never delete it."""
     with pytest.raises(AssertionError, match="empty"):
         PackWriter(KEY, PLAIN, "none").finish()
 
@@ -386,7 +386,7 @@ def test_random_bytes_are_refused_as_a_pack(
 def test_pack_index_with_arbitrary_numbers_is_refused_unless_consistent(
     rows: list[tuple[int, int, int, int, int, bytes]], entries: int, record_bytes: int
 ) -> None:
-    """A pack index with a valid checksum is refused if it describes blocks outside its pack."""
+    """A pack index with a valid checksum is rejected if it describes blocks outside its pack."""
     index = b"\0" + b"".join(pack_module.ENTRY.pack(*row) for row in rows)
     fields = pack_module.FIELDS.pack(len(index), entries, 1, 0)
     checksum = pack_module.trailer_checksum(PLAIN, KEY, index, fields)

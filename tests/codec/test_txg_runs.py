@@ -1,4 +1,4 @@
-"""Aligned runs of txgs and their object names."""
+"""Aligned runs of txgs and their object keys."""
 
 import pytest
 from hypothesis import given

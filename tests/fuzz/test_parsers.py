@@ -1,8 +1,8 @@
 """Tests that a parser of arbitrary bytes returns an encodable value or raises FormatError.
 
-Bytes with a wrong checksum never reach a parser. The tests therefore change the payload and encode
-it again, as an attacker with write access to a plain bucket, or a faulty program, could do. These
-tests take a few seconds; ``make fuzz`` tries many more examples.
+Bytes with a wrong checksum never reach a parser. The tests therefore change the payload and
+recompute the checksum, as an attacker with write access to a plain bucket, or a faulty program,
+could do. These tests take a few seconds; ``make fuzz`` tries many more examples.
 """
 
 import os
@@ -97,7 +97,7 @@ def link_payloads() -> st.SearchStrategy[bytes]:
 def test_random_changelog_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """If a changelog can be decoded, encoding and decoding it again returns an equal changelog."""
+    """A changelog that can be decoded survives a round trip."""
     data = envelope.encode(b"changes", LINK_KEY, payload, keyring)
     link = outcome(lambda: changelog.decode(LINK_KEY, data, keyring))
     if isinstance(link, changelog.Changelog):
@@ -120,7 +120,7 @@ def level_payloads() -> st.SearchStrategy[bytes]:
 def test_random_level_object_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """If a level can be decoded, encoding and decoding it again returns an equal level."""
+    """A level object that can be decoded survives a round trip."""
     data = envelope.encode(b"level", LEVEL_KEY, payload, keyring)
     found = outcome(lambda: level.decode(LEVEL_KEY, data, keyring))
     if isinstance(found, level.Level):
@@ -130,7 +130,7 @@ def test_random_level_object_is_rejected_or_survives_a_round_trip(
 @fuzzed
 @given(payload=mutated_bytes(changelog.encode_section(some_changelogs.SECTION)))
 def test_random_changelog_part_is_rejected_or_survives_a_round_trip(payload: bytes) -> None:
-    """If a part of a changelog can be decoded, encoding it again returns the same bytes."""
+    """A changelog part that can be decoded is encoded to the same bytes."""
     data = envelope.encode(b"part", PART_KEY, payload, PLAIN)
     section = outcome(
         lambda: changelog.decode_part(PartRef(PART_KEY, content_hash(data)), data, PLAIN)
@@ -149,7 +149,7 @@ def test_random_changelog_part_is_rejected_or_survives_a_round_trip(payload: byt
 def test_random_manifest_is_rejected_or_survives_a_round_trip(
     keyring: Keyring, payload: bytes
 ) -> None:
-    """If a manifest can be decoded, encoding and decoding it again returns an equal manifest."""
+    """A manifest that can be decoded survives a round trip."""
     data = envelope.encode(b"manifest", MANIFEST_KEY, payload, keyring)
     manifest = outcome(lambda: image.decode(MANIFEST_KEY, data, keyring))
     if isinstance(manifest, image.Manifest):
@@ -166,9 +166,9 @@ PIECE: Final = Piece(image.piece_key(some_images.PREFIX, 0), len(CONTENT), conte
 def test_content_of_a_random_envelope_has_the_declared_length(
     keyring: Keyring, data: st.DataObject
 ) -> None:
-    """The test edits the header or the payload, and computes the authentication again.
+    """The test edits the header or the payload, and recomputes the authenticator.
 
-    The decoder refuses the envelope, or returns content of the length in the header.
+    The decoder rejects the envelope, or returns content of the length in the header.
     """
     packed = Compressor.zstd(1).compress(CONTENT)
     salt = bytes(16)
@@ -297,7 +297,7 @@ def test_random_pack_index_is_refused_or_is_consistent(
 def test_random_pack_record_is_refused_or_matches_its_hash(
     keyring: Keyring, damaged: bytes, plain_bytes: int, offset: int
 ) -> None:
-    """The decoder refuses a record of a pack, or returns the block with the expected hash."""
+    """The decoder rejects a record of a pack, or returns the block with the expected hash."""
     stored = damaged
     if keyring.encrypted:
         cipher = pack.pack_cipher(keyring, PACK_KEY, bytes(8))
@@ -357,7 +357,7 @@ def text_objects(intact: bytes) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(data=text_objects(lease.encode(LEASE)))
 def test_random_lease_is_rejected_or_survives_a_round_trip(data: bytes) -> None:
-    """If a lease can be decoded, encoding and decoding it again returns an equal lease."""
+    """A lease that can be decoded survives a round trip."""
     found = outcome(lambda: lease.decode(lease.KEY, data))
     if isinstance(found, Lease):
         assert lease.decode(lease.KEY, lease.encode(found)) == found
@@ -376,7 +376,7 @@ def test_random_image_reference_is_rejected_or_survives_a_round_trip(text: bytes
 @fuzzed
 @given(data=text_objects(SUPERBLOCKS[0]) | text_objects(SUPERBLOCKS[1]))
 def test_random_superblock_is_rejected_or_survives_a_round_trip(data: bytes) -> None:
-    """A decoded superblock can be encoded again, and a plain superblock yields plain keys."""
+    """A decoded superblock survives a round trip, and a plain superblock yields a plain keyring."""
     found = outcome(lambda: superblock.decode(superblock.KEY, data))
     if isinstance(found, superblock.Superblock):
         assert superblock.decode(superblock.KEY, superblock.encode(found)) == found

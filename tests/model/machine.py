@@ -128,7 +128,7 @@ class Machine:
     # --- execution of programs -----------------------------------------------------------------
 
     async def run(self, program: list[Step]) -> None:
-        """Run a program. Afterwards a remount and a takeover must show the expected state."""
+        """Run a program. A mount after a kill, and then a takeover, must find an allowed state."""
         await self._open()
         for step in program:
             if isinstance(step, Happening):
@@ -298,7 +298,7 @@ class Machine:
         await self._interrupted(happening, self.session.make_image)
 
     async def _interrupted(self, happening: Happening, ship: _Ship) -> None:
-        """Stop the store during a flush or an image; *lose_reply* also loses a reply.
+        """Stop the store during a flush or an image; an odd *happening.b* also loses a reply.
 
         After the outage, a second flush or image must ship all changes.
         """
@@ -411,7 +411,7 @@ class Machine:
             sync_file=self.session.durability.sync_file,
         )
         self._writers[opened.keeper.epoch] = host
-        # Every lost inode had this number or a higher number.
+        # Inodes from this number on were lost, so their numbers may be assigned again.
         next_ino = opened.db.counters.next_ino
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()

@@ -32,7 +32,7 @@ _WISHES: Final = st.builds(Wish, st.sampled_from(ACTS), _NUMBER, _NUMBER, _NUMBE
 _HAPPENINGS: Final = st.builds(Happening, st.sampled_from(EVENTS), _NUMBER, _NUMBER)
 
 _RATE: Final = 1e5
-_PROGRAM_S_MAX: Final = 200.0  # A busy machine completes every program within 200 s.
+_PROGRAM_S_MAX: Final = 200.0  # A busy machine completes every program within this time.
 
 # Each random program starts with a file, so that most operations find a target.
 FIRST: Final[list[Step]] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
@@ -47,7 +47,7 @@ def programs(steps_max: int) -> st.SearchStrategy[list[Step]]:
 def run(program: list[Step], template: MemoryStore) -> None:
     """Run a random program on a copy of the filesystem.
 
-    Virtual time passes 100,000 times faster, so that pauses between retries take no time.
+    Virtual time passes _RATE times faster, so that pauses between retries take nearly no time.
     """
     with tempfile.TemporaryDirectory(dir=FAST_PLACE) as home:
         machine = Machine(Path(home), template)

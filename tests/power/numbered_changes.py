@@ -65,7 +65,7 @@ class Progress(NamedTuple):
 class Verdict(NamedTuple):
     """The result of comparing a tree with the states that a power cut may leave."""
 
-    number: int  # The number of changes that the names and sizes in the tree show.
+    number: int  # The number of changes that are visible in the names and sizes of the tree.
     lost: set[str]  # Files of which some bytes are unreadable.
 
 

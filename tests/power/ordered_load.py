@@ -341,7 +341,7 @@ class Window(NamedTuple):
     """How many of a writer's steps survived; a range if the tree matches several numbers."""
 
     some: int  # The smallest number of steps that explains all effects in the tree.
-    all: int  # Later rows fit into allocated disk blocks.
+    all: int  # The largest number of steps whose effects are all in the tree.
 
 
 def window_of(base: Tree, steps: Sequence[Step], found: Tree) -> Window:
@@ -425,7 +425,7 @@ class Verdict:
     steps: Sequence[Sequence[Step]]
     windows: Sequence[Window]
     ended_ns: int  # The time at which the daemon was killed.
-    slack_ns: int = 1_000_000_000  # A commit group lasts 50 ms, or longer on a busy machine.
+    slack_ns: int = 1_000_000_000  # GROUP_AGE_S_MAX plus the delays of a busy machine.
 
     @override
     def __str__(self) -> str:

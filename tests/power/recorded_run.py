@@ -67,7 +67,7 @@ class Began(NamedTuple):
 
 
 class Promised(NamedTuple):
-    """This event says that all operations before a given number are durable."""
+    """The event that all operations before a given number became durable."""
 
     number: int
 

@@ -351,7 +351,7 @@ def states_of(run: Run) -> Iterator[tuple[int, State]]:
 async def test_durability_promises_hold_in_all_states_after_power_cuts_of_a_short_run(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str
 ) -> None:
-    """A short run writes and syncs two files; every subset of unsynced changes is checked."""
+    """A short run writes and syncs two files; all states from ``states_of`` are checked."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     append, other = Wish(Act.APPEND, 0, 0, 1, 1), Wish(Act.APPEND, 1, 0, 1, 2)
     make, make_other, fsync = Wish(Act.MAKE_FILE), Wish(Act.MAKE_FILE, 0, 1), Wish(Act.FSYNC)
@@ -392,7 +392,7 @@ def make_past_copies(seed: int, steps: int) -> list[Step]:
 async def test_copies_of_past_trees_are_complete_or_absent_after_power_cuts(
     template: MemoryStore, boots: Boots, journal_mode: str, synchronous: str, seed: int
 ) -> None:
-    """A copy is complete or absent: a copy whose root has no dentry is removed with its rows."""
+    """The next mount removes a copy whose root has no dentry, so a copy is complete or absent."""
     pragmas = Pragmas(journal_mode=journal_mode, synchronous=synchronous)
     run = await record(make_past_copies(seed, 14), boots.next_home(), template, pragmas)
     assert any(operation.act is Act.CLONE for operation in run.operations)

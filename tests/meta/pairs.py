@@ -41,7 +41,7 @@ class Pair:
         notes: tuple[PackNote, ...] = (),
         forgotten: tuple[PackId, ...] = (),
     ) -> None:
-        """Apply the changes since the last call to the replica as one txg."""
+        """Apply the changes recorded since the last call to the replica, as one txg."""
         self.replica.begin()
         try:
             self.replica.add(self.changeset(), locations, "changes")

@@ -331,7 +331,7 @@ def test_block_moved_within_the_map_keeps_its_reference_count(source: Recorded) 
 
 
 def test_changeset_names_the_blocks_in_new_or_changed_rows(source: Recorded) -> None:
-    """Blocks in deleted rows of the block map do not count as named by the changeset."""
+    """The named blocks do not include blocks in deleted rows of the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         new = set(after["block_map"]) - set(before["block_map"])
@@ -352,7 +352,7 @@ def test_changeset_touches_the_names_of_changed_dentries(source: Recorded) -> No
 def test_changed_rows_determine_which_inodes_and_contents_a_changeset_touches(
     source: Recorded,
 ) -> None:
-    """A new size counts as new content of an inode; a new symlink target does not."""
+    """A new size or a changed block is new content of an inode; a new symlink row is not."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         found = changesets.touched(changeset)
@@ -391,7 +391,7 @@ def test_changeset_touches_both_names_if_the_new_name_reuses_a_cookie(source: Re
 
 
 def test_summary_of_a_changeset_contains_its_number_of_changed_rows(source: Recorded) -> None:
-    """The summary of a changeset counts changed rows of inodes, dentries and the block map."""
+    """The summary contains the numbers of changed rows of inodes, dentries and the block map."""
     for _ in range(GROUPS):
         before, after, changeset = source.group()
         old, new = ({row[0]: row for row in tables["inodes"]} for tables in (before, after))
@@ -474,7 +474,7 @@ def test_changeset_with_flipped_bits_is_refused_or_harmless(source: Recorded, fl
 
 
 def test_changeset_with_a_value_of_the_wrong_type_is_refused() -> None:
-    """A changeset may have text in an integer column, because SQLite would accept this."""
+    """SQLite accepts text in an integer column, so the functions must check the types."""
     table = "(ino INTEGER NOT NULL, i INTEGER NOT NULL, block, PRIMARY KEY (ino, i))"
     text = changeset_of(
         f"CREATE TABLE block_map {table} WITHOUT ROWID", "INSERT INTO block_map VALUES (1, 0, 'a')"

@@ -28,7 +28,7 @@ def test_encoded_ranges_are_sorted_and_merged() -> None:
 
 
 def test_ranges_after_omitted_ranges_are_covered_by_the_last_line() -> None:
-    """The last line covers all that follows the line before it."""
+    """The line MORE covers the rest of the file after the range in the line before it."""
     known = lost_ranges.parse(b"3-4\n" + MORE)
     value = lost_ranges.encoded([*known, range(9, 12), range(1)])
     assert value == b"0-0\n3-3\n" + MORE

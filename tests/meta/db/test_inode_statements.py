@@ -27,11 +27,11 @@ RUNS = frozenset({"one", "all", "iterate", "run", "run_many"})
 RAW = frozenset({"execute", "executemany"})
 USES_TABLE = re.compile(r"\binodes\b", re.IGNORECASE)
 
-# fsck and offline tools may use the inode table directly: they write inode rows immediately.
-# ``check.context``, ``rebuild.finish`` and ``image_rows.adopt`` write inode rows immediately.
+# fsck and offline tools may use the inode table directly, because they disable its cache with
+# ``write_through``: see ``check.context``, ``rebuild.finish`` and ``image_rows.adopt``.
 WRITES_THROUGH = ("check/", "meta/offline/")
 
-# Some modules use a separate connection, or only tables whose rows are never kept in memory.
+# These modules use a connection without ``db.inodes``, and read only rows that are in the table.
 OTHER_CONNECTIONS = frozenset(
     {
         "meta/db/schema.py",  # The module runs before the database is open.
@@ -94,7 +94,7 @@ def sources() -> dict[str, Source]:
 
 
 class Text:
-    """Return the constant parts of an expression that computes an SQL statement."""
+    """The constant parts of an expression that computes an SQL statement."""
 
     def __init__(self, source: Source, function: ast.AST | None, expression: ast.expr) -> None:
         self.parts: list[str] = []
@@ -145,7 +145,7 @@ class Text:
         other = sources().get(_file_of(f"{source.imports.get(owner, '')}.{owner}"))
         if other is not None and name in other.constants:
             self._add(other, None, other.constants[name], seen)
-        elif not owner[:1].isupper():  # SQL statements contain the number of an enumeration member.
+        elif not owner[:1].isupper():  # An enumeration member is a number in the statement.
             self.is_complete = False
 
 

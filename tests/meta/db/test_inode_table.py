@@ -1,4 +1,4 @@
-"""The table of inodes in memory: reads see unwritten changes; no row is written twice."""
+"""The cache of inode rows: reads see unwritten changes, and a commit writes each row once."""
 
 import pytest
 
@@ -129,7 +129,7 @@ def test_number_of_written_inode_rows_in_memory_is_bounded(db: Database) -> None
 def test_commit_group_is_rolled_back_if_its_inode_rows_do_not_fit_on_the_disk(
     make_database: MakeDatabase,
 ) -> None:
-    """If the disk is full, the commit group is undone even if its inode rows are written late."""
+    """If a query has to write inode rows to a full disk, the commit group is rolled back."""
     db = make_database()
     kept = make_file(db, b"kept")
     db.commit()

@@ -15,7 +15,7 @@ from tests.meta.conftest import MakeDatabase, create_file
 
 
 def test_error_in_a_listener_for_lost_groups_does_not_stop_other_listeners(db: Database) -> None:
-    """If the disk fails when a commit group is lost, the mount continues as read-only."""
+    """If a listener fails, the other listeners run, and the database refuses further changes."""
     called: list[LossStep] = []
     db.listeners.when_lost(LossStep.RELOAD, raising(DatabaseError("the disk has failed")))
     for step in LossStep:

@@ -111,7 +111,7 @@ def test_changes_made_by_a_follower_are_not_recorded(follower: Database) -> None
 
 
 def test_follower_detects_two_names_with_equal_hashes(follower: Database, other: Database) -> None:
-    """When a follower advances, it reads the flag that two names share a hash."""
+    """When a follower advances, it checks whether two names have the same hash."""
     other.take_cookie_key(bytes(16))
     assert not follower.shares_hashes
     other.begin()
@@ -127,7 +127,7 @@ def test_follower_detects_two_names_with_equal_hashes(follower: Database, other:
 def test_view_still_exists_if_its_rows_cannot_be_written(
     follower: Database, other: Database
 ) -> None:
-    """A follower whose promotion fails continues to show one txg after another."""
+    """After a failed promotion, a follower can still advance and can be promoted later."""
     note_copy(follower, 9)
     follower.connection.pragma("query_only", True)
     with pytest.raises(DatabaseError):

@@ -32,7 +32,7 @@ def table_names(db: Database) -> set[str]:
 
 
 def test_every_table_is_in_exactly_one_list_of_tables(db: Database) -> None:
-    """Each table must be listed as replicated or local, so that images have the right tables."""
+    """A table in no list or in two lists could be missing in images, or be shipped by mistake."""
     listed = (*schema.REPLICATED_TABLES, *schema.LOCATION_TABLES, *schema.LOCAL_TABLES)
     assert table_names(db) == set(listed)
     assert len(listed) == len(set(listed))
@@ -85,7 +85,7 @@ def make_former(db: Database, version: bytes = b"1") -> tuple[Path, Ino]:
 
 
 def raw(path: Path) -> dict[str, list[Any]]:
-    """Return all replicated rows of a database file, which is not upgraded."""
+    """Return all replicated rows of a database file, without upgrading its schema."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return contents(connection)
 
@@ -116,7 +116,7 @@ def test_database_of_schema_version_1_is_upgraded_when_it_is_opened(
 
 
 def test_upgraded_tables_equal_the_tables_of_a_new_database(make_database: MakeDatabase) -> None:
-    """Upgraded tables have the columns, types, defaults and order of new tables."""
+    """The upgraded table of inodes has the columns, types, defaults and order of a new table."""
     path, _ino = make_former(make_database())
     columns = "SELECT * FROM pragma_table_info('inodes')"
     with closing(Database.open(path, SYNCED)) as db:

@@ -29,7 +29,7 @@ def test_statements_can_change_rows_only_in_a_commit_group(db: Database) -> None
 
 
 def test_damaged_text_is_reported_as_damage_of_the_database(db: Database) -> None:
-    """One damaged bit in the header of a row lets SQLite take the bytes of a name for text."""
+    """One damaged bit in the header of a row can make SQLite return a name as text."""
     db.run("INSERT INTO dentries VALUES (1, 256, CAST(x'fffe' AS TEXT), 1)")
     sql = "SELECT name FROM dentries"
     for read in (db.one, db.all, lambda sql: list(db.iterate(sql))):
@@ -52,13 +52,13 @@ def test_change_of_a_row_empties_the_cache_of_query_results(db: Database) -> Non
 
 
 def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
-    """The schema has no triggers or views, because they could use tables behind the scenes."""
+    """A trigger or view could use the table of inodes in a statement that does not name it."""
     hidden = db.all("SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')")
     assert hidden == []
 
 
 def test_only_rows_changed_by_the_caller_are_counted(db: Database) -> None:
-    """Rows that a commit or a query writes itself do not count as changed by the caller."""
+    """The number of changed rows excludes rows that a commit or a query writes itself."""
     db.begin()
     before = db.rows_changed()
     ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 0).ino

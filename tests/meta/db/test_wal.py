@@ -106,7 +106,7 @@ def test_wal_autocheckpoint_limits_the_wal(make_database: MakeDatabase) -> None:
 
 
 def test_sync_without_a_wal_does_nothing(make_database: MakeDatabase, tmp_path: Path) -> None:
-    """A sync does nothing without WAL mode, and before the first commit creates the WAL."""
+    """A sync does nothing if the journal mode is not WAL, or if there is no WAL file yet."""
     db = make_database(journal_mode="delete", synchronous="normal")
     db.sync_wal()
     assert db.checkpoint() is None
@@ -186,7 +186,7 @@ def make_room(db: Database, room_bytes: int = WAL_ROOM_BYTES) -> None:
 
 
 def test_commits_into_preallocated_space_do_not_extend_the_wal(make_database: MakeDatabase) -> None:
-    """Commits into preallocated space change neither size nor blocks of the WAL file."""
+    """Commits into preallocated space change neither the size nor the disk usage of the WAL."""
     db = make_database()
     commit_some(db, range(10))
     assert lacks_room(db)
@@ -253,14 +253,14 @@ def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
 
 
 def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
-    """The WAL is not extended if the disk has little space, because the space only saves time."""
+    """On a full disk the WAL is not preallocated, which does not fail but makes commits slower."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
 
     wal.append_room()
 
-    # The WAL is extended again only when half of the missing space is used.
+    # The next attempt waits until the WAL has grown by half of WAL_ROOM_BYTES.
     assert not wal.lacks_room
 
 
@@ -356,7 +356,7 @@ def test_old_frames_of_a_restarted_wal_are_ignored(make_database: MakeDatabase) 
 
 
 def test_sync_of_the_wal_uses_a_separate_file_descriptor(make_database: MakeDatabase) -> None:
-    """The WAL is synced with its own descriptor: the kernel reports lost pages once for each."""
+    """The kernel reports a write error once per descriptor, so syncs do not use SQLite's."""
     db = make_database()
     commit_some(db, range(10))
     fds = [fd for fd in os.listdir("/proc/self/fd") if names(fd, wal_file(db))]
@@ -477,7 +477,7 @@ def test_every_failed_sync_of_the_wal_is_recorded(
 def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
     tmp_path: Path, journal_mode: str
 ) -> None:
-    """An interrupted group may have written to the files, but it does not count as a commit."""
+    """The time of the last commit ignores writes of an interrupted commit group."""
     connection = apsw.Connection(str(tmp_path / "open.db"))
     connection.pragma("journal_mode", journal_mode)
     connection.pragma("cache_size", 1)
@@ -502,7 +502,7 @@ def test_last_commit_is_earlier_than_a_commit_that_a_kill_interrupted(
 def test_opening_a_database_does_not_count_as_a_commit(
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Opening a WAL changes its ctime if root runs SQLite, but this does not count as a commit."""
+    """If root runs SQLite, opening a WAL changes its ctime, but not the time of the last commit."""
     db = make_database()
     commit_some(db, range(3))
     _copy_database(db.path, tmp_path / "killed")

@@ -60,7 +60,7 @@ def places(db: Database) -> dict[tuple[int, int], bytes]:
 def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """Blocks newer than the image's rows are put into a separate file in lost+found."""
+    """Blocks newer than the image's rows are collected in a separate file in lost+found."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     assert tuple(rows) == (9, True, ())
@@ -90,7 +90,7 @@ def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
 def test_rebuilt_file_has_no_block_that_differs_from_the_image(
     image: Database, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    """If a fenced host used the same block number for different content, its block is omitted."""
+    """If a fenced host reused a block number, its content is collected in a separate file."""
     db = make_database("new.db")
     rows = adopted(image, db, tmp_path)
     other = entry(8, 2, 1, SIZE)._replace(hash=b"o" * 32)

@@ -83,7 +83,7 @@ def test_database_page_that_belongs_to_two_tables_is_refused(image: Path) -> Non
         require_ours(image, KEY)
 
 
-# With page sizes of 512 and 4096 bytes, the schema needs more than one page.
+# With the page size 65536, the schema fits into one page, so it cannot refer to a page twice.
 @pytest.mark.parametrize("image", [512, 4096], indirect=True)
 @pytest.mark.parametrize(
     "use", [require_ours, DamagedDatabase, require_schema_tree], ids=lambda use: use.__name__

@@ -91,7 +91,7 @@ def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(
 def test_block_number_that_is_used_again_after_a_kill_damages_no_file(
     make_database: MakeDatabase,
 ) -> None:
-    """After a kill, the next epoch may use block numbers of an unrecorded pack again."""
+    """After a kill, the next epoch may reuse the block numbers of a pack that has no row yet."""
     db = make_database()
     rebuilt_rows.add_pack(db, key(1), 5000, [entry(6, 7, 1), entry(7, 8, 0)])
     rebuilt_rows.add_pack(db, key(2), 5000, [entry(5, 7, 0), entry(4, 7, 2)])

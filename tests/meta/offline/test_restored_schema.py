@@ -192,7 +192,7 @@ def test_values_of_the_maximum_length_are_accepted(image: Path) -> None:
 
 
 def test_schema_definition_above_the_length_limit_is_refused(image: Path) -> None:
-    """Schema definitions have a length limit, because SQLite parses all of them at once."""
+    """Schema definitions have a length limit, because SQLite parses all of them before a query."""
     spaces = " " * DATABASE_SQL_BYTES_MAX
     change(image, f"CREATE TABLE foreign_table (a,{spaces} b)")
     with pytest.raises(FormatError):

@@ -34,7 +34,7 @@ def test_rollback_never_decreases_the_next_unused_numbers(tmp_path: Path) -> Non
 
 
 def test_rollback_marks_unused_packs_as_dead_from_the_current_txg(tmp_path: Path) -> None:
-    """A pack that the older database does not use counts as dead from the current txg on."""
+    """A pack that only the newer database uses is dead from the current txg on."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     revived, dead, unknown = pack(present, 1), pack(present, 2), pack(present, 3)
     present.run("UPDATE packs SET died_txg = 7 WHERE pack IN (?, ?)", (revived, dead))
@@ -76,7 +76,7 @@ def test_rollback_finds_a_block_of_a_condemned_pack_by_number_or_content(tmp_pat
 
 
 def test_rollback_gives_a_damaged_block_the_location_of_equal_content(tmp_path: Path) -> None:
-    """A block that is damaged in all packs is counted; reads of it fail after the rollback."""
+    """A rollback returns the number of blocks that are damaged in all packs."""
     past, present = database(tmp_path / "past"), database(tmp_path / "present")
     assert pack(past, 1) == pack(present, 1)
     _ino, healed = file_in(past, PackId(1), b"h" * 32)

@@ -42,7 +42,7 @@ def test_file_with_one_name_has_no_hard_link_rows(db: Database) -> None:
 
 
 def test_second_name_of_a_file_adds_hard_link_rows_for_both_directories(db: Database) -> None:
-    """If a file has several names, the rows count its names in each directory."""
+    """If a file has several names, each row contains the number of its names in a directory."""
     ino = make_file(db)
     add(db, ino, B)
     add(db, ino, B)

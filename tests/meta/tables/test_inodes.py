@@ -201,7 +201,7 @@ def test_touch_changes_only_the_times_that_it_is_given(db: Database) -> None:
 
 
 def test_impossible_times_are_corrected_when_times_are_set(db: Database) -> None:
-    """A time outside the valid range is corrected even if all times are set at once."""
+    """A time outside the valid range is corrected even if one call sets all times."""
     made = make_file(db)
     inodes.set_times(db, made.ino, ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
     expected = made._replace(ctime_ns=T0 + 1, mtime_ns=T0 + 2, atime_ns=T0 + 3)
@@ -279,7 +279,7 @@ def test_changing_flags_or_parent_of_an_inode_preserves_its_times(db: Database) 
 
 
 def test_total_file_bytes_include_only_regular_files(db: Database) -> None:
-    """Sizes of directories and symbolic links do not count as file bytes."""
+    """The total excludes the sizes of directories and symbolic links."""
     inodes.create(db, 0o120777, 0, 0, ROOT_INO, T0, size_bytes=11)
     directory = inodes.create(db, 0o040755, 0, 0, ROOT_INO, T0, nlink=2)
     inodes.replace(db, directory._replace(size_bytes=5))

@@ -23,7 +23,7 @@ def make_pack(db: Database, number: int, live_bytes: int = 0, *, size: int = 100
 
 
 def test_bytes_of_a_pack_are_not_counted_during_its_upload(db: Database) -> None:
-    """A pack has a row before its upload, but its bytes count only after the upload."""
+    """A pack has a row before its upload, but its size is added to stored_bytes afterwards."""
     pack = packs.create(db, key(1), 1000)
     assert packs.get(db, pack) == PackRow(pack, key(1), PackState.UPLOADING, 1000, 0, None)
     assert packs.uploading(db) == [(pack, key(1))]
@@ -42,7 +42,7 @@ def test_pack_numbers_are_never_reused(db: Database) -> None:
 
 
 def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
-    """Bytes of a condemned pack do not count; its row stays until the object is deleted."""
+    """When a pack is condemned, its size is subtracted from stored_bytes, but its row stays."""
     pack = make_pack(db, 1)
     packs.condemn(db, pack)
     packs.condemn(db, pack)
@@ -55,7 +55,7 @@ def test_pack_is_condemned_before_it_is_deleted(db: Database) -> None:
 
 
 def test_bytes_of_a_condemned_pack_that_was_never_stored_are_not_counted(db: Database) -> None:
-    """If a crash interrupts the upload of a pack, its bytes are never counted."""
+    """If a crash interrupts a pack's upload, the pack's size is never added to stored_bytes."""
     pack = packs.create(db, key(1), 1000)
     packs.condemn(db, pack)
     packs.delete(db, pack)
@@ -102,7 +102,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
 def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_after_a_repair(
     db: Database,
 ) -> None:
-    """After a repair, a condemned pack counts as dead from now on: abandoned txgs may need it."""
+    """Another host may still restore an abandoned txg in which the pack had live blocks."""
     orphan = packs.create(db, key(1), 100)
     db.counters.txg = Txg(4)
     packs.condemn(db, orphan)

@@ -135,7 +135,7 @@ def test_number_of_a_record_that_merging_removed_is_not_reused_after_an_undo(
 def test_failed_txg_without_records_does_not_hide_the_age_of_later_records(
     make_database: MakeDatabase,
 ) -> None:
-    """The age of the oldest record shows how long changes have waited for their upload."""
+    """The oldest time is kept, because status reports the age of unshipped changes."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     cut_oldest_ns = recorder.begin_txg()

@@ -196,7 +196,7 @@ def without_sizes_of_directories(found: "set[Difference] | list[Difference]") ->
 def test_differences_between_trees_equal_the_differences_in_a_model(
     make_database: MakeDatabase, tmp_path: Path, seed: int, piece_rows: int
 ) -> None:
-    """The differences do not depend on the number of names that are compared at once."""
+    """The differences do not depend on the number of names that are compared in one slice."""
     db = make_database()
     model = Model(db, seed)
     for _ in range(60):

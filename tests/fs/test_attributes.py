@@ -113,7 +113,7 @@ async def test_getattr_returns_the_result_of_setattr(fs: Filesystem, volume: Vol
 async def test_reply_to_setattr_has_the_nearest_times_that_can_be_stored(
     fs: Filesystem, mode: int | None
 ) -> None:
-    """The kernel caches the times in the reply for an hour."""
+    """The kernel caches the times in the reply, so they must equal the stored times."""
     ino = make_file(fs, b"f")
     wanted = SetAttributes(mode=mode, atime_ns=TIME_NS_MAX + 1, mtime_ns=TIME_NS_MIN - 1)
     after = await fs.setattr(ino, wanted, ROOT)
@@ -142,7 +142,7 @@ async def test_inode_times_from_the_kernel_are_not_stored_after_unlink(fs: Files
 async def test_times_that_a_program_sets_after_unlink_are_shown(
     fs: Filesystem, is_directory: bool
 ) -> None:
-    """The kernel does not keep the atime of a file, or any time of a directory."""
+    """The kernel keeps neither the atime of a file nor times of a directory, so the daemon must."""
     ino = (make_directory if is_directory else make_file)(fs, b"f")
     fs.lookups.add(ino)
     (fs.namespace.remove_directory if is_directory else fs.namespace.unlink)(ROOT_INO, b"f")
@@ -214,7 +214,7 @@ async def test_clearing_privilege_bits_preserves_all_times(fs: Filesystem, volum
 
 
 async def test_privilege_bits_of_a_locked_file_cannot_be_cleared(fs: Filesystem) -> None:
-    """For a locked file, clearing suid and sgid is refused, and so is the write."""
+    """The daemon clears suid and sgid before a write, so the write fails as well."""
     ino = make_file(fs, b"f", mode=0o4755)
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     with pytest.raises(NotPermittedError):

@@ -27,7 +27,7 @@ from tests.fs.conftest import (
 async def test_truncation_by_size_sets_times_and_clears_privileges(
     fs: Filesystem, volume: Volume, uid: int, mode: int
 ) -> None:
-    """The request that empties a file clears suid and sgid unless the caller is root."""
+    """A truncation to size 0 clears suid and sgid unless the caller is root."""
     ino = make_file(fs, b"f", mode=0o6755)
     await fs.write(ino, 0, b"abc")
     now_ns = volume.clock.later()

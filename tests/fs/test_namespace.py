@@ -46,11 +46,11 @@ def names(fs: Filesystem, directory: Ino = ROOT_INO) -> set[bytes]:
     return {name for name, _, _ in fs.read_directory(directory, 0, 1000)}  # type: ignore[arg-type]  # The cookie is 0.
 
 
-# --- creating files and directories -------------------------------------------------------------------------
+# --- creating files and directories ------------------------------------------------------------
 
 
 async def test_new_file_has_the_owner_of_its_creator(fs: Filesystem, volume: Volume) -> None:
-    """A new file has owner, mode, times and link count. Its directory has a new size and times."""
+    """Creation sets all attributes of the new file, and the size and times of its directory."""
     now_ns = volume.clock.later()
     made = fs.namespace.make_node(ROOT_INO, b"f", 0o100640, USER)
 
@@ -157,7 +157,7 @@ async def test_default_acl_is_inherited(fs: Filesystem) -> None:
 
 
 async def test_hard_links_share_one_inode(fs: Filesystem, volume: Volume) -> None:
-    """All names of an inode show the same attributes. The last unlink deletes the inode."""
+    """All names of an inode have the same attributes. The last unlink deletes the inode."""
     directory = make_directory(fs, b"d")
     ino = make_file(fs, b"a")
     now_ns = volume.clock.later()

@@ -21,7 +21,7 @@ def test_release_of_an_unopened_file_changes_nothing() -> None:
 
 
 def test_open_inodes_in_a_range_are_found() -> None:
-    """A range of open inodes includes its first and its last inode."""
+    """A search in a range includes the first and the last inode number of the range."""
     files = OpenFiles()
     files.opened(Ino(7))
 
@@ -31,7 +31,7 @@ def test_open_inodes_in_a_range_are_found() -> None:
 
 
 def test_file_that_is_read_without_an_open_request_counts_as_open() -> None:
-    """If the kernel does not report opens, a file counts as open from its first read.
+    """If the kernel does not report opens, a file is treated as open from its first read.
 
     The file stays open until the kernel forgets it.
     """

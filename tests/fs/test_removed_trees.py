@@ -94,7 +94,7 @@ async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) 
 
 @sliced(ancestors=2)
 async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesystem) -> None:
-    """The check of a directory continues above a tree that was removed meanwhile."""
+    """The check finds a removed tree even if it had passed the top of the tree before."""
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     fs.tree_removal.remove(ROOT_INO, b"other", look(fs, b"other").ino)

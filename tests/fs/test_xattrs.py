@@ -173,7 +173,7 @@ async def test_query_for_a_missing_capability_of_an_open_file_is_answered_from_m
 async def test_capability_can_be_removed_from_a_file_that_may_be_written(
     fs: Filesystem, flag: int
 ) -> None:
-    """The kernel removes it before a write; if the removal fails, the write fails."""
+    """The kernel removes the capability before a write; if the removal fails, the write fails."""
     ino = make_file(fs, b"f")
     fs.xattrs.set(ino, CAPABILITY, b"x", ROOT)
     fs.db.begin()

@@ -84,7 +84,7 @@ class _File:
     def __init__(self, ino: Ino) -> None:
         self.ino = ino
         self.contents = [b""]
-        self.begun = b""  # The content after the change that has begun.
+        self.begun = b""  # The content after the change in progress.
         self.lock = trio.Lock()
 
     @property

@@ -1,7 +1,7 @@
 """Tests of copies and hole punches whose last block cannot be written.
 
-They check which part of the range has changed: the kernel drops its cached pages of a range only if
-the call succeeds.
+They check which part of the range has changed, because the kernel drops its cached pages of a range
+only if the call succeeds.
 """
 
 import random
@@ -112,7 +112,7 @@ async def test_copy_ends_before_an_unreadable_row_of_the_source(
 async def test_range_is_not_cleared_in_part_if_its_last_block_is_unavailable(
     fs: Filesystem, volume: Volume, mode: int
 ) -> None:
-    """If only the start of the range were cleared, the kernel would still show its cached pages."""
+    """After an error, the kernel keeps its cached pages, so no part of the range may be cleared."""
     ino, content = await uploaded(fs, volume, b"f", 3)
     await volume.session.cache.evictor.drop([block_at(fs, ino, 2)])
     volume.store.fail("get_range")

@@ -76,7 +76,7 @@ async def test_written_bytes_are_read_back(fs: Filesystem, volume: Volume) -> No
 
 
 async def test_write_finds_the_blocks_of_a_file_despite_a_wrong_block_count(fs: Filesystem) -> None:
-    """If a damaged row counts no blocks, a write must still find the existing block."""
+    """If a damaged row has the block count 0, a write must still find the existing block."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, b"content")
     fs.db.inodes.run("UPDATE inodes SET mapped_blocks = 0 WHERE ino = ?", (ino,))
@@ -316,7 +316,7 @@ async def test_large_file_is_truncated_in_several_steps(fs: Filesystem) -> None:
 async def test_large_file_keeps_its_size_if_its_truncation_needs_an_unavailable_block(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """After an error, the kernel still uses the earlier size of the file."""
+    """The truncation must change nothing, because the kernel keeps the old size after an error."""
     ino, content = make_file(fs, b"f"), random.Random(4).randbytes(7 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
     await volume.evict()
@@ -378,7 +378,7 @@ async def test_failed_write_keeps_the_bytes_before_the_error(
     def second_fails(block: int, offset: int, data: bytes) -> None:
         if offset == 0 and len(data) == 7:
             raise NoSpaceLeftError("a test")
-        create(block, offset, data)  # type: ignore[arg-type]  # The block is only a number.
+        create(block, offset, data)  # type: ignore[arg-type]  # A BlockId is an int.
 
     monkeypatch.setattr(volume.session.files, "create", second_fails)
     with pytest.raises(NoSpaceLeftError):

@@ -37,7 +37,7 @@ async def filled(fs: Filesystem, name: bytes, size_bytes: int) -> tuple[Ino, byt
 
 
 def mapped(fs: Filesystem, ino: Ino) -> list[tuple[int, int]]:
-    """Check the attributes of a file; return the block at each index."""
+    """Check the block count of a file; return the index and the number of each mapped block."""
     rows = fs.db.all("SELECT block_index, block FROM block_map WHERE ino = ? ORDER BY 1", (ino,))
     assert fs.getattr(ino).mapped_blocks == len(rows)
     return [(row[0], row[1]) for row in rows]
@@ -230,7 +230,7 @@ async def test_allocation_above_the_free_disk_space_is_refused(
 async def test_allocation_cannot_use_the_disk_space_of_pinned_blocks(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pinned clean blocks do not count as free space of the local disk."""
+    """The space of pinned clean blocks is not available, because they cannot be evicted."""
     _pinned, new = await filled(fs, b"f", 4 * BLOCK_BYTES), make_file(fs, b"new")
     await volume.upload()
     cache = volume.session.cache
@@ -317,7 +317,7 @@ async def test_copy_shares_uploaded_blocks(fs: Filesystem, volume: Volume) -> No
     assert mapped(fs, other) == mapped(fs, ino)
 
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first download of content fails.
+        await whole(fs, other)  # This is the first download, which fails once.
     assert await whole(fs, other) == content
 
 
@@ -339,7 +339,7 @@ async def test_copy_of_a_small_uploaded_file_shares_its_block(
     assert mapped(fs, other) == mapped(fs, ino)
     assert fs.getattr(other).size_bytes == len(content)
     with pytest.raises(TransientStoreError):
-        await whole(fs, other)  # The first download of content fails.
+        await whole(fs, other)  # This is the first download, which fails once.
     await fs.write(other, len(content), b"more")
     assert await whole(fs, other) == content + b"more"
     assert await whole(fs, ino) == content

@@ -118,7 +118,7 @@ async def test_read_ahead_window_is_limited_to_a_fraction_of_the_cache(volume: V
 async def test_sequential_reads_are_detected_if_the_kernel_reorders_requests(
     fs: Filesystem, volume: Volume, evicted: Ino
 ) -> None:
-    """If two requests of one reader arrive out of order, they still count as sequential."""
+    """If two requests of one reader arrive out of order, they are still treated as sequential."""
     for number in (1, 0, 3, 2):
         await fs.read(evicted, number * STEP, STEP)
     await until_fetched(volume, RUN_BLOCKS)
@@ -153,7 +153,7 @@ async def test_read_ahead_request_is_dropped_if_the_queue_is_full(
 async def test_block_from_read_ahead_is_read_from_memory_only_once(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later read uses the cache file: the kernel has cached the bytes of the first read."""
+    """A later read may use the cache file, because the kernel usually has the bytes cached."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
     await read_first_run(fs, volume, evicted)
     at = 2 * BLOCK_BYTES

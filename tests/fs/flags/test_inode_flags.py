@@ -202,7 +202,7 @@ async def test_immutable_flag_immediately_protects_a_file_open_for_reading(fs: F
 
 
 async def test_locked_inode_is_shown_as_immutable(fs: Filesystem) -> None:
-    """The flag of ``s3fs-meta lock`` is shown as immutable, and chattr(1) cannot clear it."""
+    """A lock by ``s3fs-meta lock`` is reported as immutable, and chattr(1) cannot remove it."""
     ino = make_file(fs, b"f")
     await fs.tree_lock.lock(ROOT_INO, b"f", ino)
     assert fs.flags.get(ino) == FS_IMMUTABLE_FL

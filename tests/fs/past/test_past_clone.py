@@ -263,7 +263,7 @@ async def test_database_error_during_a_copy_undoes_the_copy(
 
 
 async def test_concurrent_copies_from_the_past_run_one_at_a_time(volume: Volume) -> None:
-    """A finished copy releases all pinned packs, so a second copy waits for the first."""
+    """A finished copy releases all held packs, so a second copy waits for the first."""
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)

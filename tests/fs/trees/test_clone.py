@@ -95,7 +95,7 @@ async def test_copy_shares_uploaded_content(fs: Filesystem, volume: Volume) -> N
     full = look(fs, b"full 0", copy).ino
     located = block_map.locate(fs.db, full, BlockIndex(0))
     assert located is not None
-    # Three files with equal content, and their copies.
+    # Three files with equal content share the block, and so do their copies.
     assert blocks.get(fs.db, located.block).refs == 6
     await fs.write(full, 0, b"CONTENT")
     await fs.data.truncate(look(fs, b"sparse", look(fs, b"below", copy).ino).ino, 0)
@@ -423,7 +423,7 @@ async def test_tree_copy_waits_for_database_checkpoints(
                 await trio.sleep(0.01)
                 # At most one slice of the copy runs before each checkpoint.
                 # A second slice can run before a checkpoint if the WAL was restarted.
-                # A restarted WAL of the old length counts as checkpointed until the next commit.
+                # A restarted WAL is regarded as checkpointed until the next commit.
                 assert len(_copied_counts(slices)) <= count + 2
                 fs.db.checkpoint()
     assert len(_copied_counts(slices)) > 2
@@ -431,7 +431,7 @@ async def test_tree_copy_waits_for_database_checkpoints(
 
 
 def _copied_counts(slices: list[TreeProgress]) -> set[int]:
-    """Return how many names each slice copied, without slices that copied none."""
+    """Return the different totals of copied names that the slices reported."""
     return {each.done for each in slices}
 
 

@@ -146,7 +146,7 @@ async def test_check_of_pins_downloads_missing_blocks(
 async def test_download_for_pins_continues_after_an_outage(
     volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """An outage is shown as an error of the pin. The download continues after the outage."""
+    """An outage is reported as an error of the pin. The download continues after the outage."""
     ino = make_file(fs, b"f")
     await fill(fs, ino, BLOCK_BYTES)
     await volume.evict()

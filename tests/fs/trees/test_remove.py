@@ -1,4 +1,4 @@
-"""Tests of removing trees: the name disappears at once, the space is freed in the background."""
+"""Tests of tree removals: names disappear immediately, and a background task frees the space."""
 
 import pytest
 import trio
@@ -49,7 +49,7 @@ def _assert_counted(fs: Filesystem) -> None:
 
 
 async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) -> None:
-    """The name of a removed tree disappears at once. Rows and counters follow in the background."""
+    """The name disappears immediately. A background task deletes the rows and adjusts counters."""
     before = _rows(fs)
     top = await make_tree(fs)
     fs.tree_removal.remove(ROOT_INO, b"tree", top)

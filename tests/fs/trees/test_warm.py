@@ -161,7 +161,7 @@ async def test_warming_skips_blocks_that_are_no_longer_needed(
 
 
 async def test_warming_a_tree_larger_than_the_cache_is_refused(volume: Volume) -> None:
-    """Warming is refused at once if evictions cannot make enough room."""
+    """Warming is refused before any download if evictions cannot make enough room."""
     async with volume.mounted(cache_bytes=MIB) as fs:
         big, small = make_file(fs, b"big"), make_file(fs, b"small")
         await fill(fs, big, MIB - 64 * KIB)

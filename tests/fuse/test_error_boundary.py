@@ -119,7 +119,7 @@ async def test_partial_change_of_a_failed_handler_is_rolled_back(
 def test_failure_of_a_reading_handler_does_not_roll_back_the_open_commit_group(
     handler: str,
 ) -> None:
-    """A handler that only reads cannot have left half of a change when it fails."""
+    """A rollback is unnecessary, because a handler that only reads makes no change."""
     taken_back: list[None] = []
     status = MountStatus(undo=lambda: taken_back.append(None))
     broken(status, handler, (1, b"x"), ZeroDivisionError("bug"))
@@ -132,7 +132,7 @@ def test_every_handler_that_is_listed_as_reading_exists() -> None:
     handlers = {name for name in vars(Operations) if hasattr(vars(Operations)[name], "is_handler")}
     assert handlers | set(RAW_HANDLERS) >= error_boundary.CHANGES_NO_TWO_ROWS
     assert all(callable(getattr(RawOperations, name)) for name in RAW_HANDLERS)
-    # The request setattr can truncate a file.
+    # The handler setattr can truncate a file, which changes several rows.
     assert "setattr" not in error_boundary.CHANGES_NO_TWO_ROWS
 
 

@@ -84,7 +84,7 @@ def test_extension_of_another_version_is_refused_with_one_line(tmp_path: Path, f
 
 
 def test_extension_contains_the_hash_of_its_source() -> None:
-    """After a change of fuse_intercept.c, the new hash must be put into fuse/extension.py."""
+    """After a change of fuse_intercept.c, the new hash must be written to fuse/extension.py."""
     source = ROOT / "s3fs_meta" / "fuse" / "fuse_intercept.c"
 
     assert hashlib.sha256(source.read_bytes()).hexdigest() == extension.SOURCE_SUM
@@ -120,7 +120,7 @@ def test_build_error_without_headers_names_the_missing_packages(tmp_path: Path, 
 async def test_request_that_the_kernel_withdrew_does_not_block_the_event_loop(
     tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the kernel has withdrawn a request, this is reported, and no read of /dev/fuse blocks."""
+    """If the gate reports a request that no longer exists, the read of /dev/fuse does not block."""
     lies = 0
     really = Gate.is_ready
 

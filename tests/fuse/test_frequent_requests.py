@@ -112,7 +112,7 @@ async def test_changes_in_a_deep_directory_work_while_a_tree_is_removed(
 ) -> None:
     """The check whether a directory is in a removed tree takes more than one slice."""
     async with opened(tmp_path) as made, trio.open_nursery() as nursery:
-        # This test runs without the task that deletes removed trees.
+        # The task that deletes removed trees is not started, so that the tree remains.
         nursery.start_soon(made.session.run)
         await nursery.start(until_ready, made.operations, mountpoint)
         deep, path = ROOT_INO, mountpoint
@@ -146,9 +146,9 @@ async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> No
 
 
 def move_far_down(root: Path) -> None:
-    """Move a directory below two thousand others.
+    """Move a directory below 2 * ANCESTORS_SLICE + 1 others.
 
-    One of the paths must be shorter than PATH_MAX.
+    A descriptor divides the path, because each part of it must be shorter than PATH_MAX.
     """
     half = "d/" * ANCESTORS_SLICE
     middle = os.open(root / half, os.O_RDONLY | os.O_DIRECTORY)
@@ -242,7 +242,7 @@ async def test_other_tasks_run_during_continuous_requests(mounted: Mounted) -> N
             clients.start_soon(flood)
         nursery.cancel_scope.cancel()
     assert requests["setattr"] - before == 2 * FLOODED
-    # One iteration of the event loop serves requests for at most 1 ms; a request takes over 1 us.
+    # A request takes more than 1 us, and the event loop serves requests for at most 1 ms at a time.
     assert 0 < most_in_one_pass <= 1000
 
 
@@ -335,7 +335,7 @@ def write_parts(path: Path) -> None:
 async def test_extension_answers_a_read_only_if_one_cached_block_contains_it(
     mounted: Mounted,
 ) -> None:
-    """A read of a hole, of two blocks, or at the end of the file is left to pyfuse3."""
+    """A read of a hole, of two blocks, or at the end of the file is passed to pyfuse3."""
     path = mounted.path / "f"
     await mounted.run(write_parts, path)
     ino = Ino((await mounted.run(os.stat, path)).st_ino)
@@ -467,5 +467,5 @@ def set_attributes(root: Path) -> None:
 
 
 async def test_kernel_receives_every_reply_of_the_extension(mounted: Mounted) -> None:
-    """The kernel receives all bytes of the replies and errors that the extension sends."""
+    """The kernel receives all bytes of the replies and errors that the FUSE extension sends."""
     await mounted.run(set_attributes, mounted.path)

@@ -1,4 +1,4 @@
-"""Tests of invalidating the kernel's caches when a follower shows a new txg."""
+"""Tests of invalidating the kernel's caches when a follower switches to a new txg."""
 
 import errno
 
@@ -44,7 +44,7 @@ def converter() -> Converter:
 
 @pytest.fixture
 def cache(handlers: Handlers, converter: Converter) -> KernelCache:
-    """Return a kernel cache that has looked up one inode."""
+    """Return the invalidation of the caches of a kernel that has looked up one inode."""
     handlers.fs.lookups.add(KNOWN)
     return KernelCache(converter, handlers.fs)
 
@@ -52,9 +52,10 @@ def cache(handlers: Handlers, converter: Converter) -> KernelCache:
 async def test_only_entries_that_the_kernel_may_have_cached_are_invalidated(
     cache: KernelCache, reported: list[tuple[object, ...]]
 ) -> None:
-    """Names, listings and attributes are invalidated before the new txg, content afterwards.
+    """Names, listings and attributes are invalidated before and after the switch to a txg.
 
-    Inodes that the kernel has not looked up are not invalidated.
+    File content is invalidated only after the switch. Inodes that the kernel has not looked up are
+    not invalidated.
     """
     names = {(ROOT_INO, b"a"), (KNOWN, b"b"), (ROOT_INO, "content"), (KNOWN, "content")}
     await cache.before_turn(TURNED)
@@ -70,7 +71,7 @@ async def test_only_entries_that_the_kernel_may_have_cached_are_invalidated(
 async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     handlers: Handlers, cache: KernelCache, converter: Converter, reported: list[tuple[object, ...]]
 ) -> None:
-    """Until a new txg is shown, replies to the kernel have a timeout of 0."""
+    """Until the switch to a new txg, replies to the kernel have a timeout of 0."""
     await cache.before_turn(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0

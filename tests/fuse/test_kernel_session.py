@@ -166,7 +166,7 @@ def mode_after(root: Path, command: str) -> int:
     (root / "f").touch()
     (root / "f").chmod(0o6777)
     root.chmod(0o755)
-    # The working directory is set before the process drops its privileges.
+    # The child enters the directory as root, because the other user may not search its parents.
     subprocess.run(
         ["/bin/sh", "-c", command], check=True, cwd=root, user=65534, group=65534, extra_groups=[]
     )
@@ -176,14 +176,14 @@ def mode_after(root: Path, command: str) -> int:
 @pytest.mark.mount
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 async def test_write_by_an_unprivileged_user_clears_privilege_bits(mounted: Mounted) -> None:
-    """Suid and sgid are cleared before write(2), and when O_TRUNC empties a file."""
+    """Suid and sgid are cleared before write(2), and when O_TRUNC truncates a file."""
     assert await mounted.run(mode_after, mounted.path, "printf x >> f") == 0o777
     assert await mounted.run(mode_after, mounted.path, ": > f") == 0o777
 
 
 @pytest.mark.mount
 async def test_kernel_truncates_an_opened_file_by_a_separate_request(mounted: Mounted) -> None:
-    """The kernel drops the pages of the file while it holds the lock of the inode."""
+    """With a separate SETATTR request, the kernel drops the file's pages under the inode lock."""
     path, requests = mounted.path / "f", mounted.handlers.operations.requests
     await mounted.run(path.write_bytes, b"content")
     before = requests["setattr"]

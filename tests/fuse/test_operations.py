@@ -65,7 +65,7 @@ async def test_lookup_of_a_missing_name_returns_inode_0(handlers: Handlers) -> N
 async def test_listing_increments_lookup_counts_only_of_returned_entries(
     handlers: Handlers, reply: Reply
 ) -> None:
-    """A listing starts with "." and "..", which do not count as lookups."""
+    """A listing starts with "." and "..", which do not increase the lookup counts."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
     replies = await list_root(handlers, reply, itertools.chain((1, 1, 7), itertools.repeat(1000)))
@@ -148,7 +148,7 @@ async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:
 
 
 async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None:
-    """The status command shows the number of requests of each kind."""
+    """The status command reports the number of requests of each kind."""
     await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)
     assert handlers.operations.requests["create"] == 1

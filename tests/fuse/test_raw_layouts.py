@@ -64,7 +64,7 @@ def test_entry_reply_has_the_layout_that_linux_defines(ino: Ino, has_generations
 
 
 def test_reply_for_a_missing_name_has_inode_0_and_a_timeout() -> None:
-    """A reply with a timeout makes the kernel cache a missing name; a timeout of 0 removes it."""
+    """The kernel caches a missing name for the time in the reply; with timeout 0 it does not."""
     converter = Converter(1 << 20, timeout_s=1.5)
     content = converter.no_entry_out()
     assert len(content) == 128

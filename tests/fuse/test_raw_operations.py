@@ -470,12 +470,12 @@ def stat_with_birth(path: Path) -> tuple[str, ...]:
 
 
 async def test_statx_returns_birth_time_and_all_attributes(mounted: Mounted) -> None:
-    """stat(1) shows the birth time of a file, which no change affects."""
+    """stat(1) reports the birth time of a file, which no change affects."""
     path, fs = mounted.path / "f", mounted.handlers.fs
     await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
     assert made is not None
-    await trio.sleep(0.02)  # The clock of the filesystem ticks every few milliseconds.
+    await trio.sleep(0.02)  # The coarse clock must advance before the next change.
     await mounted.run(os.chown, path, 12, 34)
     await mounted.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
     await mounted.run(path.rename, mounted.path / "g")

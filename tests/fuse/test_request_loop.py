@@ -121,7 +121,7 @@ async def test_delayed_reply_does_not_delay_the_next_request(
         await answered.wait()
 
 
-@pytest.mark.parametrize("_attempt", range(8))  # trio runs tasks in random order.
+@pytest.mark.parametrize("_attempt", range(8))  # The order of trio's tasks is random.
 async def test_other_workers_do_not_poll_while_a_worker_handles_a_request(
     pair: tuple[socket.socket, socket.socket],
     nursery: trio.Nursery,
@@ -232,7 +232,7 @@ async def test_worker_that_wakes_without_a_request_ends_with_the_request_loop(
         with contextlib.suppress(trio.ClosedResourceError):
             await direct.lowlevel.wait_readable(daemon.fileno())
 
-    for _ in range(30):  # trio runs tasks in random order.
+    for _ in range(30):  # Each pass has another random order of trio's tasks.
         direct = DirectTrio()
         with trio.fail_after(10), daemon.dup() as other:
             async with trio.open_nursery() as nursery:

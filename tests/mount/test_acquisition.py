@@ -82,7 +82,7 @@ def test_new_database_page_size_is_uploaded_by_a_later_mount(
 
 
 def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, place: Place) -> None:
-    """If the page size is unchanged, a mount opens the filesystem once and uses one epoch."""
+    """Only a change of the page size opens the filesystem a second time, in another epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 
     assert program.status(place.url)["epoch"] == 1
@@ -104,7 +104,7 @@ def test_failed_change_of_the_page_size_releases_the_lease(program: Program, pla
 def test_failed_opening_after_a_change_of_the_page_size_releases_the_lease(
     program: Program, place: Place, step: str
 ) -> None:
-    """After the change, opening fails on a full disk or when the superblock is written."""
+    """The second opening fails because the disk is full or the superblock cannot be written."""
     _page_size(place, program.cachedir)
     reached: list[str] = []
 
@@ -129,7 +129,7 @@ def test_failed_opening_after_a_change_of_the_page_size_releases_the_lease(
 def test_mount_that_fails_to_heal_holes_releases_the_lease(
     program: Program, place: Place, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    """The lease is kept if only this host has the last txg, which must become an image."""
+    """The mount keeps the lease if this host has the only intact copy of the last txg."""
     _page_size(place, program.cachedir)
     last = max(place.bucket.glob("changelog/*"))
     if damaged:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mount
 def automount(place: Place) -> Iterator[Place]:
     """Return a filesystem with an autofs mountpoint, whose automounter is this process.
 
-    Processes in the automounter's process group can access the mountpoint at once. Any other
+    Processes in the automounter's process group can access the mountpoint immediately. Any other
     process waits until the automounter has mounted the filesystem.
     """
     libc = ctypes.CDLL(None, use_errno=True)

@@ -135,7 +135,7 @@ async def test_http_client_that_sends_an_endless_body_is_disconnected(running: R
     async with await running.connect() as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n")
         with pytest.raises(trio.BrokenResourceError):
-            await stream.send_all(bytes(64 * MIB))  # The kernel cannot buffer 64 MiB.
+            await stream.send_all(bytes(64 * MIB))  # This exceeds the kernel's socket buffers.
 
 
 async def test_half_closed_http_connection_receives_its_reply(running: Running) -> None:

@@ -56,7 +56,7 @@ def test_mount_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: P
 
 @pytest.mark.parametrize("url", ["s3://", "/srv/store", "local://srv/store", "http://x/y"])
 def test_mount_plan_refuses_an_invalid_url(tmp_path: Path, url: str) -> None:
-    """The error about an invalid URL shows the valid forms of a URL."""
+    """The error about an invalid URL lists the valid forms of a URL."""
     with pytest.raises(UsageError, match=r"local:///(absolute/path|srv/store$)"):
         make_plan(url, tmp_path, MountOptions())
 

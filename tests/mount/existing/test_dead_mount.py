@@ -16,7 +16,7 @@ from tests.programs import Program
 def test_running_mount_without_a_mount_note_is_not_replaced(
     program: Program, mounted: Place
 ) -> None:
-    """If the file that describes a mount is missing, the kernel is asked about the daemon."""
+    """Without a mount note, the mount command asks the kernel whether the daemon still runs."""
     note = targets.of_mountpoint(mounted.mountpoint, None).note
     assert note is not None
     note.unlink()

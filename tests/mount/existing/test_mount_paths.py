@@ -138,7 +138,7 @@ def _entry(path: Path, ino: int) -> mount_paths.Entry:
 
 
 def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> None:
-    """A command waits until the kernel no longer shows a cached state of the name."""
+    """A command waits until the kernel no longer returns the cached state of the name."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.touch()
     later = threading.Timer(0.1, lambda: old.rename(new))

@@ -81,7 +81,7 @@ def test_mount_search_ignores_other_filesystem_types() -> None:
 def test_mounts_on_the_way_of_a_path_are_reported_before_their_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount at the end of a path counts only if the caller accesses the mount."""
+    """A mount at the end of a path is included only if the caller will access the path itself."""
     (tmp_path / "link").symlink_to("mnt/tree")
     (tmp_path / "loop").symlink_to("loop")
     mnt, inner = tmp_path / "mnt", tmp_path / "mnt" / "inner"

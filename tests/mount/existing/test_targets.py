@@ -320,7 +320,7 @@ def _require_error(mountpoint: str, message: str) -> None:
 def test_error_about_a_url_names_its_mountpoint(
     cachedir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a user passes a URL instead of a mountpoint, the error shows the URL's mountpoint."""
+    """If a user passes a URL instead of a mountpoint, the error names the URL's mountpoint."""
     rows = [
         Mounted("/srv/home", "0:99", FS_TYPE, "s3://bucket/home"),
         Mounted("/srv/disk", "0:98", "ext4", "local:///srv/store"),

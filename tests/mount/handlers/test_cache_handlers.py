@@ -73,7 +73,7 @@ async def test_cache_limit_below_the_dirty_bytes_preserves_dirty_content(plain: 
 
 
 async def test_cache_limit_below_the_pinned_bytes_is_refused(plain: Power) -> None:
-    """If a limit is below the pinned bytes, the error advises unpin, and no value is set."""
+    """If pins exceed their share of the new limit, the error advises unpin, and no value is set."""
     options = parse_mount_options(["cachesize=1G"])
     async with plain.session(session_options=options, tasks=False) as session:
         session.cache.index.pin(BlockId(1), 33 * MIB)

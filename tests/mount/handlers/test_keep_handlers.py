@@ -102,7 +102,7 @@ async def test_unreadable_kept_points_are_listed(plain: Power) -> None:
 
 
 async def test_list_of_many_unreadable_kept_points_fits_into_a_message(plain: Power) -> None:
-    """Any user with access to a plain bucket can store thousands of unreadable points."""
+    """Any user who can write to the bucket can store thousands of unreadable points."""
     for number in range(5):
         plain.store.objects[ObjectKey(f"kept/{7:012}-{0:032x}-{number:016x}")] = b"?"
     async with plain.session(tasks=False) as session:

@@ -134,7 +134,7 @@ async def test_read_only_remount_commits_the_open_commit_group(plain: Power) -> 
 
 
 def test_equal_option_values_with_different_spelling_are_recognised_as_equal() -> None:
-    """Two spellings of the same point in time or of the same path count as equal."""
+    """A relative time parsed twice has two values, but both are compared as the given text."""
     first, second = (given_options(["at=1h ago"])["at"].value for _ in range(2))
 
     assert shown_value(first) == shown_value(second) == "1h ago"

@@ -64,7 +64,7 @@ async def test_malformed_request_about_a_tree_is_refused(
 async def test_clone_and_lock_commands_report_progress(
     fs: Filesystem, mock_clock: MockClock
 ) -> None:
-    """The client and the status command show the progress of clone and lock."""
+    """Progress of clone and lock is sent to the client, and included in the mount's figures."""
     mock_clock.rate = 1e6  # The clock is so fast that each slice causes a progress report.
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
@@ -92,7 +92,7 @@ async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Fil
     trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
-    with trio.move_on_after(0.3):  # No background task removes the renamed tree.
+    with trio.move_on_after(0.3):  # The call waits forever, because no task removes the tree.
         await trees.handlers()["remove"](arguments, reported.append)
     assert reported[0] == {"what": "removing", "done": 0, "total": 6}
     fs.tree_removal.remove_slice()

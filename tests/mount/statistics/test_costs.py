@@ -22,7 +22,7 @@ USAGE: Usage = {
 
 
 def test_request_costs_of_today_and_the_last_thirty_days_are_summed_by_cause() -> None:
-    """Only the last thirty days are included, even for request causes of a newer program."""
+    """Older days are omitted, and request causes that only a newer program knows are included."""
     report = costs.report(Ledger((TODAY - 40) * DAY_NS, USAGE, {}), PRICES, NOON)
 
     today, last = report["today"], report["last_30_days"]
@@ -45,7 +45,7 @@ def test_request_costs_of_today_and_the_last_thirty_days_are_summed_by_cause() -
 
 
 def test_monthly_cost_is_extrapolated_from_the_time_in_which_requests_were_counted() -> None:
-    """Counts of two days are multiplied by 15. Stored bytes cost a complete month."""
+    """Request counts of two days are multiplied by 15. Stored bytes cost a complete month."""
     ledger = Ledger(NOON - 2 * DAY_NS, USAGE, {TODAY: 7})
     report = costs.report(ledger, PRICES, NOON)
 

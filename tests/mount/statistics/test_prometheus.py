@@ -105,7 +105,7 @@ def test_metric_names_follow_the_prometheus_conventions() -> None:
 
 
 def test_unknown_value_has_no_prometheus_sample() -> None:
-    """An unknown time is not shown as 1970, and an unknown remaining time is not shown as 0."""
+    """An unknown time is not exported as 1970, nor an unknown remaining time as 0."""
     values = _values(_parsed(open_metrics=True).values(), mountpoint="/a")
 
     assert "s3fs_meta_upload_left_seconds" not in values

@@ -84,7 +84,7 @@ def test_clone_with_an_invalid_source_or_target_is_refused(
 
 
 def test_clone_refuses_an_empty_point_in_time(program: Program, mounted: Place) -> None:
-    """The clone command refuses an empty --at: a script may have passed an unset variable."""
+    """The clone command refuses an empty --at, because a script may pass an unset variable."""
     _tree(mounted.mountpoint)
     copy = mounted.mountpoint / "copy"
     done = program.run("clone", "--at=", mounted.mountpoint / "tree", copy)

@@ -1,4 +1,4 @@
-"""The cost command, which shows the cost of requests and storage."""
+"""The cost command, which reports the cost of requests and storage."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_cost_command_reports_the_requests_of_a_mount(program: Program, mounted: Place) -> None:
-    """The cost command shows a mount's request counts, and still shows them after the unmount."""
+    """The cost command reports a mount's request counts during the mount and after the unmount."""
     (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
     program.ok("flush", mounted.mountpoint)
 

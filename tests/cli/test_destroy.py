@@ -82,7 +82,7 @@ def test_destroying_an_encrypted_filesystem_requires_the_keys_or_the_by_name_opt
 def test_destroy_command_with_the_superblock_of_another_filesystem_deletes_nothing(
     program: Program, place: Place
 ) -> None:
-    """The destroy command deletes no object that the keys in the superblock cannot decrypt."""
+    """The destroy command deletes no object that is not authentic under the superblock's keys."""
     other = place.bucket.with_name("other")
     program.ok("mkfs", "--plain", f"local://{other}")
     for name in ("superblock", "superblock-copy"):
@@ -98,7 +98,7 @@ def test_destroy_command_with_the_superblock_of_another_filesystem_deletes_nothi
 
 
 def test_destroy_command_prints_its_counts_as_json(program: Program, place: Place) -> None:
-    """The JSON output of destroy counts removed and foreign objects."""
+    """The JSON output contains the numbers of removed objects and of foreign objects."""
     (place.bucket / "holiday.jpg").write_text("x")
 
     answer = json.loads(program.ok("destroy", "--json", "--confirm", "photos", place.url))
@@ -143,7 +143,7 @@ def test_destroy_command_keeps_quarantined_states_and_replaced_objects(
 def test_destroy_command_on_a_damaged_filesystem_respects_the_lease(
     program: Program, place: Place, damaged: tuple[str, ...]
 ) -> None:
-    """Without a superblock, destroy still respects the lease, and --confirm requires the URL."""
+    """Even if no superblock is intact, destroy respects the lease; --confirm requires the URL."""
     program.ok("fsck", "-p", place.url)
     lease = place.bucket / "lease"
     held = lease_codec.decode(lease_codec.KEY, lease.read_bytes())

@@ -99,7 +99,7 @@ def test_interrupted_command_leaves_no_directory(
 def test_log_of_a_daemon_that_died_at_start_is_kept(
     quick: QuickProgram, tmp_path: Path, silent_endpoint: str
 ) -> None:
-    """If the daemon dies at startup, the error shows the path of its log, which is not deleted."""
+    """If the daemon dies at startup, the error names the file of its log, which is not deleted."""
     words = ("mount", "--mkdir", "s3://bucket/home", str(tmp_path / "mnt"))
     options = ["--endpoint-url", silent_endpoint, "--cachedir", str(quick.cachedir)]
     command = quick.begin(*words, *options)

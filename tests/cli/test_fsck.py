@@ -54,7 +54,7 @@ def test_fsck_exits_with_8_for_a_missing_filesystem(program: Program, tmp_path: 
 def test_fsck_deletes_unknown_objects_only_with_option_y(
     program: Program, place: Place, mode: list[str]
 ) -> None:
-    """fsck refuses --delete-unknown with -p, which runs unattended at boot, and with -n."""
+    """fsck refuses --delete-unknown without -y, for example with -p, which may run at boot."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
@@ -244,7 +244,7 @@ def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
 ) -> None:
     """A reader of the output, such as ``head``, may exit before fsck has printed all findings."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    program.environment["PYTHONUNBUFFERED"] = "1"  # Writing the first unbuffered line fails.
+    program.environment["PYTHONUNBUFFERED"] = "1"  # Already the first line fails.
     reading, writing = os.pipe()
     os.close(reading)
 

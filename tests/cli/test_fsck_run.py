@@ -250,7 +250,7 @@ def test_fsck_repairs_the_superblock_from_its_copy(
 def test_fsck_with_option_p_reports_that_a_damaged_superblock_remains(
     program: Program, place: Place
 ) -> None:
-    """Repairs of rows do not count as a repair of the superblock, which only fsck -y replaces."""
+    """A repair of rows succeeds, but only fsck -y replaces the damaged superblock."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
     check(place, program.cachedir, Mode.REPORT)
     db = Database.open(state_of(place, program.cachedir).database, Pragmas())

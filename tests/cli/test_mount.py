@@ -158,7 +158,7 @@ def test_mount_reports_an_unreachable_endpoint_before_it_retries(
 ) -> None:
     """The mount command prints a line before its first retry.
 
-    For an unknown host name it fails at once.
+    For an unknown host name it fails immediately.
     """
     program.environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]

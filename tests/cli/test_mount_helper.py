@@ -34,7 +34,7 @@ def test_mount_helper_prints_its_usage_for_invalid_arguments(words: list[str]) -
 def test_mount_helper_without_a_passphrase_names_the_mount_option(
     program: Program, empty: Place, tmp_path: Path
 ) -> None:
-    """mount(8) passes no other options to the helper, and systemd provides no terminal."""
+    """mount(8) passes only mount options to the helper, and systemd provides no terminal."""
     (tmp_path / "pass").write_text("secret\n")
     url = f"{empty.url}-encrypted"
     program.ok("mkfs", "--passphrase-file", tmp_path / "pass", url)

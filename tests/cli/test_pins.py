@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_pins_command_shows_the_cached_bytes_of_each_pin(program: Program, mounted: Place) -> None:
-    """The list of pins shows the new name of a renamed path, and omits a removed path."""
+    """The list of pins contains the new name of a renamed path, and omits a removed path."""
     mnt = mounted.mountpoint
     assert "nothing is pinned" in program.ok("pins", mnt)
     (mnt / "top").mkdir()
@@ -52,9 +52,9 @@ def test_root_directory_can_be_pinned(program: Program, mounted: Place) -> None:
 
 
 def test_pins_command_error_names_a_damaged_list_of_pins(program: Program, place: Place) -> None:
-    """A mount works without a damaged list of pins.
+    """A mount ignores a damaged list of pins.
 
-    The pins command prints its path and a remedy.
+    The pins command prints the path of the list and a remedy.
     """
     program.ok("mount", place.url, place.mountpoint)
     state = next(path.parent for path in program.cachedir.glob("*/control.sock"))

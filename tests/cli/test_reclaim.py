@@ -26,7 +26,7 @@ def test_reclaim_dry_run_on_a_mount_deletes_nothing(program: Program, mounted: P
 def test_reclaim_command_on_an_unmounted_filesystem_deletes_orphaned_parts(
     program: Program, place: Place
 ) -> None:
-    """The command acquires the lease, deletes a part without a changelog and releases the lease."""
+    """The command acquires the lease to delete a changelog part to which no changelog refers."""
     program.ok("mount", place.url, place.mountpoint)
     (place.mountpoint / "f").write_bytes(b"x")
     program.ok("umount", place.mountpoint)
@@ -62,7 +62,8 @@ def test_reclaim_command_ignores_the_upload_limit(program: Program, place: Place
     (mnt / "old").unlink()
     program.ok("flush", "--image", mnt)
     (mnt / "other").touch()
-    program.ok("flush", "--image", mnt)  # The two newest images do not refer to the old content.
+    # Now neither of the two newest images, which are always retained, refers to the old content.
+    program.ok("flush", "--image", mnt)
     program.ok("retention", place.url, "0")
     program.ok("set", mnt, "upload_limit=1K")
     write_synced(mnt / "new", os.urandom(MIB))

@@ -117,7 +117,7 @@ def test_recover_state_command_uses_the_block_size_of_the_superblock(
 def test_recover_state_command_advises_everything_if_changelogs_are_missing(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """After the retention, the image of a kept point may remain without its changelogs."""
+    """After the retention period, the image of a kept point may remain without its changelogs."""
     (mounted.mountpoint / "f").write_bytes(b"content")
     program.ok("umount", mounted.mountpoint)
     state = Path(json.loads(program.ok("recover-state", "--json", mounted.url))["state"])

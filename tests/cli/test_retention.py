@@ -1,4 +1,4 @@
-"""The retention command, which shows or changes the retention."""
+"""The retention command, which reports or changes the retention."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_changing_the_retention_of_an_encrypted_filesystem_requires_the_passphra
 
 
 def test_retention_command_refuses_an_invalid_time(program: Program, place: Place) -> None:
-    """The error about an invalid retention shows an example of a valid time."""
+    """The error about an invalid retention contains an example of a valid time."""
     refused = program.run("retention", place.url, "soon")
     assert refused.returncode == 2
     assert "7d" in refused.stderr

@@ -27,7 +27,7 @@ def test_set_command_without_values_lists_the_settings(program: Program, mounted
 def test_smaller_cache_size_set_by_the_user_evicts_blocks_immediately(
     program: Program, mounted: Place
 ) -> None:
-    """If the cache size is reduced, the least recently used blocks are evicted at once."""
+    """If the cache size is reduced, the least recently used blocks are evicted immediately."""
     content = os.urandom(80 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("flush", mounted.mountpoint)
@@ -43,7 +43,7 @@ def test_smaller_cache_size_set_by_the_user_evicts_blocks_immediately(
 
 
 def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Place) -> None:
-    """The set command prints the new upload limit, and the current limit of a timetable."""
+    """If the new upload limit is a timetable, set also prints the limit that applies now."""
     line = "upload_limit=00:00,512K 23:59,512K"
     found = json.loads(program.ok("set", "--json", mounted.mountpoint, line))["settings"]
     shown = {one["name"]: one for one in found}["upload_limit"]
@@ -54,7 +54,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
     assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
     program.ok("set", mounted.mountpoint, "upload_limit=1K")
     (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
-    program.ok("flush", mounted.mountpoint)  # The flush command ignores the upload limit.
+    program.ok("flush", mounted.mountpoint)  # This is fast, because flush ignores the upload limit.
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_status_exits_with_5_for_a_missing_filesystem(program: Program, tmp_path
 
 
 def test_status_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:
-    """The error of the status command shows the path that is not mounted."""
+    """The error of the status command names the path that is not mounted."""
     done = program.run("status", tmp_path)
 
     assert done.returncode == 8
@@ -124,7 +124,7 @@ def test_status_shows_each_outage_only_once() -> None:
 
 
 def test_status_prints_latency_quantiles() -> None:
-    """Only the JSON output of status contains the buckets of the latency histograms."""
+    """Status prints quantiles; only its JSON output contains the latency histograms."""
     counts = {"counts": [9, 90, 0, 1], "total_s": 1.0}
     times = {"bounds_s": [0.001, 0.002, 0.1], "operations": {"read": counts}, "waiting": 0}
 
@@ -208,7 +208,7 @@ def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
 def test_status_check_reports_unknown_for_a_mount_that_it_cannot_query(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
-    """The mount may be healthy: the check runs as another user or with another --cachedir."""
+    """The check may run as another user or with another --cachedir while the mount is healthy."""
     elsewhere = Program(tmp_path / "other-state")
     done = elsewhere.run("status", "--check", mounted.url)
     assert (done.returncode, done.stdout.split(":")[0]) == (3, "UNKNOWN")

@@ -75,7 +75,7 @@ class Copying(threading.Thread):
 
 @contextlib.contextmanager
 def copying(sources: Sequence[Path], target: Path) -> Iterator[Copying]:
-    """Copy files in a thread; some copy must have failed when the context ends."""
+    """Copy files in a thread until a copy fails; the end of the context waits for the failure."""
     thread = Copying(sources, target)
     thread.start()
     try:

@@ -186,7 +186,7 @@ def _make_places(tree: Path) -> InStep:
 
 
 def _last(place: Path) -> tuple[int, int]:
-    """Return the highest number in the names of a directory, and the number in this file."""
+    """Return the highest number among a directory's names, and the number in its file "number"."""
     names = [int(name) for name in os.listdir(place) if name.isdigit()]
     return max(names, default=0), int((place / "number").read_bytes())
 

@@ -25,7 +25,7 @@ DISK_MIB = 96
 
 @pytest.fixture
 def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return the mountpoint of a tmpfs with 96 MiB."""
+    """Return the mountpoint of a tmpfs with a size of DISK_MIB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "test", disk], check=True)
@@ -120,7 +120,7 @@ def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
     """If a block cannot be cached, a read returns the data from the bucket; a write gets ENOSPC."""
     mnt, expected = tight.mountpoint, {"uploaded": os.urandom(5 * MIB + 17)}
     write_synced(mnt / "uploaded", expected["uploaded"])
-    program.ok("umount", mnt)  # This step also empties the kernel's cache.
+    program.ok("umount", mnt)  # This step also drops the pages in the kernel's cache.
     program.ok("mount", tight.url, mnt)
     program.ok("dropcache", mnt)
     leave(small_disk, DISK_RESERVE_BYTES)
@@ -145,7 +145,7 @@ def test_mount_stays_writable_if_many_files_are_read_on_a_full_disk(
         (mnt / f"d{number}").mkdir()
     for link in links:
         link.symlink_to("target")
-    program.ok("umount", mnt)  # This step also empties the kernel's cache.
+    program.ok("umount", mnt)  # This step also drops the pages in the kernel's cache.
     program.ok("mount", tight.url, mnt)
     leave(small_disk, 0)
 

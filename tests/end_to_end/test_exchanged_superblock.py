@@ -83,7 +83,7 @@ def test_every_command_with_a_passphrase_refuses_an_unencrypted_superblock(
 
     for entrance in ENTRANCES:
         if not here and entrance == ["retention"]:
-            continue  # The retention command needs no key to show the retention.
+            continue  # The retention command prints the retention without a key.
         refused = program.run(*_words(entrance, exchanged))
         assert refused.returncode not in {0, 1}, entrance
         # With local state, fsck --rebuild uses the superblock with the local keys.

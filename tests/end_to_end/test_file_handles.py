@@ -241,7 +241,9 @@ def test_file_handle_opens_a_snapshot_file_that_the_kernel_has_not_cached(
 
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", mounted.url, mounted.mountpoint)
-    past.stat()  # The first point in time that a mount opens always gets the same inode numbers.
+    # The handles stay valid, because the first point in time that a mount opens always gets the
+    # same inode numbers.
+    past.stat()
 
     assert file.read(mounted.mountpoint) == b"first"
     assert directory.path(mounted.mountpoint) == str(past / "d")
@@ -250,7 +252,7 @@ def test_file_handle_opens_a_snapshot_file_that_the_kernel_has_not_cached(
 def test_file_handle_of_the_snapshot_directory_is_refused_until_the_directory_is_accessed(
     mounted: Place, program: QuickProgram
 ) -> None:
-    """The kernel searches for the name of a directory in its parent, but no listing shows it."""
+    """The kernel searches the root for the directory's name, but no listing contains .snapshots."""
     past = mounted.mountpoint / ".snapshots"
     handle = _Handle.of(past)
     program.ok("umount", mounted.mountpoint)

@@ -80,7 +80,7 @@ def test_interrupted_command_releases_the_lease(
     number: signal.Signals,
     at: int,
 ) -> None:
-    """The lease is released whenever the signal arrives, unless some changes are not uploaded."""
+    """The command releases the lease, no matter at which request the signal arrives."""
     processes, since = _interrupt(proxy, number, at)
     options = ("--endpoint-url", proxy.url, "--cachedir", program.cachedir)
     command = program.begin(*words, url, *options, stdout=subprocess.DEVNULL)

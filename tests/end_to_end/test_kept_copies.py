@@ -42,7 +42,7 @@ def tight(small_bucket: Path, place: Place) -> Place:
 
 
 def make_kept_folder(program: Program, place: Place) -> Contents:
-    """Make a folder, keep this point in time, remove the folder, and let the retention pass."""
+    """Create a folder, keep this point in time, remove the folder, and let its retention end."""
     contents: Contents = {}
     for number in range(4):
         contents[f"{number}"] = os.urandom(200_000)

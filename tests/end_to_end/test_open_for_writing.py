@@ -233,7 +233,7 @@ def test_flush_uploads_writes_of_open_files(
     mnt = place.mountpoint
     program.ok("mount", "-o", "commit=3600,sync_interval=1h", place.url, mnt)
     with writing(mnt) as writer:
-        for _ in range(2):  # The first flush starts the write-back process.
+        for _ in range(2):  # Flush without and with a running write-back process.
             writer.write()
             program.ok("flush", mnt)
         kill(program.status(mnt))

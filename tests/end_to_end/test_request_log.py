@@ -38,7 +38,7 @@ def write_and_read(program: Program, place: Place) -> dict[str, Any]:
 def test_store_requests_of_all_mounts_and_commands_are_added_together(
     program: Program, mounted: Place
 ) -> None:
-    """Status shows today's requests. Requests of fsck are counted with a separate cause."""
+    """Status reports today's requests. Requests of fsck are counted with a separate cause."""
     figures = write_and_read(program, mounted)
     program.ok("umount", mounted.mountpoint)
     before = counts(program, mounted)

@@ -82,7 +82,7 @@ def test_append_writes_at_the_current_end_of_the_file(folder: Path) -> None:
 
 
 def test_bytes_that_are_written_through_a_shared_mmap_reach_the_file(folder: Path) -> None:
-    """read(2) shows bytes of a memory map at once, and msync(2) sends them to the daemon.
+    """read(2) returns bytes of a memory map immediately, and msync(2) sends them to the daemon.
 
     The written bytes cross a block boundary.
     """

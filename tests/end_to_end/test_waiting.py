@@ -25,7 +25,7 @@ ALICE, BOB = 12001, 12002
 FILES = WAITING_HANDLERS_MAX + 20
 
 # This program truncates each file in the middle of a block, so each thread has a waiting request.
-# Some kernels send at most 64 reads at once, but any number of truncations.
+# Some kernels send at most 64 concurrent reads, but any number of concurrent truncations.
 _CUTS = """
 import collections, errno, os, sys, threading
 folder, uid, first, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -86,7 +86,7 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def _content(number: int) -> bytes:
-    return b"%06d" % number * 11_000  # The file is larger than a page, because of read-ahead.
+    return b"%06d" % number * 11_000  # Only read-ahead of several pages is a background request.
 
 
 def _make(root: Path) -> None:
@@ -140,7 +140,7 @@ async def test_waiting_requests_of_one_user_do_not_block_another_user(
 async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
     mounted: Mounted, gate: trio.Event
 ) -> None:
-    """While reads wait for the bucket, the daemon answers attribute requests at once."""
+    """While reads wait for the bucket, the daemon answers attribute requests immediately."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
     with trio.fail_after(50):

@@ -57,7 +57,7 @@ def test_closed_server_port_is_reported_after_the_first_attempt(
 def test_commands_report_a_time_limit_and_fail_if_the_server_port_is_closed(
     quick: QuickProgram, words: tuple[str, ...]
 ) -> None:
-    """The first printed line shows the time limit, and the last line the URL and the server.
+    """The first printed line contains the time limit, and the last line the URL and the server.
 
     On a busy machine, the notice that the store has not responded yet may be printed first. The
     time limit is then longer, because it includes the duration of the first attempt.

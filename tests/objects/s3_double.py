@@ -147,7 +147,8 @@ class S3Double:
     def next_answer(self, seen: Seen) -> Answer:
         """Record a request and return its response."""
         choice = self._plan.popleft() if self._plan else self.default
-        # Record the request last: a test that waits for it may program the next response.
+        # Record the request after its response is chosen: a test that waits for the request may
+        # then program the response to the next one.
         self.seen.append(seen)
         return choice(seen) if callable(choice) else choice
 

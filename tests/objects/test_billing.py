@@ -49,7 +49,7 @@ KEYS = {
 
 
 class DayClock:
-    """A clock that always shows noon of one day."""
+    """A clock that is stopped at noon of a day."""
 
     def __init__(self) -> None:
         self.day = DAY

@@ -174,7 +174,7 @@ async def test_new_content_is_synced_before_it_replaces_an_object(
 async def test_refused_write_makes_the_existing_object_durable(
     store: LocalStore, synced: list[tuple[str, bool]]
 ) -> None:
-    """If a create is refused, the existing object is synced: its writer may have crashed before."""
+    """A refused write syncs the existing object, which its writer may not have synced."""
     etag = await store.create(KEY, b"old")
     for refused in (store.create(KEY, b"new"), store.replace(KEY, b"new", "another")):
         synced.clear()

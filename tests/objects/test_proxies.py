@@ -94,7 +94,7 @@ async def test_unreachable_proxy_is_named_without_its_password(
 async def test_malformed_url_of_a_proxy_is_reported_without_a_retry(
     monkeypatch: pytest.MonkeyPatch, scheme: str, url: str
 ) -> None:
-    """The message does not show the URL, which may contain a password."""
+    """The message omits the URL, which may contain a password."""
     name = f"{scheme.upper()}_PROXY"
     monkeypatch.setenv(name, url)
     place = S3Place("http://127.0.0.1:1".replace("http", scheme))

@@ -310,7 +310,7 @@ async def test_unreachable_store_is_reported_immediately(
 async def test_first_failure_of_a_listing_is_reported_immediately(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore
 ) -> None:
-    """The first failure of a listing is reported at once; a command may begin with a listing."""
+    """The notice is not delayed because a listing may be the first request of a command."""
     notices: list[tuple[float, str]] = []
     began_s = trio.current_time()
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
@@ -440,7 +440,7 @@ async def test_error_of_an_attempt_is_not_wrapped_in_an_exception_group(
 async def test_refused_connection_fails_the_first_request_within_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """If the first connection is refused, the request fails soon: the endpoint may be wrong."""
+    """Before the first connection, retries end soon, because the endpoint may be wrong."""
     notices: list[str] = []
     began_s = trio.current_time()
     store = _Distant(fails=100, unconnected=True)

@@ -136,7 +136,7 @@ async def test_read_range_beyond_the_end_of_an_object_is_reported_as_damage(
 async def test_object_without_an_etag_can_be_read_but_not_replaced(
     double: S3Double, store: S3Store
 ) -> None:
-    """An object without an ETag is not replaced: a server may ignore an empty condition."""
+    """An object without an ETag is not replaced because a server may ignore an empty condition."""
     double.answer(Reply(200, b"content"))
 
     content, etag = await store.get(KEY, PACK_BYTES_MAX)
@@ -209,7 +209,7 @@ async def test_body_that_is_damaged_during_an_upload_is_sent_again(
 async def test_content_md5_is_sent_if_a_bucket_with_object_lock_requires_it(
     double: S3Double, store: S3Store, refusal: Reply
 ) -> None:
-    """A refused upload is repeated with the header Content-MD5; later uploads send it at once."""
+    """The refused upload is repeated with the header; later uploads have it from the start."""
     double.answer(refusal, PUT_DONE, PUT_DONE)
 
     await store.put(KEY, b"content")
@@ -410,7 +410,7 @@ async def test_response_with_an_invalid_date_returns_no_modification_time(
 
 
 async def test_listing_resumes_after_the_last_key(double: S3Double, store: S3Store) -> None:
-    """After a failed page, a new listing starts after the last key: the old token may expire."""
+    """If a page fails, a new listing starts after the last key because the token may expire."""
     double.answer(listing(["a", "b"], token="t"), error(503, "SlowDown"), listing(["c"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a", "b", "c"]

@@ -323,7 +323,7 @@ REGION = {"x-amz-bucket-region": "us-east-1"}
 async def test_request_is_retried_although_an_error_without_a_code_names_the_region(
     double: S3Double, store: S3Store, status: int
 ) -> None:
-    """A region in a response does not mean that the region is wrong: MinIO always sends it."""
+    """The header does not mean that the region is wrong, because MinIO always sends it."""
     double.answer(Reply(status, headers=REGION), listing(["a"]))
 
     assert await keys_of(RetryingStore(store, AT_ONCE)) == ["a"]

@@ -216,7 +216,7 @@ async def test_wall_clock_jump_does_not_permit_a_burst(
 async def test_bytes_of_retried_uploads_count_towards_the_rate_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Failed attempts count against the rate limit, except for small objects."""
+    """The bytes of failed attempts use up the rate limit, except for changelogs."""
     throttles = throttles_of(CacheOptions(upload_limit=rate_limit("upload_limit", "1M")))
     faulty = FaultyStore(MemoryStore())
     store = RetryingStore(faulty, charge=throttles.charge)
@@ -287,7 +287,7 @@ async def test_failed_upload_counts_only_sent_bytes(double: S3Double) -> None:
 
 
 async def test_refused_upload_counts_although_the_read_after_it_fails(double: S3Double) -> None:
-    """A refused create counts the sent bytes, even if the read of the existing object fails."""
+    """The bytes of a refused create are charged even if reading the existing object fails."""
     charges = Charges()
     store = RetryingStore(S3Store(BUCKET, place=S3Place(double.url)), AT_ONCE, charge=charges)
     refused, stored = error(412, "PreconditionFailed"), Reply(200, bytes(MIB), {"ETag": '"1"'})

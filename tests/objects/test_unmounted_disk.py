@@ -94,7 +94,7 @@ async def test_listing_fails_if_the_disk_is_unmounted_during_the_listing(
     prefix: str,
     mount_point_stays: bool,
 ) -> None:
-    """If the disk is unmounted during a listing, missing objects do not count as deleted."""
+    """If the disk is unmounted during a listing, the listing fails instead of omitting objects."""
     await store.put(KEY, b"content")
     lstat = os.lstat
 

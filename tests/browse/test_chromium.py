@@ -248,7 +248,7 @@ def test_time_line_page_shows_a_kept_point_in_its_plot_and_in_its_list(
 def test_time_line_table_with_a_kept_point_fits_into_the_window(
     served: Served, browser: Browser, width: int
 ) -> None:
-    """The last column of the table has the link to the changes and must be visible at once."""
+    """The last column, which has the link to the changes, is visible without scrolling."""
     browser.look(width, 800, "light")
     browser.go(served.url("/"))
     table = "[...document.querySelectorAll('.wide')].find(one => one.querySelector('.plot'))"

@@ -15,7 +15,7 @@ async def test_page_server_listens_only_on_loopback_addresses(host: str) -> None
 
 
 async def test_page_server_accepts_connections_before_the_first_page_can_be_served() -> None:
-    """The browse command prints the URL first, so a client may connect at once."""
+    """A client may connect as soon as the browse command prints the URL."""
     server = await page_server.listening(Address("127.0.0.1", 0))
     try:
         async with await trio.open_tcp_stream("127.0.0.1", server.address.port):

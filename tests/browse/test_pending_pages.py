@@ -1,4 +1,4 @@
-"""Tests of browse pages that take so long to make that the browser has to wait."""
+"""Tests of browse pages that are generated so slowly that the browser has to wait."""
 
 import pytest
 import trio
@@ -17,14 +17,14 @@ from s3fs_meta.mount.http_server import OK, Reply
 
 
 class Slow:
-    """A function that makes pages slowly and counts them."""
+    """A function that generates pages slowly and counts them."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.begun = self.made = 0
 
     async def __call__(self) -> Reply:
-        """Make one page slowly."""
+        """Generate one page slowly."""
         self.begun += 1
         await trio.sleep(self.seconds)
         self.made += 1
@@ -62,7 +62,7 @@ async def test_slow_page_is_cancelled_if_no_browser_waits(
     await trio.sleep(2 * BROWSE_ABANDONED_S)
     assert make.made == 0
     assert await pages.get(b"/a", make) is None
-    assert make.begun == 2  # The dropped page is made again.
+    assert make.begun == 2  # The cancelled page is generated again.
 
 
 async def test_slow_page_is_not_cancelled_while_a_browser_waits(
@@ -92,6 +92,6 @@ async def test_lists_beside_folders_leave_room_for_other_pending_pages(
         assert await pages.get(b"/%d" % number, make, BROWSE_PENDING_FRAMES_MAX) is None
     with pytest.raises(BusyError):
         await pages.get(b"/one more", make, BROWSE_PENDING_FRAMES_MAX)
-    # This page is already pending.
+    # The limit applies to new pages, and this page is already pending.
     assert await pages.get(b"/0", make, BROWSE_PENDING_FRAMES_MAX) is None
     assert await pages.get(b"/one more", make) is None

@@ -1,4 +1,4 @@
-"""Tests of the browse page that shows how much space folders and files use."""
+"""Tests of the browse page with the space that folders and files use."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_space_page_lists_the_largest_folders_and_files(served: Served) -> None:
     assert sizes["latter"] == "17 B"
     below = served.page(f"/space/{served.txg}/reports")
     assert ">large</a>" in below
-    assert "other files" in below  # The file report.txt has two hard links.
+    assert "other files" in below  # Files with hard links, here report.txt, are not listed.
     assert f"{NAMES} files" in served.page(f"/space/{served.txg}/many").replace(",", "")
 
 

@@ -29,7 +29,7 @@ def _source(place: Target, s3: S3Options = _AWS) -> Source:
 
 
 def test_clone_command_copies_a_past_version_of_a_file_to_a_new_name() -> None:
-    """A suggested clone copies to the mount's root: the original directory may not exist now."""
+    """The target is in the mount's root because the original directory may no longer exist."""
     restore = "s3fs-meta restore --at txg=42 --to restored s3://bucket/home"
     assert _commands(PLACE, b"reports/old") == [
         "s3fs-meta clone --at=txg=42 '/mnt/my home/reports/old' '/mnt/my home/old.txg-42'",

@@ -208,7 +208,7 @@ def running_writer(cell: Cell) -> Result:
 
 
 def running_follower(cell: Cell) -> Result:
-    """A follower shows an early state of the bucket, and then polls the damaged bucket."""
+    """A follower mounts an early state of the bucket, and then polls the damaged bucket."""
     cell.bucket.write(cell.world.early)
 
     async def body(result: Result) -> None:

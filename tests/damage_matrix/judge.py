@@ -150,14 +150,14 @@ class Judge:
 
     @property
     def _end(self) -> Txg:
-        """Return the last txg that a listing of the bucket shows."""
+        """Return the last txg whose object is listed."""
         gone = self.where.kind == "last changelog" and self.where.damage == "missing"
         return Txg(self.world.last - 1) if gone else self.world.last
 
     # --- conditions of single rules --------------------------------------------------------------
 
     def works(self) -> None:
-        """Require that the operation succeeds and shows the current tree."""
+        """Require that the operation succeeds and reads the current tree."""
         allowed = {0}
         if self.where.entrance == "restore" and None in _blocks(self.oracle.tree(self._end)):
             allowed = {int(ExitStatus.CORRUPTION)}

@@ -58,7 +58,7 @@ def failures(worlds: Worlds, cells: list[Coordinates], home: Path) -> list[str]:
 def test_random_sample_of_damage_has_the_expected_effects(
     worlds: Worlds, tmp_path: Path, part: int
 ) -> None:
-    """If this test fails, it prints the seed of the random sample."""
+    """The test prints the seed of the random sample so that a failure can be repeated."""
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(1 << 32))
     sys.stdout.write(f"{SEED}={seed}\n")
     cells = random.Random(f"{seed} {part}").sample(all_cells(), SAMPLE_CELLS)

@@ -11,7 +11,7 @@ MB = 10**6
 
 
 def test_memory_of_a_command_excludes_the_memory_of_the_benchmark() -> None:
-    """The benchmark's own 300 MB do not count as memory of the measured command."""
+    """The peak memory of the command does not include the memory of the benchmark's process."""
     ballast = bytearray(300 * MB)
     ballast[::4096] = b"x" * len(ballast[::4096])
 

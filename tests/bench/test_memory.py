@@ -42,7 +42,8 @@ def test_peak_memory_includes_child_processes_and_is_reset_after_each_reading() 
         large = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.stdout.readline()
-        sampler.peak_bytes(process.pid)  # The child process may not have freed its memory yet.
+        # Discard this peak, which may include readings from before the process freed its memory.
+        sampler.peak_bytes(process.pid)
         freed = sampler.peak_bytes(process.pid)
         process.stdin.write("\n")
         process.wait()

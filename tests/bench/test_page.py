@@ -37,7 +37,7 @@ def _report(**figures: Any) -> dict[str, Any]:
 
 
 def test_benchmark_page_shows_results_with_their_commands_and_host() -> None:
-    """The benchmark page shows the machine, the date, and each result with its command.
+    """The benchmark page contains the machine, the date, and each result with its command.
 
     The page loads no other file.
     """

@@ -72,7 +72,7 @@ def test_new_passphrase_is_requested_twice() -> None:
 
 
 def test_missing_passphrase_is_an_error_without_a_terminal() -> None:
-    """Without a terminal the program waits for no input: a missing passphrase is an error."""
+    """The program does not wait for input that cannot be entered."""
     done = subprocess.run(
         [
             sys.executable,

@@ -148,7 +148,7 @@ async def test_control_socket_has_mode_0600(directory: Path) -> None:
 def _ask_as_other_user(directory: Path) -> int:
     """Connect as another user; return 0 if the server closes the connection."""
     with warnings.catch_warnings():
-        # The child process only makes system calls.
+        # Python warns of a fork with threads; this child process makes only system calls.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

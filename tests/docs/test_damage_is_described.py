@@ -1,4 +1,4 @@
-"""Tests of the section about damage in docs/design/durability.md, which shows the matrix rules."""
+"""Tests of the section about damage in docs/design/durability.md, which lists the matrix rules."""
 
 from pathlib import Path
 

@@ -286,7 +286,7 @@ async def test_copy_continues_after_names_that_the_target_does_not_accept(
 async def test_invalid_size_of_a_file_counts_as_damage(
     db: Database, target: Path, size_bytes: int
 ) -> None:
-    """No target could accept the size, so the error counts as damage and not as a refusal."""
+    """The error is reported as damage, not as a refusal, because no target can have this size."""
     ino = add(db, ROOT_INO, b"f")
     add(db, ROOT_INO, b"g")
     db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size_bytes, ino))

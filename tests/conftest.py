@@ -13,7 +13,8 @@ import apsw
 import hypothesis
 import pytest
 
-# The FUSE extension must be loaded before any test imports pyfuse3.
+# The FUSE extension replaces symbols of libfuse, so it must be loaded before any test imports
+# pyfuse3.
 import s3fs_meta.fuse.extension  # noqa: F401
 from s3fs_meta import machine
 from tests.fast_folders import FAST_PLACE
@@ -52,7 +53,7 @@ def pytest_configure() -> None:
 
 
 def _keep_temporary_files_in_memory() -> None:
-    """Put ``tmp_path`` into memory, because fsync on a disk takes most of the tests' time.
+    """Create ``tmp_path`` in memory, because fsync on a disk would take most of the tests' time.
 
     The option ``--basetemp`` or the variable PYTEST_DEBUG_TEMPROOT selects another directory.
     """

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def no_more_files() -> Iterator[None]:
     """Make every open(2) in the ``with`` block fail with EMFILE; open files stay usable.
 
-    The limit is set to the lowest free descriptor, not to 0. A server thread uses poll(2), which
+    The limit is set to the lowest free descriptor and not to 0, because poll(2) in a server thread
     fails if it gets more descriptors than the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

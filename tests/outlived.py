@@ -1,4 +1,4 @@
-"""Functions that let the retention period pass on a real mount."""
+"""Functions that let the retention period expire on a real mount."""
 
 import os
 

@@ -1,7 +1,7 @@
 """A lock on the page cache of the machine, which test processes share.
 
-A test with a failing disk needs cached pages that the disk has lost, but the kernel counts these
-pages as clean. A benchmark drops all clean pages of the machine.
+A test with a failing disk needs cached pages that the disk has lost, but the kernel marks these
+pages as clean. A benchmark drops all clean pages of the machine, so it must not run concurrently.
 """
 
 import fcntl

@@ -34,7 +34,7 @@ def contents_at(path: Path) -> dict[str, list[object]]:
 
 
 def require_equal(merged: dict[str, list[Any]], single: dict[str, list[Any]]) -> None:
-    """Require equal rows; only in *merged*, the txg in which a pack became unused may be later."""
+    """Require equal rows, but in *merged* the txg in which a pack became unused may be later."""
     deaths = [[row[5] for row in one["packs"]] for one in (merged, single)]
     for one in (merged, single):
         one["packs"] = [row[:5] for row in one["packs"]]

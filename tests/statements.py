@@ -34,7 +34,7 @@ def watch(connection: apsw.Connection) -> None:
 
 def _check(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
     if _known.get(sql) is False:
-        return True  # Most statements do not use the table ``inodes``.
+        return True  # Avoid the search for the caller, which most statements do not need.
     door = sys._getframe(1)  # noqa: SLF001 - the only way to find the caller
     if _file(door) == _DOORS and not _is_declared(door):
         assert not uses_table(cursor.connection, sql, bindings), (

@@ -80,7 +80,7 @@ async def test_error_of_work_that_finish_awaits_is_raised_unchanged() -> None:
 
 
 async def test_only_errors_and_cancellations_are_orderly() -> None:
-    """A nursery raises a cancellation in an exception group."""
+    """A cancellation is also recognized in the exception group that a nursery raises."""
     found: list[bool] = []
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -293,7 +293,7 @@ def test_failed_removal_of_many_files_leaves_no_empty_directory(numbered: Number
 def test_root_directory_is_synced_only_after_a_directory_is_created_in_it(
     numbered: NumberedDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root directory is synced after a subdirectory is created, and again after a failure."""
+    """If the sync of the root directory fails, the next sync of parents repeats it."""
     synced: list[str] = []
 
     def note(path: str) -> None:
@@ -438,7 +438,7 @@ def test_failed_replacement_keeps_the_previous_file(tmp_path: Path) -> None:
 def test_rewrite_of_a_file_writes_every_byte_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """A rewrite replaces even equal bytes, because any byte on the disk may differ."""
+    """Every byte is written, because bytes on the disk may differ from those in the page cache."""
     content = os.urandom(size_bytes)
     path = tmp_path / "file"
     path.write_bytes(content)

@@ -88,7 +88,7 @@ def test_memory_of_a_range_is_reused_after_its_last_view_is_released() -> None:
 
 
 def test_released_ranges_are_kept_only_up_to_a_maximum() -> None:
-    """Without a call of ``keep``, or after a call of ``free``, no memory of ranges is kept."""
+    """After ``keep(0)`` or ``free``, the memory of released ranges is not kept."""
     buffers = memory_allocator.RangeBuffers()
     counts = []
     for kept_max in (0, 2):

@@ -49,7 +49,7 @@ def test_mount_can_become_serving_only_from_starting_or_following() -> None:
 
 @pytest.mark.parametrize("state", MountState)
 def test_changes_are_accepted_only_while_serving(state: MountState) -> None:
-    """A read-only mount accepts no changes in any state."""
+    """A read-only mount refuses changes even in the state SERVING."""
     assert _in_state(state).writable is (state is MountState.SERVING)
 
     status = MountStatus(read_only=True)
@@ -81,7 +81,7 @@ def test_fenced_mount_does_not_become_degraded() -> None:
 
 @pytest.mark.parametrize("state", MountState)
 def test_mount_can_be_fenced_at_any_time(state: MountState) -> None:
-    """A mount can be fenced while it is starting, serving or stopping."""
+    """A fenced mount accepts and uploads no changes. A stopping mount keeps its state."""
     status = _in_state(state)
     status.fence("taken over")
 
@@ -135,7 +135,7 @@ def test_promoted_follower_accepts_changes() -> None:
 def test_promotion_of_an_ending_or_failed_mount_allows_no_changes(
     state: MountState,
 ) -> None:
-    """The promoted mount holds the lease, which a mount with ``read_only`` never releases."""
+    """The promotion clears ``read_only`` in any case, so that the mount releases its lease."""
     status = MountStatus(read_only=True)
     status.enter(MountState.FOLLOWING)
     status.enter(state, "a test")

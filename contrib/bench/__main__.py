@@ -109,7 +109,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _validate(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Refuse contradictory arguments; add what a run of all benchmarks needs."""
+    """Reject contradictory arguments; set the defaults for a run of all benchmarks."""
     if other := sorted(set(arguments.subjects) - set(NAMES)):
         parser.error(f"the option --subjects has an unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):

@@ -102,7 +102,7 @@ def main(parent: int, processor: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})
-    os.nice(NICEST)  # /proc/stat counts the CPU time of this process as "nice"
+    os.nice(NICEST)  # Then /proc/stat separates the CPU time of this process, as "nice".
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if os.getppid() != parent:  # The parent exited before prctl(2) was called.
         return

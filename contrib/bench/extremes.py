@@ -31,7 +31,7 @@ SPARSE_BYTES: Final = 16 * TIB
 SCATTERED: Final = 1000
 BLOCK_BYTES: Final = 8 * MIB  # Block size of the huge file.
 PACK_BLOCKS: Final = 2
-FILES: Final = 100  # Number of files in the huge filesystem, which share their blocks.
+FILES: Final = 100  # Number of files in the huge filesystem, among which its blocks are divided.
 FIRST_INO: Final = 101
 SECONDS_MAX: Final = 1.0  # Maximum time of one operation on a file of any size.
 GROWN_MB_MAX: Final = 64.0
@@ -109,7 +109,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Search for a hole, which the kernel answers with the end of the file, without the daemon."""
+    """Search for the first hole. A file that is open for writing may have none before its end."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 

@@ -35,14 +35,17 @@ class FarSubject(DaemonSubject):
 
     @property
     def cache(self) -> Path:
-        """Return the directory of the local state; None if the filesystem has no local state."""
+        """Return the directory of the local state, if the filesystem has local state."""
         return self.root / f"cache-{self._forgotten}"
 
     def make(self) -> None:
         """Create the filesystem; do nothing for kinds that need no creation step."""
 
     def wait_until_stored(self, files: int) -> None:
-        """Wait until *files* files are in the bucket; most filesystems upload a file at close."""
+        """Wait until *files* files are in the bucket.
+
+        By default this method does nothing, because most filesystems upload a file at close.
+        """
 
     def forget(self) -> None:
         """Use a new empty directory for local state; the filesystem must be unmounted.
@@ -149,7 +152,7 @@ def peers(
     """Return the other installed filesystems, and the names of missing filesystems.
 
     Args:
-        unpacks: omit filesystems into which tar cannot unpack an archive.
+        unpacks: True to omit filesystems into which tar cannot unpack an archive.
     """
     known: list[tuple[str, str | None, Callable[[str, Path, FarStore], FarSubject]]] = [
         ("JuiceFS", juicefs(), FarJuiceSubject),

@@ -61,7 +61,7 @@ def make_filled(subject: S3fsSubject, *, files: int, per_directory: int, name_by
 
 
 def bytes_per_file(subject: S3fsSubject, files: int) -> float:
-    """Return the size of the database, its WAL and its shared memory per file."""
+    """Return the size of the database, its WAL and its ``-shm`` file, divided by *files*."""
     database = subject.database()
     belonging = database.parent.glob(database.name + "*")
     return sum(path.stat().st_size for path in belonging) / files

@@ -107,7 +107,7 @@ def measured(
 
 
 class _Answers(NamedTuple):
-    """Return the time and memory of ``versions`` and ``diff`` on a host without local state."""
+    """The times and the peak memory of ``versions`` and ``diff`` on a host without local state."""
 
     versions_s: list[float]
     diff_s: list[float]
@@ -119,7 +119,7 @@ def _questions(command: list[str], earlier: int, last: int, rounds: int) -> _Ans
 
     Args:
         command: the command line, with ``{}`` for the name of the command.
-        earlier: a txg a day before the last one.
+        earlier: a txg at most DAY_TXGS before the last one.
         last: the last txg.
         rounds: how often each command is run.
     """
@@ -141,7 +141,7 @@ def _run(*command: str) -> CommandRun:
 
 
 class _Far(NamedTuple):
-    """Measure history queries on a bucket with added latency."""
+    """The results of history queries on a bucket with added latency."""
 
     figures: dict[str, object]
     targets: list[targets.Target]

@@ -104,7 +104,7 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each repetition; the CPU time before each repetition and at the end.
+    # The number of files after each turn; the CPU time before each turn and after the last one.
     files: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
@@ -145,9 +145,9 @@ class _Use:
 def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[str, Any]:
     """Alternate between one mount with the index and two mounts without it.
 
-    A turn's CPU time includes the time until the next turn, because the index writer checks for
-    work only every 30 s. Only a few turns create index objects, so the target applies to the mean
-    of all turns.
+    A turn's CPU time includes work until the next turn, because the index writer may check for
+    work only after the turn (HISTORY_CHECK_S). Only a few turns create index objects, so the
+    target applies to the mean of all turns.
     """
     checks = {"with": HISTORY_CHECK_S, "without": NEVER_S, "without, again": NEVER_S}
     uses = [
@@ -159,7 +159,7 @@ def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[st
     with uses[0].mount, uses[1].mount, uses[2].mount:
         for use in uses:
             use.ship_txgs(HISTORY_FAN_OUT // 2)
-        for turn in range(-1, rounds):  # Turn -1 is a warm-up and does not count.
+        for turn in range(-1, rounds):  # Turn -1 is a warm-up, which the results exclude.
             for use in samples.rotated(uses, turn):
                 use.work(turn_s)
         time.sleep(HISTORY_CHECK_S)
@@ -194,7 +194,7 @@ def _frequent(scratch: Path, files: int, txg_files: int, rounds: int) -> dict[st
     for one in mounts:
         one.make()
     with mounts[0], mounts[1]:
-        for turn in range(-1, rounds):  # Turn -1 is a warm-up and does not count.
+        for turn in range(-1, rounds):  # Turn -1 is a warm-up, which the results exclude.
             for one in samples.rotated(mounts, turn):
                 found = _turn(one, turn, files, txg_files)
                 for phase, cpu_s in found.items() if turn >= 0 else ():

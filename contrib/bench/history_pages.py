@@ -53,7 +53,7 @@ class _Pages:
         return answered_s, time.perf_counter() - start
 
     def click_beside(self, slow: str, path: str) -> Figures:
-        """Request a page repeatedly while a slow page is prepared; return the longest times."""
+        """Request a page repeatedly while a slow page is generated; return the longest times."""
         with ThreadPoolExecutor(1) as executor:
             made = executor.submit(self.click, slow)
             clicks = [self.click(path)]
@@ -73,7 +73,7 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
 
     Args:
         command: the command line for the bucket, with ``{}`` for the name of the command.
-        earlier: a txg a day before the last one.
+        earlier: a txg at most a day before the last one.
         name: a file with versions in the root directory.
     """
     folder = f"/at/{earlier}/"

@@ -31,7 +31,7 @@ MODES: Final = (
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
 FINDS: Final = 8  # Number of find commands in each round.
-# A pause until the commit group ends, which happens 5 ms after its last operation.
+# A pause in which the open commit group ends (GROUP_DELAY_S after its last operation).
 LEFT_S: Final = 0.03
 CHANGE_MAX: Final = 1.05
 FIND_MAX: Final = 1.10
@@ -120,7 +120,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make 16 directories of empty files, whose names are hashes as in caches."""
+    """Make directories of empty files, whose names are hashes as in caches."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()

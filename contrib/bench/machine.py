@@ -12,7 +12,7 @@ from typing import Final
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 SETTLE_WINDOW_S: Final = 0.1
-SETTLE_CPU_S: Final = 0.002  # A process is idle if it uses less CPU time than this in 0.1 s.
+SETTLE_CPU_S: Final = 0.002  # An idle process uses less CPU time than this in SETTLE_WINDOW_S.
 SCHEDULER_CLOCK: Final = 2  # CPUCLOCK_SCHED, linux/posix-timers.h
 SETTLE_S_MAX: Final = 20.0
 GONE_S_MAX: Final = 600.0

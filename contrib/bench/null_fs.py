@@ -396,7 +396,7 @@ class NullFs(pyfuse3.Operations):
         """Reply that no extended attribute is set.
 
         The kernel requests security.capability before every write, as it does with s3fs-meta. A
-        reply ENOSYS would stop these requests.
+        reply ENOSYS would stop these requests, so that the results would not be comparable.
         """
         raise FUSEError(pyfuse3.ENOATTR)
 

@@ -112,7 +112,7 @@ def run(scratch: Path, *, files: int) -> dict[str, object]:
 
 
 def _targets(tables: dict[str, dict[str, Any]]) -> list[targets.Target]:
-    """Return targets relative to the do-nothing filesystem with one client, and to JuiceFS."""
+    """Return the targets, most of which are relative to other filesystems."""
     one = next(iter(tables.values()))
     wanted = [
         targets.at_least(

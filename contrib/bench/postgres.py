@@ -154,7 +154,7 @@ class Database:
 
 
 def _as_user() -> dict[str, Any]:
-    """Return the command that runs a program as the user of the server."""
+    """Return the Popen options that run a program as the user of the server."""
     account = pwd.getpwnam(USER)
     inherited = {"PATH": os.environ.get("PATH", os.defpath)}
     return {

@@ -32,7 +32,7 @@ PLAIN_BUCKET: Final = "plain"
 
 
 class Plain:
-    """Read ranges of one object with boto3, without a filesystem."""
+    """Reads of ranges of one object with boto3, without a filesystem."""
 
     def __init__(self, store: FarStore, size_bytes: int) -> None:
         self.endpoint: FarEndpoint = store.endpoint()

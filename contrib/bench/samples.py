@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """Return all rotations of *items* in turn, so that each turn begins with a different item."""
+    """Return *items* rotated by *turn*, so that successive turns begin with different items."""
     first = turn % len(items)
     return [*items[first:], *items[:first]]
 
 
 def full_turns(files: int, turn_files: int) -> int:
-    """Return how many full turns have *files* files in total, but at least 1."""
+    """Return the number of full turns in which *files* files are used, but at least 1."""
     return max(files // turn_files, 1)
 
 

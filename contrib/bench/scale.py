@@ -36,7 +36,7 @@ ANSWER_S_MAX: Final = 1.0  # Maximum time of a mount with local state, until the
 RESTORED_S_MAX: Final = 60.0  # Maximum time of a mount without local state.
 COUNTS_MAX: Final = 20
 COUNT: Final = "SELECT count(*) FROM dentries JOIN inodes ON inodes.ino = dentries.ino"
-GROWTH_SLACK: Final = 1.25  # Tolerated difference between two runs of equal size.
+GROWTH_SLACK: Final = 1.25  # Tolerated ratio between the results of two runs of equal size.
 STEPS: Final = (
     "image",
     "restore",

@@ -28,7 +28,7 @@ BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
-# Mount options that set the size of a memory cache.
+# Mount options that change SQLite's memory use. The memory target assumes their defaults.
 MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 

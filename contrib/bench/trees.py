@@ -58,7 +58,7 @@ def run(scratch: Path, *, entries: int) -> dict[str, object]:
         past = _clone_past(subject, entries, idle_s)
         empty_s = statistics.median(call_s(sys.executable, "-c", "") for _ in range(IDLE_COMMANDS))
         (root / "first").mkdir()
-        # The first call compiles the modules of the command.
+        # The first call is not measured, because it compiles the modules of the command.
         call(*subject.words("rm", paths=[root / "first"]))
         removals = {name: _remove(subject, name, entries, empty_s) for name in ("quiet", "busy")}
     return {

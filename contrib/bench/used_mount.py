@@ -20,7 +20,7 @@ from contrib.bench.subjects import S3fsSubject
 from contrib.bench.workloads import session, steps
 
 USED: Final = "s3fs-meta, used"
-# The history is made in memory, because each of its many objects is synced to the disk.
+# The history is made in memory, because each of its many objects would be synced to the disk.
 MEMORY: Final = Path("/dev/shm")
 STEPS: Final = ("untar of sources", "find", "cp -a", "rm -rf of both trees")
 CEILING_RATIO_MAX: Final = 1.2

@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     pss_bytes: int  # Peak PSS of the daemon and its children; 0 if the memory was not sampled.
 
 
-Table = dict[str, dict[str, dict[int, Taken]]]  # Results by step, filesystem and repetition.
+Table = dict[str, dict[str, dict[int, Taken]]]  # Results by step, filesystem and turn.
 
 
 def run(

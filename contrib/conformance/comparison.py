@@ -228,7 +228,8 @@ def _difference(
     start_ns: int,
 ) -> str:
     theirs, ours = sides
-    # The kernel does not know the inode flags of a FUSE filesystem and reports other errors first.
+    # EPERM because of inode flags is ignored: the kernel does not know the flags of a FUSE
+    # filesystem, and may report another error before the daemon can.
     is_refused = results[0] is False or results[0] == "E:EPERM"
     if results[0] != results[1] and not (is_refused and theirs.has_flags):
         return f"result: ext4 {_short(results[0])}, here {_short(results[1])}"
@@ -244,7 +245,7 @@ def _difference(
         if entry[:4] != own[:4]:
             return f"{path!r}: ext4 {entry[:4]}, here {own[:4]}"
     if call.name == "rename" and call.arguments[4] & RENAME_WHITEOUT and results[0] is not None:
-        return ""  # ext4 creates the whiteout, fails, and removes the whiteout again.
+        return ""  # ext4 creates and removes the whiteout before it fails, which changes times.
     return _different_times(call, sides, before, start_ns)
 
 

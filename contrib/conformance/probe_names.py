@@ -143,7 +143,7 @@ def _fifo(folder: Path) -> None:
 def _socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         here = os.open(folder, os.O_RDONLY)
-        place = f"/proc/self/fd/{here}/s"  # The path of a socket has at most 108 bytes.
+        place = f"/proc/self/fd/{here}/s"  # A short path; sockets allow 107 bytes.
         server.bind(place)
         server.listen()
         client.connect(place)

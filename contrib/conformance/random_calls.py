@@ -262,7 +262,8 @@ class Process:
 
     def end(self) -> None:
         """End the process of this user."""
-        self._connection.send(None)  # Processes of other users have copies of this connection.
+        # Closing the connection is not enough, because processes of other users have copies of it.
+        self._connection.send(None)
         self._connection.close()
         self._process.join(_REPLY_S_MAX)
 

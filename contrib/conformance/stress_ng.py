@@ -34,9 +34,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limit the number of operations, not the time. Without fallocate(2), stress-ng writes its
-    # files.
-    # If the time ended during a write, stress-ng would report an error.
+    # This job has a limit of operations instead of time, because stress-ng writes its files if
+    # fallocate(2) is not supported, and reports an error if the time ends during such a write.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

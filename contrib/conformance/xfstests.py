@@ -115,7 +115,7 @@ def run(
             if name not in wanted:
                 break
             wanted = wanted[wanted.index(name) + 1 :]
-            if wanted:  # Processes of a killed test must not disturb the next test.
+            if wanted:  # Processes of the killed test must not reach the mounts of the next run.
                 _unmount(place.scratch)
     finally:
         _unmount(place.scratch)

@@ -52,7 +52,8 @@ class LocalBucket:
     def come_back(self) -> None:
         """End the outage of the store."""
         if self._root.with_name("bucket-away").exists():
-            if self._root.exists():  # s3fs-meta must never recreate the bucket's directory.
+            # s3fs-meta should not have recreated the directory, but the rename needs a free name.
+            if self._root.exists():
                 shutil.rmtree(self._root)
             self._root.with_name("bucket-away").rename(self._root)
 

@@ -15,7 +15,7 @@ from contrib.soak import hand
 from contrib.soak.states import Observed, Operation
 
 ROOT: Final = Path(__file__).parents[2]
-# Time after which a command counts as hung, even on a busy machine.
+# Time after which a command is regarded as hung, even on a busy machine.
 COMMAND_S_MAX: Final = 150.0
 OPERATION_S_MAX: Final = 100.0
 

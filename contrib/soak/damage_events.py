@@ -159,7 +159,7 @@ def _while_unmounted(run: Run, chosen: Damage) -> None:
 
 
 def _read_damaged(run: Run) -> None:
-    """Mount a damaged bucket on a new machine, which must refuse or show correct content."""
+    """Mount a damaged bucket on a new machine. The mount must fail or return correct content."""
     cold = run.cold()
     done = cold.mount("ro", expected=None)
     if done.status == 0:

@@ -169,7 +169,10 @@ def _attribute(path: str, name: str) -> bytes:
 
 
 def _read(path: str, size: int, name: str, found: Observed) -> bytes:
-    """Drop the kernel's cached pages of a file, so that its content is read from the daemon."""
+    """Return the content of a file, which is read from the daemon after the page cache is dropped.
+
+    A block whose read fails with EIO is recorded as failed, and replaced by zeros.
+    """
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -23,7 +23,7 @@ from contrib.soak.states import (
     state_of,
 )
 
-# The longest time until a commit group ends: usually 50 ms, but longer on a busy machine.
+# Maximum time until a commit group ends, with a reserve for a busy machine.
 COMMIT_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 8
 

@@ -40,7 +40,7 @@ class Run:
         subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
         self.a, self.b, self.follower = (self._host(name) for name in ("a", "b", "follower"))
         self._colds = 0
-        # True after the clock was wrong, so that times do not identify txgs.
+        # True if the clock was wrong at any time, because then times do not identify txgs.
         self.clock_was_off = False
         self.writer = self.a
         interval = self.rnd.choice(("0.5", "1", "3"))

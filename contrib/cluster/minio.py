@@ -23,7 +23,7 @@ POLL_S: Final = 0.1
 
 
 class ClusterError(Exception):
-    """Error: the MinIO cluster did not start."""
+    """The MinIO cluster did not start."""
 
 
 class Cluster:

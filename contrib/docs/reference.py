@@ -48,8 +48,8 @@ _s3fs_meta() {
 complete -o bashdefault -o default -F _s3fs_meta s3fs-meta
 """
 
-# zsh loads the file at the first completion in a session, and must then get the completion.
-# The end of Typer's script for zsh only defines a function for later completions.
+# zsh runs the file at the first completion in a session, and needs the result of this completion.
+# The end of Typer's script for zsh registers a function, but only later completions call it.
 _ZSH_END: Final = "compdef _s3fs_meta_completion s3fs-meta\n"
 _ZSH_COMPLETING_END: Final = f"""if [[ $funcstack[1] == _s3fs-meta ]]; then
   _s3fs_meta_completion "$@"
@@ -172,10 +172,10 @@ def _table(program: str, meanings: Mapping[int, str], text: str = "") -> list[st
 
 
 def completion_scripts() -> dict[str, str]:
-    """Return the completion scripts that the program prints, by file name.
+    """Return the completion scripts, by file name.
 
-    The program prints a script if a certain environment variable is set. Source: Typer, "CLI Option
-    autocompletion".
+    Typer prints the scripts for zsh and fish if a certain environment variable is set. Source:
+    Typer, "CLI Option autocompletion".
     """
     found = {
         file: _BASH if shell == "bash" else _script(shell)

@@ -374,6 +374,7 @@ COMPACT_CANDIDATES_MAX: Final = 1000
 # Number of unreadable packs after which a compaction stops. Each pack is fetched twice.
 COMPACT_FAILURES_MAX: Final = 16
 COMPACT_PACKS_MAX: Final = 4  # maximum number of packs compacted after one image
+CLOSE_S_MAX: Final = 60.0  # time limit for closing the session of a mount or command
 CLEANUP_S_MAX: Final = 10.0  # time limit of a cleanup that runs although its task was cancelled
 # Maximum number of blocks with equal content that deduplication examines. Usually one exists.
 EQUAL_BLOCKS_MAX: Final = 16

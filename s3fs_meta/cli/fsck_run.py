@@ -42,7 +42,7 @@ from s3fs_meta.errors import (
     UnfinishedFilesystemError,
     UsageError,
 )
-from s3fs_meta.limits import CLEANUP_S_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import CLEANUP_S_MAX, CLOSE_S_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -87,7 +87,6 @@ from s3fs_meta.sync.superblock.selection import Keys, open_keys, require_proof
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
-CLOSE_S_MAX = 60.0
 _CLOSED: Final = "I0"
 _NOT_UPLOADED: Final = "nothing was uploaded, because the database is damaged"
 _LEASE_KEPT: Final = (

@@ -19,6 +19,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import UsageError
+from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests import keep_requests
@@ -73,7 +74,6 @@ HELP = CommandHelp(
     ),
 )
 
-CLOSE_S_MAX = 60.0
 _LOCK_WAIT_S = 10.0
 _AUTO_NAME: Final = "auto-%Y-%m-%dT%H:%M:%S"
 

@@ -11,6 +11,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_reclaim
@@ -42,7 +43,6 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
 )
 
-CLOSE_S_MAX = 60.0
 _LOCK_WAIT_S = 10.0
 _NAMES = {
     "packs": "packs",

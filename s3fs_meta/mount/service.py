@@ -41,6 +41,7 @@ from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.fuse.operations import Operations
+from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount import process
 from s3fs_meta.mount.acquisition import may_be_offline, open_for_mount, why_offline
 from s3fs_meta.mount.existing import dead_mount, mount_holders, mount_table, targets
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # maximum time to wait for clients to read the last response
-CLOSE_S_MAX: Final = 60.0
 OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step of the shutdown
 _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"

@@ -6,13 +6,16 @@ that do not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), 
 
     S3fsError
     ├── FsError                     a request cannot be carried out; becomes an errno
-    ├── StoreError                  the object store failed or refused
+    ├── StoreError                  a request to the object store failed
     │   ├── TransientStoreError     a retry may succeed
     │   └── PermanentStoreError
     ├── CorruptionError             stored bytes or rows are damaged
-    ├── DatabaseError               SQLite refused: full disk, I/O error, locked
+    ├── ShortageError               no memory or file descriptor is free to access a cached block
+    ├── DatabaseError               SQLite failed: full disk, I/O error, locked
     ├── FencedError                 a newer epoch owns the filesystem
-    └── SettingsError               the user's configuration or command line
+    ├── SettingsError               the user's configuration or command line
+    ├── UnprintedKeyError           standard output did not accept a new recovery key
+    └── ControlError                a daemon answered with an error, or did not answer
 
 An error takes typed arguments and builds its own message.
 """
@@ -220,7 +223,7 @@ class BusyError(FsError):
 
 
 class UnfinishedWalkError(FsError):
-    """A check of the directories above a directory is not finished; the request is repeated."""
+    """A check of the directories above an inode is not finished; the caller repeats the request."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"the directories above inode {ino} are still being checked")
@@ -334,7 +337,7 @@ class UnexpectedStoreError(PermanentStoreError):
 
 
 class NotLocalError(StoreError):
-    """A block is not cached; fetch the block and retry the request."""
+    """A block is not cached; the caller fetches the block and retries the request."""
 
     def __init__(self, block: int) -> None:
         super().__init__(f"block {block} is not cached")
@@ -452,7 +455,10 @@ class UsageError(SettingsError):
 
 
 class ExtensionMissingError(SettingsError):
-    """The extension is missing, or was built for another version of Python, libfuse or s3fs-meta."""
+    """The compiled C extension is missing, or was built for other versions.
+
+    Its build depends on the versions of Python, libfuse and s3fs-meta.
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(

@@ -125,9 +125,12 @@ class PrunedTree:
         return True
 
     def remove_all(self, names: Iterable[str]) -> list[tuple[str, OSError]]:
-        """Remove files, then each directory that became empty; return the files that stay, and why.
+        """Remove files, then each directory that became empty.
 
         A file that cannot be removed does not prevent the removal of the others.
+
+        Returns:
+            The files that could not be removed, with their errors.
         """
         last_in: dict[str, str] = {}
         left: list[tuple[str, OSError]] = []
@@ -156,7 +159,7 @@ class PrunedTree:
                 yield self._name(f"{directory}/{file}")
 
     def sync_parents(self, names: Iterable[str]) -> None:
-        """Make names durable: fsync each directory that contains names once, then *root*.
+        """Make the names of files durable: fsync each directory above them once, then *root*.
 
         Directories that another thread has pruned are skipped, because their files were removed.
         """
@@ -177,11 +180,11 @@ class PrunedTree:
     def prune_all(self) -> int:
         """Remove the empty directories that a crash left below *root*; return their number.
 
-        If link counts show the number of subdirectories, the time depends only on the number of
+        If link counts report the number of subdirectories, the time depends only on the number of
         directories, not on the number of files. (On Btrfs every link count is one.)
 
-        Other programs may have made more levels of directories than Python can recurse into.
-        Directories whose paths are too long for the kernel stay.
+        The walk is iterative, because other programs may have created more levels of directories
+        than Python can recurse into. Directories whose paths are too long for the kernel stay.
         """
         removed = 0
         path = [(self._root, iter(_subdirectories(self._root)))]
@@ -391,7 +394,8 @@ def can_lock(fd: int) -> bool:
 def replace_durably(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably. The call blocks.
 
-    After an error the file has its former content. No other process may replace the file.
+    After an error the file has its former content, or the new content if only the sync of the
+    directory failed. No other process may replace the file.
     """
     new = path.with_name(f"{path.name}.new")
     try:
@@ -453,7 +457,7 @@ def write_again(
 
 
 def _data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges with data among the first bytes of an open file."""
+    """Yield the byte ranges with data among the first *size_bytes* bytes of an open file."""
     stop = 0
     while stop < size_bytes:
         try:

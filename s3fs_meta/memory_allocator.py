@@ -9,8 +9,8 @@ freed, glibc also raises the minimum size of such buffers, up to 32 MiB. The dae
 allocate and free packs and ranges of 8 to 16 MiB, so their arenas keep several times the memory in
 use. A limit of two arenas should cost little, because most allocations hold the interpreter lock.
 
-Buffers of less than 4 MiB stay in the arenas: in a trial with mappings from 1 MiB on, an upload took
-a third more processor time.
+Buffers smaller than ALLOCATOR_MAPPED_BYTES_MIN stay in the arenas, because in a trial with mappings
+from 1 MiB on, an upload took a third more processor time.
 Measurements: docs/design/performance.md, "Memory". Source: mallopt(3).
 """
 

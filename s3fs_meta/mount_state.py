@@ -116,7 +116,7 @@ class MountStatus:
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:
-        """Make the mount the writer; it accepts changes unless it is ending or became read-only."""
+        """Make a follower the writer; a degraded, fenced or stopping mount rejects changes."""
         self.read_only = False
         if self.state is MountState.FOLLOWING:
             self.enter(MountState.SERVING)

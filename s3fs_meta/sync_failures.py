@@ -48,7 +48,7 @@ def note(state: Path) -> None:
 
 
 def forget(state: Path) -> None:
-    """Delete the record of a failed sync once all files are durable. Raises OSError."""
+    """Clear the record of a failed sync, after all files became durable. Raises OSError."""
     _write(state, _NOTHING)
 
 

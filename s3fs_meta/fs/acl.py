@@ -114,7 +114,10 @@ def apply_access(mode: int, entries: Acl) -> WithMode:
 
 
 def _group_class(entries: Acl) -> AclEntry:
-    """Return the entry that the mode's group bits show: the mask, or else the group."""
+    """Return the entry that the mode's group bits represent.
+
+    This is the mask or, in an ACL without a mask, the entry of the owning group.
+    """
     masks = [entry for entry in entries if entry.tag == MASK]
     return masks[0] if masks else next(entry for entry in entries if entry.tag == GROUP_OBJ)
 

@@ -2,7 +2,7 @@
 
 Owns: the positions of unfinished walks. Does not know: why a walk is needed.
 A directory may be a million levels deep, and a walk reads one row for each level. So a walk stops
-after a slice, and the caller starts it again after a schedule point.
+after a slice, and the caller resumes it after a schedule point.
 Keeps: ``is_below`` uses a position only if no directory has moved since. ``mark`` may use positions
 after moves, because it checks the parent of each directory before it sets the flag.
 """

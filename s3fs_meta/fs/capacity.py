@@ -1,4 +1,4 @@
-"""The size limit of the filesystem (option ``capacity``): shown by statfs, enforced on writes.
+"""The size limit of the filesystem (option ``capacity``): reported by statfs, enforced on writes.
 
 Owns: the number of bytes in use (content after deduplication, extended attributes), and the refusal
 of changes that exceed it. Does not know: the local disk (``cache.disk_space``), the caller.
@@ -19,12 +19,12 @@ class Capacity:
 
     @property
     def limit_bytes(self) -> int:
-        """Return the size of the filesystem that statfs shows."""
+        """Return the size of the filesystem that statfs reports."""
         return self._db.counters.capacity_bytes or UNLIMITED_CAPACITY_BYTES
 
     @property
     def free_bytes(self) -> int:
-        """Return the free space that statfs shows."""
+        """Return the free space that statfs reports."""
         counters = self._db.counters
         used_bytes = counters.block_bytes + (counters.xattr_bytes or 0)
         return max(self.limit_bytes - used_bytes, 0)
@@ -47,7 +47,7 @@ class Capacity:
             )
 
     def require_free(self, wanted_bytes: int) -> None:
-        """Raise NoSpaceLeftError if a request needs more bytes than statfs shows as free.
+        """Raise NoSpaceLeftError if a request needs more bytes than statfs reports as free.
 
         Raises:
             NoSpaceLeftError: fewer bytes are free.

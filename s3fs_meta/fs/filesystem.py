@@ -152,7 +152,8 @@ class Filesystem:
     async def run(self) -> None:
         """Purge removed files and read ahead, until cancelled. Start with orphans of earlier mounts.
 
-        The mount calls this when it begins to accept changes. A read-only mount purges no orphans.
+        The mount calls this once the filesystem is mounted, even if the mount is read-only. A
+        read-only mount purges no orphans.
         """
         self.adopt_orphans()
         async with trio.open_nursery() as nursery:

@@ -90,7 +90,7 @@ class Namespace:
         return dentries.find_attributes(self._db, parent, name)
 
     def _find(self, parent: Ino, name: bytes) -> Attributes:
-        """Return the inode of a name to remove; raise if it is missing or protected."""
+        """Return the inode of a name to remove or move; raise if it is missing or protected."""
         found = dentries.find_attributes(self._db, parent, name)
         if found is None or (self._trees and self._trees.hold(parent)):
             raise NoEntryError(parent, name)

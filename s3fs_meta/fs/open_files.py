@@ -51,7 +51,7 @@ class OpenInode:
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks in a reply to the kernel; return whether it has changed."""
+        """Record the number of blocks replied to the kernel; return whether the number changed."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 
@@ -81,7 +81,10 @@ class OpenFiles:
         return self._inodes.get(ino)
 
     def being_read(self, ino: Ino) -> OpenInode | None:
-        """Return the record of an inode to read; create the record if opens are not reported."""
+        """Return the record of an inode to read, or None if it is not open.
+
+        If opens are not reported, create a missing record.
+        """
         record = self._inodes.get(ino)
         return record if record is not None or self.are_reported else self.opened(ino)
 

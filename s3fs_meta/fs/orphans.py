@@ -57,9 +57,10 @@ class Orphans:
         return len(self._known)
 
     def adopt_all(self) -> None:
-        """Purge orphans of an earlier mount or another host, unless a local process uses them.
+        """Queue orphans of an earlier mount or another host for purging.
 
-        At mount no orphan is in use. When a follower is promoted, processes may have orphans open.
+        An orphan that a local process uses is purged later, when it is no longer in use. At mount
+        no orphan is in use. When a follower is promoted, processes may have orphans open.
         """
         tops = removed_trees.tops(self._db)
         for ino in inodes.orphans(self._db):

@@ -92,7 +92,7 @@ class RemovedTrees:
         return list(islice(reversed(self._tops), count))
 
     def finish(self, count: int) -> None:
-        """Remove the first *count* directories that ``last`` returns from the list."""
+        """Remove from the list the first *count* directories that ``last`` returns."""
         for _ in range(count):
             self._tops.popitem()
         if not self._tops:

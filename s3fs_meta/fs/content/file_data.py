@@ -8,7 +8,7 @@ of its file, so growing a file never exposes old bytes.
 Requests take no lock. Each request looks up the inode and its blocks. If a block must be fetched,
 the request waits, and looks them up again. Otherwise it finishes without a schedule point.
 
-Bytes in a dirty block survive a crash at once, but rows only after the next group commit. So a
+Bytes in a dirty block survive a crash immediately, but rows only after the next group commit. So a
 write over committed bytes first commits the open group. Otherwise the write could survive a crash
 that undoes older operations.
 """
@@ -524,7 +524,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten a file with too many blocks by one slice; return whether it was shortened."""
+        """Shorten a file by one slice if one cannot release all blocks; return whether it did."""
         mapped = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )

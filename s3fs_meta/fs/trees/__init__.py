@@ -1,7 +1,7 @@
 """Operations on complete trees of directories, in slices.
 
 clone:     copies a tree; uploaded content is shared.
-remove:    removes a tree's name at once, and frees its space in the background.
+remove:    removes a tree's name immediately, and frees its space in the background.
 lock:      makes every inode of a tree permanently immutable.
 tree_walk: lists the blocks of a tree; ``warm`` downloads the uncached blocks.
 pins:      trees whose content stays in the cache; ``pins_file`` records them.

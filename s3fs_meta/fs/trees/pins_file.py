@@ -79,7 +79,7 @@ def write(state: Path, pins: Sequence[Pin]) -> None:
     """Record the pins durably; remove the file if there are no pins. The call blocks.
 
     Raises:
-        SettingsError: the file cannot be written; the previous pins remain in it.
+        SettingsError: the file cannot be written, or its directory cannot be synced.
     """
     path = state / NAME
     try:

@@ -1,4 +1,4 @@
-"""Removing a complete tree: its name disappears at once; its space is freed in the background.
+"""Removing a complete tree: the name disappears immediately; a background task frees the space.
 
 Owns: ``s3fs-meta rm``. One operation removes the name and marks the directory as removed; slices
 then delete its content. Does not know: FUSE, permissions.

@@ -58,7 +58,8 @@ class TreeContent:
 
         Args:
             cache: the cache.
-            may_exceed: count the blocks instead of raising if a cache cannot hold all of them.
+            may_exceed: add the sizes of blocks that a cache cannot hold to ``over_bytes``, instead
+                of raising NoSpaceLeftError.
             blocks_max: the maximum number of blocks in a cache.
         """
         self._cache = cache
@@ -321,7 +322,10 @@ class _Download:
             self._error = self._error or exc
 
     async def result(self) -> Warmed:
-        """Count the cached blocks in slices, and move them to the end of the eviction order."""
+        """Add up the sizes of the cached blocks, in slices.
+
+        Each of these blocks moves to the end of the eviction order.
+        """
         content, index = self._content, self._cache.index
         cached_bytes = fetched_bytes = 0
         for piece in slices(list(content.sizes.items())):

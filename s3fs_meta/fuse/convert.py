@@ -1,6 +1,6 @@
 """Conversion of attributes and sizes to the types of pyfuse3.
 
-Owns: the values that stat(2) and statfs(2) show.
+Owns: the values that stat(2) and statfs(2) report.
 Performance: ``Converter.entry`` runs for every lookup, getattr and directory entry. So it sets the
 attributes one by one, without a loop.
 """
@@ -241,7 +241,7 @@ class Converter:
         )
 
     def statfs(self, figures: SpaceFigures) -> pyfuse3.StatvfsData:
-        """Return the sizes and counts that df(1) shows, as a reply to the kernel."""
+        """Return the sizes and counts that df(1) prints, as a reply to the kernel."""
         data = pyfuse3.StatvfsData()
         data.f_bsize = IO_BYTES
         data.f_frsize = IO_BYTES

@@ -2,12 +2,12 @@
 
 Owns: the mountpoint and the request loop. Does not know: the meaning of requests.
 A session ends when the filesystem is unmounted, when the daemon receives SIGTERM, SIGINT or SIGHUP,
-or when ``serve`` is cancelled. After a signal, the daemon unmounts while it still serves requests,
-because closing /dev/fuse first would lose the dirty pages of the kernel. After a second SIGTERM or
-SIGINT, or if the mountpoint stays busy for UNMOUNT_GRACE_S, the daemon collects dirty pages. This
-takes at most COLLECT_S_MAX; then the loop ends. A closed terminal may send SIGHUP twice, from the
-kernel and from the shell, so a second SIGHUP has no effect. Under nohup(1), the daemon ignores
-SIGHUP.
+or when ``serve`` is cancelled. After a signal, the daemon collects the kernel's dirty pages, which
+takes at most COLLECT_S_MAX, and unmounts lazily. Meanwhile, it still serves requests, because
+closing /dev/fuse first would lose dirty pages. After a second SIGTERM or SIGINT, or if the
+mountpoint stays busy for UNMOUNT_GRACE_S, the loop ends, but not before the collection has ended.
+A closed terminal may send SIGHUP twice, from the kernel and from the shell, so a second SIGHUP has
+no effect. Under nohup(1), the daemon ignores SIGHUP.
 Tasks: ``serve`` runs in its caller's task; pyfuse3 allows one session per process.
 """
 

@@ -60,7 +60,7 @@ class Notifications:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count a notification in a ``with`` block.
+        """Count a notification as running during a ``with`` block.
 
         Raises:
             OSError: ENOTCONN, as after an unmount, because the session is being closed.

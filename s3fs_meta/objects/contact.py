@@ -28,7 +28,8 @@ _Result = TypeVar("_Result")
 class Outage(NamedTuple):
     """An outage of a store: its duration and reason.
 
-    All fields are 0 or "" if the store is available.
+    The first two fields are 0 and "" if no request has failed since the last response. The third
+    field is 0 if no request is waiting.
     """
 
     age_s: float  # seconds since the store began to fail; 0 if the last request succeeded
@@ -131,7 +132,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the outage that the last responses show. Never yields to other tasks."""
+        """Return the outage as of the last response and the waiting requests. Never yields."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,

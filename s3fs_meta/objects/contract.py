@@ -38,11 +38,10 @@ class Fetched(NamedTuple):
 class ObjectStore(Protocol):
     """A flat namespace of objects under one prefix; only ``put`` and ``replace`` overwrite objects.
 
-    Every async method is always a schedule point, takes no locks, and must be called outside a
-    transaction. Each may raise TransientStoreError (a retry may succeed) and the subclasses of
-    PermanentStoreError. A key that ``check_key`` refuses raises InvalidRequestError. Buffers passed
-    to a method are not kept after it returns. Requests can be cancelled; the outcome of a cancelled
-    write is unknown.
+    Every async method is always a schedule point, and must be called outside a transaction. Each
+    may raise TransientStoreError (a retry may succeed) and the subclasses of PermanentStoreError. A
+    key that ``check_key`` rejects raises InvalidRequestError. Buffers passed to a method are not
+    kept after it returns. Requests can be cancelled; the outcome of a cancelled write is unknown.
     """
 
     @property
@@ -74,7 +73,7 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectMissingError: no object has the key.
-            ObjectTooLargeError: the object is larger; no memory was allocated for it.
+            ObjectTooLargeError: the object is larger; it was not read into memory completely.
         """
         ...
 
@@ -177,7 +176,8 @@ def check_key(key: str) -> None:
 
     Raises:
         InvalidRequestError: the key or a component is empty or too long; or the key has ``//``,
-            ``.``, ``..``, a leading or trailing slash, or a byte outside printable ASCII.
+            ``.``, ``..``, a leading or trailing slash, a backslash, or a byte outside printable
+            ASCII.
     """
     components = key.split("/")
     if (

@@ -211,7 +211,7 @@ class LocalStore:
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
         """Run a function in a thread, which continues even after the caller is cancelled.
 
-        A cancelled caller returns at once, because the directory may be on a network disk whose
+        A cancelled caller returns immediately, because the directory may be on a network disk whose
         server never responds again. The abandoned thread may still write. So the outcome of a
         cancelled request is unknown, as with a remote store.
         """
@@ -303,7 +303,8 @@ class LocalStore:
     def _find(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Yield objects below *prefix* with keys after *after*, in key order.
 
-        Other programs may have made more levels of directories than Python can recurse into.
+        The walk is iterative, because other programs may have created more levels of directories
+        than Python can recurse into.
         """
         path = [iter(self._names(prefix.rpartition("/")[0], prefix, after))]
         while path:
@@ -549,7 +550,10 @@ def _truncated(key: str, missing_bytes: int) -> TransientStoreError:
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:
-    """Return the ETag of a file: a hash of its content, or of its status if the file is huge."""
+    """Return the ETag of a file: a hash of its content.
+
+    For a file larger than HASHED_BYTES_MAX, the ETag consists of the inode number, size and mtime.
+    """
     if status.st_size > HASHED_BYTES_MAX:
         return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
     hasher = hashlib.blake2b(digest_size=_ETAG_BYTES)

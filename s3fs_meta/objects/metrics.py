@@ -1,6 +1,6 @@
 """A wrapper that counts the requests to a store.
 
-Owns: the counts per method, which ``status`` shows. Requests and results stay unchanged.
+Owns: the counts per method, which ``status`` reports. Requests and results stay unchanged.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence

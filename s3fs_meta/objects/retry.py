@@ -141,8 +141,8 @@ class RetryingStore(StoreWrapper):
             jitter: random numbers for the pauses.
             notify: called with a message if the first response is late, and with a second message
                 if a request fails before the first response. Each message is sent at most once.
-                charge: called before each retry to send or receive an object or a range, with the
-                bytes that the failed attempt transferred.
+            charge: called before each retry to send or receive an object or a range, with the
+                number of bytes that the failed attempt transferred.
         """
         super().__init__(inner)
         self._charge = charge

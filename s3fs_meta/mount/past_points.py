@@ -1,7 +1,7 @@
 """The past states in a mount: connecting ``fs.past`` to the session and the local state.
 
-Owns: the rule which mounts show past states, and the directories of temporary state. Does not know:
-requests.
+Owns: the rule that decides which mounts show past states, and the directories of temporary state.
+Does not know: requests.
 """
 
 import os

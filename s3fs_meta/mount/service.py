@@ -366,7 +366,7 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Purge removed files once the mount accepts changes, first files of earlier mounts."""
+        """Call ``Filesystem.run``, once the filesystem is mounted, to purge and to read ahead."""
         await self._accepting.wait()
         await self._session.supervise("removal and read-ahead", self._filesystem.run)
 
@@ -413,7 +413,7 @@ class Mount:
     # --- stop the mount ------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Upload dirty blocks and changes until a signal arrives; keep the local state."""
+        """Upload the remaining changes; a signal stops the upload, and the local state is kept."""
         self._ending = True
         self._supervisor.ending()
         self._outcome = {"complete": False, "why": "it was interrupted"}

@@ -64,7 +64,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         UsageError: the URL is invalid.
         SettingsError: the state directory belongs to another user.
 
-    Always yields to other tasks. Takes no locks.
+    Always yields to other tasks.
     """
     if counts is not None:
         await trio.to_thread.run_sync(require_own, counts)

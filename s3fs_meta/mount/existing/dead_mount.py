@@ -35,7 +35,10 @@ async def is_left(mountpoint: Path, url: str) -> bool:
 
 
 async def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether the mount's daemon has exited; False if this user may not query the kernel."""
+    """Return whether the mount's daemon has exited.
+
+    If this user may not query the kernel, or the kernel does not answer in time, return False.
+    """
     with trio.move_on_after(DEAD_MOUNT_S_MAX):
         return await trio.to_thread.run_sync(
             mount_table.is_disconnected, mountpoint, abandon_on_cancel=True

@@ -169,8 +169,8 @@ def require_seen(
     """Wait until programs see that entries exist, or that the entries do not exist.
 
     The kernel answers lookups from its dentry cache until the mount has invalidated the entries.
-    If this takes long, the mount replies earlier: invalidating a tree with 100,000 cached names
-    blocks every lookup in the tree for a few tenths of a second.
+    The mount may reply before the invalidation is complete, because invalidating a tree with
+    100,000 cached names blocks every lookup in the tree for a few tenths of a second.
 
     Raises:
         ControlError: the change was made, but did not become visible within *within_s*.

@@ -59,7 +59,7 @@ class Flags(NamedTuple):
 
 
 def flags(wanted: Mounted, table: Iterable[str], *, anywhere: bool = False) -> Flags | None:
-    """Return the flags of a mount, or None if the list does not contain it.
+    """Return the flags of a mount, or None if *table* does not contain it.
 
     Args:
         wanted: the mount.
@@ -171,7 +171,7 @@ def _entered_at(mounts: list[Mounted], directory: str) -> Iterator[Mounted]:
 
 
 def resolve(mountpoint: Path) -> str:
-    """Return the path of a mountpoint without symbolic links, as the mount table shows it.
+    """Return the path of a mountpoint without symbolic links, as the mount table lists it.
 
     The mounted filesystem is not accessed: its root is a directory, for which readlink(2) fails
     without a request to the daemon.

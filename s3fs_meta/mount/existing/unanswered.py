@@ -33,7 +33,7 @@ def named(place: Target) -> Iterator[None]:
 
 
 def _reason(place: Target) -> NotMountedError:
-    """Return the error for a command that no daemon answered. The call blocks for a few seconds."""
+    """Return the error for a command that no daemon answered. May block for DEAD_MOUNT_S_MAX."""
     mounted = _mounted(place)
     if mounted is None:
         return NotMountedError(place.mountpoint or place.url)

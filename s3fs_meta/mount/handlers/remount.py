@@ -147,7 +147,7 @@ class RemountHandlers:
         return {REMOUNT: self._on_remount, REMOUNTED: self._on_remounted}
 
     def refresh(self, mounted: Mounted) -> bool:
-        """Return whether the mount table shows the mount as read-only, and record the result.
+        """Return whether the mount table lists the mount as read-only, and record the result.
 
         The mount table is read, because the daemon may have missed the report of a remount.
         """

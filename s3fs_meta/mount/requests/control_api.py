@@ -23,7 +23,7 @@ command, its arguments and its response; progress events may precede the respons
     clone_past {"source": see ``past_sources``, "target": as clone} → {"entries": number, "txg":
                 number}, with progress
     finished  → {"complete": bool, "why": text, "kind": class of the error}, after the last upload
-                of a mount that is ending; one empty event at once, then progress
+                of a mount that is ending; one empty event immediately, then progress
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -98,7 +98,7 @@ async def request_status(place: Target) -> dict[str, Any]:
 async def ask_each(
     places: Sequence[Target], request: Callable[[Target], Awaitable[_Reply]]
 ) -> list[_Reply]:
-    """Send a request to each mount at the same time; return the replies in the order of *places*.
+    """Send a request to all mounts concurrently; return the replies in the order of *places*.
 
     So the command waits only once for CONTROL_ANSWER_S_MAX if several daemons do not answer. The
     first S3fsError or OSError of a request ends all other requests, and is raised.

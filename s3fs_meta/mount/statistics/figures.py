@@ -174,7 +174,7 @@ def requests_today(log: RequestLog) -> dict[str, int]:
 
 
 def _outage(store: ObjectStore) -> dict[str, Any]:
-    """Return the duration and the reason of a store's outage; zeros if it responds."""
+    """Return the duration and the reason of a store's outage; 0 and "" if the store responds."""
     found = outage_of(store)
     return {
         "age_s": round(found.age_s, 3),

@@ -113,12 +113,12 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 
 def human_number(value: float) -> str:
-    """Return a number with three significant digits, or more before the decimal point."""
+    """Return a number rounded to three significant digits, or to an integer if that is longer."""
     return f"{value:.3g}" if value < _THREE_DIGITS else f"{value:.0f}"
 
 
 def human_bytes(size_bytes: float) -> str:
-    """Return a size with a unit, and with at least three significant digits."""
+    """Return a size with a unit; the number is rounded as by ``human_number``."""
     for unit in _UNITS[:-1]:
         if size_bytes < _STEP:
             return f"{human_number(size_bytes)} {unit}" if unit != "B" else f"{size_bytes:.0f} B"

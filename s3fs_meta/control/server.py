@@ -117,7 +117,7 @@ class ControlServer:
 
         Args:
             limit_s: time limit. A client that has already read no message for that time is
-                disconnected at once.
+                disconnected immediately.
         """
         self._connections.close_silent(limit_s)
         with trio.move_on_after(limit_s):

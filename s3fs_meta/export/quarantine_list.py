@@ -65,7 +65,9 @@ def find_all(state: Path) -> list[Kept]:
 
 
 def open_database(kept: Kept) -> Database:
-    """Open the database of a quarantined state, for reading; it may lack properties of mkfs.
+    """Open the database of a quarantined state, for reading.
+
+    The database may lack properties that mkfs writes.
 
     Raises:
         DatabaseError, FormatError: the database is missing or cannot be read.

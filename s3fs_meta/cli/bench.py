@@ -79,7 +79,7 @@ class BenchSizes(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The measured time and counts of one phase, summed over all threads."""
+    """The measured time of one phase, and its counts summed over all threads."""
 
     what: str
     operations: int

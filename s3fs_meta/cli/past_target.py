@@ -22,7 +22,7 @@ def is_url(target: str) -> bool:
 def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPath:
     """Return the filesystem, and the path in the filesystem, that the arguments name.
 
-    A path that shows the past, such as .snapshots/TIME/file, names the file without the time.
+    A path below .snapshots, such as .snapshots/TIME/file, names the file without the time.
 
     Args:
         target: a path in a mounted filesystem, or the URL of a bucket.

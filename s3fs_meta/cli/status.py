@@ -245,7 +245,7 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
 
 
 def _without_answer(exc: NotMountedError) -> MountHealth:
-    """Return the verdict for a mount that cannot be asked for its statistics, or has ended."""
+    """Return the verdict for a mount that cannot be queried, or has ended."""
     may_work = isinstance(exc, (OtherUserError, UnreachedDaemonError))
     level = HealthLevel.UNKNOWN if may_work else HealthLevel.CRITICAL
     return MountHealth(level, f"{level.name}: {exc.message}")

@@ -96,7 +96,10 @@ def _mountpoint(lease: Lease, url: str) -> str | None:
 
 
 def _is_of_holder(mounted: Mounted, lease: Lease) -> bool:
-    """Return whether a mount belongs to the lease's holder; guess if the pid is unknown."""
+    """Return whether a mount belongs to the lease's holder.
+
+    If the PID of the mount's daemon is unknown, assume so for a writable mount.
+    """
     pid = targets.daemon_pid(mounted)
     if pid is not None:
         return pid == lease.pid

@@ -170,7 +170,7 @@ async def _unmount_and_wait(
 
 
 async def _finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, object]:
-    """Call ``wait_finished``; if the daemon hangs, say whether the filesystem stays mounted."""
+    """Call ``wait_finished``; if the daemon hangs, report whether the filesystem stays mounted."""
     try:
         return await wait_finished(place, front, waiting)
     except SilentDaemonError as exc:

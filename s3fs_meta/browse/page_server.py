@@ -1,4 +1,4 @@
-"""The server of the pages, only on loopback, with headers that protect every reply.
+"""The server of the pages: it listens only on loopback, and its headers protect every reply.
 
 Owns: the headers, the bounds of one user's requests. Does not know: connections
 (``mount.http_server``), the page for a request.

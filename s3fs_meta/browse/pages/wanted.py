@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 
 
 class Crumb(NamedTuple):
-    """A parent directory on the path of an entry."""
+    """A component of an entry's path: a parent directory, or the entry itself."""
 
     name: bytes
     path: bytes

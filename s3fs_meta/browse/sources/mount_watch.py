@@ -82,7 +82,7 @@ def rates(
     passed_s: float,
     table: prices.PriceTable,
 ) -> dict[str, float]:
-    """Return the rates per second between two readings, and the cost per day.
+    """Return the statistics that need two readings: rates, cost per day, hit ratio and latencies.
 
     Returns:
         An empty dict if another mount began between the readings.

@@ -80,7 +80,7 @@ class Source:
 
     @property
     def outage(self) -> Outage:
-        """Return the start and the reason of a bucket outage."""
+        """Return the duration and the reason of the bucket's outage."""
         return outage_of(self.bucket.store)
 
     # --- read points in time -------------------------------------------------------------------

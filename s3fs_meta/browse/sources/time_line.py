@@ -99,7 +99,7 @@ async def runs_of(source: Source, first: Txg, last: Txg) -> list[Run]:
 
 
 def by_day(runs: Sequence[Run]) -> list[Day]:
-    """Return the runs grouped by day; the local day on which a run ends counts."""
+    """Return the runs, grouped by the local day on which each run ends."""
     return [Day(name, list(some)) for name, some in groupby(runs, _day)]
 
 

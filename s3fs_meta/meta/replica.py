@@ -165,7 +165,7 @@ class Replica:
             )
 
     def _count_totals(self, stored_bytes: int) -> None:
-        """Add the changes of the txg to the totals, which statfs(2) and the metrics show.
+        """Add the changes of the txg to the totals, which statfs(2) and the metrics report.
 
         Args:
             stored_bytes: the growth of the packs in the bucket.

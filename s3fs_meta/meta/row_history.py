@@ -46,7 +46,7 @@ class LostName(NamedTuple):
 
 
 class ChangedRows(NamedTuple):
-    """The inodes and names that a changeset changes; the sets may overlap."""
+    """The inodes and names that a changeset changes; *content* and *other* may share inodes."""
 
     content: set[
         Ino

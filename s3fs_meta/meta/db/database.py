@@ -540,7 +540,7 @@ class Database(Statements):
 
     @property
     def size_bytes(self) -> int:
-        """Return the length of a database copy, in bytes."""
+        """Return the size that a copy of the database would have, in bytes."""
         row = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
         assert row is not None, "a pragma returns a row"
         return int(row[0])

@@ -6,7 +6,8 @@ Keeps: an upgrade creates the same rows on all hosts of a chain, because it is n
 change. A new column keeps its default until the first change that contains it. So changes of the
 earlier version give the same result before and after the upgrade.
 
-Every database is upgraded when it is opened: local databases, images, earlier points in time.
+Every database is upgraded when it is opened for writing: local databases, images, earlier points in
+time. A database opened read-only appears in the current schema through a temporary view.
 
     version 2 inodes.btime_delta_ns, default 0: the birth time of an inode of version 1 is its ctime
                 at the first change by a program of version 2

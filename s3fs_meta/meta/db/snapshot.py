@@ -18,7 +18,10 @@ from s3fs_meta.meta.db.connections import translated
 
 
 class Snapshot:
-    """A snapshot of the database, readable until ``close``; until then the WAL only grows."""
+    """A snapshot of the database, readable until ``close``.
+
+    Until then, SQLite cannot restart the WAL, so the WAL keeps growing.
+    """
 
     def __init__(
         self,

@@ -2,9 +2,10 @@
 
 Owns: the length of the log in frames, fsync of the ``-wal`` file and zeros at its end, checkpoints.
 Does not know: commit groups, rows.
-Keeps: after a failed sync or checkpoint, every later sync fails, because the kernel reports a lost
-page only once per descriptor. The failure is also recorded (``sync_failures``). The descriptor of
-``sync`` is open from the first commit on, so it also receives errors of SQLite's descriptor.
+Keeps: after a failed sync, and after a checkpoint that failed because of the disk, every later sync
+fails, because the kernel reports a lost page only once per descriptor. The failure is also recorded
+(``sync_failures``). The descriptor of ``sync`` is open from the first commit on, so it also
+receives errors of SQLite's descriptor.
 Tasks: the event loop, except ``sync`` and ``checkpoint``, which must run in a thread.
 
 Zeros are appended to the file in advance (its *room*). A sync of frames that overwrote zeros only
@@ -215,8 +216,9 @@ class Wal:
         """Copy the log into the database while the writer continues. Call this in a thread.
 
         Raises:
-            DatabaseError: the checkpoint failed. On a full disk the log only grows; after any other
-                error every sync fails.
+            DatabaseError: the checkpoint failed. If the disk is full, memory is short or the
+                database is locked, the log keeps growing; after any other error of the copying, all
+                later syncs fail.
         """
         self._in_thread = True
         try:

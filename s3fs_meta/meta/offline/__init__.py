@@ -9,6 +9,7 @@ image_rows:       adopts rows of a damaged image that the indexes of packs confi
 salvage:          reads a database file in which pages are missing.
 first_root:       reconstructs the root directory that mkfs created, from later changes to it.
 page_size:        rewrites a closed database with another page size.
+histories:        compares two databases that should be states of the same history.
 
 Below: tables, db, replica.
 Above: sync.image, sync.history, check.

@@ -7,7 +7,7 @@ defensive mode. The file is changed only by creating missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Other clauses (CHECK, COLLATE, generated columns) must occur as often as in schema.sql.
-Additional tables are harmless. An additional or different index is refused, because SQLite
+Additional tables are harmless. An additional or different index is rejected, because SQLite
 evaluates indexes at every change.
 """
 

@@ -69,7 +69,7 @@ def attributes_of(row: Row) -> Attributes:
 
 
 def unreadable(ino: Ino) -> Attributes:
-    """Return the attributes that a listing shows for an unreadable row: all fields are 0."""
+    """Return the attributes that a listing shows for an unreadable row: 0 except for the number."""
     return _new(Attributes, (ino, *(0 for _ in Attributes._fields[1:])))
 
 
@@ -130,7 +130,7 @@ def create(  # noqa: PLR0913 - the columns of a new row
 
     Args:
         parent: the directory that contains the inode's name; the caller creates the dentry.
-        nlink: the link count: 1, or 2 for a directory.
+        nlink: the link count: 1, 2 for a directory, or 0 for an inode without a name.
     """
     counters = db.counters
     ino = counters.take_ino()

@@ -1,4 +1,4 @@
-"""Statements on complete directory trees; each statement changes many rows.
+"""Statements on complete directory trees; each statement reads or changes many rows.
 
 removed_trees:  trees that were removed with one operation and are deleted in the background.
 tree_copies:    copies of trees, which share their blocks with the originals.
@@ -8,6 +8,10 @@ past_tree:      the last txg in which an inode was below a directory.
 tree_paths:     paths of inodes, for messages.
 inode_set:      inode numbers that a walk has found.
 bulk_records:   changesets of the rows that one statement inserts.
+tree_content:   the blocks of many files, found with one query.
+tree_diff:      the differences between two states of a filesystem.
+name_search:    a search for names below a directory.
+folder_sizes:   the sizes of all directories.
 
 Start at ``removed_trees``.
 Below: tables, db, changesets.

@@ -356,7 +356,7 @@ def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:
 
 
 class Child(NamedTuple):
-    """One name in a directory whose tree is being locked."""
+    """One name in a directory of a tree that is being locked or walked."""
 
     parent: Ino
     cookie: Cookie

@@ -161,7 +161,7 @@ class TreeDiff:
     ) -> Iterator[Difference | None]:
         """Add the names that exist only in the earlier or only in the later state.
 
-        To save memory, a name that can only be a new name of a new inode is yielded at once.
+        To save memory, a name that can only be a new name of a new inode is yielded immediately.
         """
         directories: set[Ino] = set()
         for state in (self._before, self._after):

@@ -80,7 +80,7 @@ class FaultyStore(StoreWrapper):
     # --- injected faults of requests --------------------------------------------------------
 
     def fail(self, method: str, error: StoreError | None = None, *, times: int = 1) -> None:
-        """Make the next calls raise *error*, by default a transient error, and do nothing else."""
+        """Make the next calls raise *error*, by default a transient error, without any effect."""
         self._order(method, Fault(FaultKind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:

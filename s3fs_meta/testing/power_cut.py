@@ -117,7 +117,7 @@ class State(NamedTuple):
     files: dict[FileId, FileContent]
 
     def fingerprint(self) -> int:
-        """Return a hash of the directory's state, so that equal states are found."""
+        """Return a hash of the directory's state, so that a test can recognise equal states."""
         contents = {
             file: (
                 content.size_bytes,

@@ -4,7 +4,8 @@ Owns: the header, compression, and encryption or checksum of metadata objects. A
 always read as a whole.
 Does not know: the meaning of the payload.
 Keeps: an object can be decoded only if it is complete and belongs to this filesystem, under the
-kind and name for which it was encoded. An encrypted filesystem refuses plain objects.
+kind and name for which it was encoded. ``decode`` rejects a plain object of an encrypted
+filesystem, and an encrypted object of a plain filesystem.
 Design: docs/design/format.md, "Envelope".
 
     header | AES-GCM of the compressed payload          on an encrypted filesystem
@@ -79,8 +80,8 @@ def decode(kind: bytes, key: ObjectKey, data: bytes | memoryview, keyring: Keyri
     """Return the payload of the object *data*, which was read under the name *key*.
 
     Raises:
-        NewerFormatError: the object has a version that this program does not know. If only the
-            bytes of the version were damaged, FormatError is raised instead.
+        NewerFormatError: the object has a version or flags that this program does not know. If
+            damage to these bytes is the only reason, FormatError is raised instead.
         FormatError: the object is corrupt, has a different kind or name, or belongs to another
             filesystem; or either the object or the filesystem is encrypted, but not both.
     """
@@ -143,7 +144,7 @@ def _parse_header(kind: bytes, key: ObjectKey, view: memoryview) -> _Header:
 
 
 def _is_of_this_version(key: ObjectKey, view: memoryview, keyring: Keyring) -> bool:
-    """Return whether the object would be authentic if its header had the current version.
+    """Return whether the object would be authentic with the current version and valid flags.
 
     If so, the object was written with the current version, and its version or flags were
     damaged afterwards.
@@ -183,5 +184,5 @@ def checksum_of(
 
 
 def _context(header: bytes, key: ObjectKey) -> bytes:
-    """Return the associated data: the header, which has a fixed length, and the key."""
+    """Return the associated data: the header, which has a fixed length, and the object key."""
     return header + key.encode("ascii")

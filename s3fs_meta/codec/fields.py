@@ -28,7 +28,7 @@ def dump(fields: Mapping[str, object]) -> bytes:
 
 
 class Fields:
-    """One JSON object. Every getter removes its field; ``finish`` refuses the remaining fields."""
+    """One JSON object. Every getter removes its field; ``finish`` rejects the remaining fields."""
 
     def __init__(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -43,8 +43,9 @@ class Fields:
         Args:
             key: the name of the object, for errors.
             text: the JSON, in ASCII.
-            values_max: maximum number of values. Without a maximum, parsing a text could use 100
-                times its size in memory.
+            values_max: maximum number of commas and opening brackets, which bounds the number of
+                values. Without a maximum, parsing could use 100 times the size of the text in
+                memory.
 
         Raises:
             FormatError: the text is not a JSON object, has a duplicate field, or has too many

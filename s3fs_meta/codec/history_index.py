@@ -3,8 +3,8 @@
 Owns: the fields and columns of an index object. Does not know: changesets, when objects are
 written.
 Keeps: an index object records the hashes of the last changelog of its run and of the changelog
-before the run. So an index object describes only the changelogs of its run. It can be decoded only
-under its own name.
+before the run, so that a reader detects an index of other changelogs. An index object can be
+decoded only under its own name.
 Design: docs/design/format.md, "History index".
 
     history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only

@@ -1,7 +1,7 @@
 """Images: copies of the metadata database in the bucket, as pieces and a manifest that lists them.
 
 Owns: the manifest's fields, the names of manifests and pieces, the hashes that link images.
-Does not know: SQLite, stores, when an image is made.
+Does not know: SQLite, stores, when an image is written.
 Keeps: lengths and hashes in a manifest cover every byte of its database, so swapped, missing and
 foreign pieces are detected. A manifest lists each piece once, in order, and names the
 previous image.
@@ -99,7 +99,7 @@ class Manifest:
 def image_prefix(txg: Txg, epoch: Epoch, random_bytes: bytes) -> str:
     """Return the prefix shared by the object keys of one image, without the final slash.
 
-    The caller generates 8 new *random_bytes* for each image, so that two attempts to make an image
+    The caller generates 8 new *random_bytes* for each image, so that two attempts to write an image
     never share a name.
     """
     assert len(random_bytes) == RANDOM_BYTES, "the name of an image contains 8 random bytes"
@@ -133,7 +133,10 @@ def image_of(key: ObjectKey) -> str:
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """Return the hash of image pieces and of links between images, as 64 hexadecimal digits."""
+    """Return the BLAKE3 hash, without a key, of an object or of a piece's content in hexadecimal.
+
+    The hashes that link changelogs, parts, levels and images are of this kind.
+    """
     return blake3(data).hexdigest()
 
 

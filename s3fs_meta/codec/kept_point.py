@@ -9,8 +9,8 @@ Design: docs/design/format.md, "Kept point".
     kept/<txg>-<hash of the name>-<random>     in an envelope, create-only
 
 The hash is keyed, so an encrypted bucket does not reveal names. A point is found by its name with
-one listing and one request. The random digits make every key unique, so a late DELETE never removes
-a later point of the same name.
+one listing and one request. The random digits make every key unique, so a delayed DELETE request
+never removes a later point of the same name.
 """
 
 import re

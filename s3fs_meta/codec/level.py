@@ -2,7 +2,8 @@
 
 Owns: the fields, names and alignment of level objects. Does not know: how changes are merged.
 Keeps: a level object records the hashes of its last changelog and of the changelog before its run.
-So a level object can replace only the changelogs of its run. It can be decoded only under its name.
+So a reader detects a level that was merged from other changelogs. A level object can be decoded
+only under its own name.
 Design: docs/design/format.md, "Level".
 
     level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only

@@ -2,8 +2,8 @@
 
 Owns: records, index and trailer of a pack; the names of packs.
 Does not know: which blocks belong together, rows, stores.
-Keeps: every record can be read alone, from its own bytes; the index is enough to rebuild the rows
-of ``blocks`` and ``block_map`` as they were when the pack was made.
+Keeps: every record can be read alone, from its own bytes. The index is enough to rebuild, for each
+block, its row of ``blocks`` and one row of ``block_map``, as they were when the block was sealed.
 Design: docs/design/format.md, "Pack", defines the bytes and explains the chosen sizes.
 
     record | record | ... | index record | trailer
@@ -11,10 +11,11 @@ Design: docs/design/format.md, "Pack", defines the bytes and explains the chosen
 A *record* is compressed data (``compression``). On an encrypted filesystem it is 8 bytes of salt,
 then AES-GCM of the compressed data. The salt is the same in all records of a pack.
 
-Nonces. The key of a pack is derived from its name and the salt. A name holds 128 random bits and is
-never used twice. If a caller uses a name twice, the 64 random bits of the salt still give the two
-packs different keys. The nonce is the offset of the record: records do not overlap, so no offset
-occurs twice. A record that was moved within its pack, or to another pack, cannot be decrypted.
+Nonces. The encryption key of a pack is derived from its name and the salt. A name contains 128
+random bits and is never used twice. If a caller uses a name twice, the 64 random bits of the salt
+still give the two packs different keys. The nonce is the offset of the record: records do not
+overlap, so no offset occurs twice. A record that was moved within its pack, or to another pack,
+cannot be decrypted.
 """
 
 import os
@@ -100,7 +101,7 @@ class PackWriter:
     """Collects blocks into one pack.
 
     The writer keeps the complete pack in memory, at most PACK_BYTES_MAX. Only one thread at a time
-    may use the writer. The memory is mapped once, because copying a growing buffer would keep the
+    may use the writer. The memory is mapped once, because copying a growing buffer would hold the
     interpreter lock and block the event loop for tens of milliseconds.
     """
 
@@ -131,7 +132,7 @@ class PackWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Return the total bytes of the records that were added so far."""
+        """Return the total size of the records that were added so far."""
         return self._size_bytes
 
     @property
@@ -257,8 +258,8 @@ def read_index(
     *tail* contains at least the last ``index_tail_bytes`` bytes of the object.
 
     Raises:
-        NewerFormatError: the pack has a version that this program does not know. If only the bytes
-            of the version were damaged, FormatError is raised instead.
+        NewerFormatError: the pack has a version or flags that this program does not know. If damage
+            to these bytes is the only reason, FormatError is raised instead.
         FormatError: the pack is corrupt, truncated or extended, or was written under another name
             or by another filesystem.
     """

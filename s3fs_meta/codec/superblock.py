@@ -264,7 +264,7 @@ def tombstone_label(data: bytes | memoryview) -> str | None:
 
 
 def encode(superblock: Superblock) -> bytes:
-    """Encode a superblock; return the bytes of the object KEY.
+    """Encode a superblock; return the bytes to store under KEY and COPY_KEY.
 
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
@@ -334,7 +334,7 @@ def decode(key: ObjectKey, data: bytes | memoryview) -> Superblock:
 
 
 def _parse_features(key: ObjectKey, fields: Fields) -> tuple[str, ...]:
-    """Return the features. Parse the features before all other fields, which they may extend."""
+    """Return the features; call this first, because an unknown feature may change other fields."""
     features = []
     for item in fields.array("features", FEATURES_MAX):
         if not isinstance(item, str) or _FEATURE.fullmatch(item) is None:

@@ -1,9 +1,9 @@
 """The block cache on this host: dirty → sealed → uploaded → clean → evicted.
 
 Owns: the set of cached blocks, their states, and how writers wait for room.
-Does not know: names, file sizes, how packs are made, which blocks are evicted (``eviction``).
-Keeps: a cached block is removed only after the store has confirmed it and its location is synced.
-Until then it is UPLOADED. A DOOMED block is removed when the loss of its last reference is durable.
+Does not know: names, file sizes, how packs are written, which blocks are evicted (``eviction``).
+Keeps: a referenced block is removed only after the store has confirmed it and its row is durable;
+in between it is UPLOADED. A DOOMED block is removed when the deletion of its row is durable.
 Tasks: any request handler. Every change of state happens on the event loop, inside the caller's
 group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".
@@ -118,7 +118,7 @@ class BlockCache:
     # --- read blocks ---------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
-        """Return whether a block is cached and verified. Never yields to other tasks."""
+        """Return whether a block is cached and not suspect. Never yields to other tasks."""
         return located.state is not None and located.block not in self.suspects.blocks
 
     def is_readable(self, located: Located) -> bool:
@@ -131,7 +131,7 @@ class BlockCache:
 
         Raises:
             LostBlockError: the file of a dirty or sealed block, its only copy, is missing or torn.
-            NotLocalError: the file of an uploaded block is missing; the caller fetches the block.
+            NotLocalError: the file of an uploaded block is missing or damaged; fetch it again.
 
         Never yields to other tasks.
         """
@@ -187,8 +187,8 @@ class BlockCache:
 
         Raises:
             NoSpaceLeftError: the disk has no room for the block, and *for_read* is false.
-            StoreError: the store was unavailable until the read timeout.
-            CorruptionError: the block in the store is corrupt.
+            StoreError: the store was unavailable until the read timeout, or lacks the pack.
+            CorruptionError: the block in the store is corrupt, or was never uploaded.
 
         Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
         """
@@ -266,7 +266,7 @@ class BlockCache:
 
     @property
     def ahead_bytes_max(self) -> int:
-        """Return the maximum bytes that read-ahead may cache for one sequential reader."""
+        """Return how many bytes read-ahead may cache for one sequential reader."""
         return min(READAHEAD_BYTES_MAX, self.bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
@@ -297,7 +297,7 @@ class BlockCache:
         """After deduplication, cache the blocks that replaced cached blocks of pinned files.
 
         Both blocks have the same content, so it is copied from the file of the replaced block. If
-        that file is already removed, or the cache has no room, the block must be downloaded later.
+        that file is already removed, or the disk has no room, the block must be downloaded later.
         """
         for block, of in self.pinned.take_replaced():
             row = blocks.find(self._db, of)
@@ -369,7 +369,7 @@ class BlockCache:
                 before the new block is synced. 0 if the file is truncated.
 
         Raises:
-            NoSpaceLeftError, LostBlockError, NotLocalError: no row was changed.
+            NoSpaceLeftError, LostBlockError, NotLocalError: no block was created.
 
         Never yields to other tasks. Requires an open transaction.
         """
@@ -430,7 +430,7 @@ class BlockCache:
         self.index.wrote(block, max(plain_bytes, end), trio.current_time())
 
     def release(self, block: BlockId, row: BlockRow | None = None) -> None:
-        """Drop one reference to a block; delete the block if it was the last reference.
+        """Drop a reference; delete the block if it was the last, or leave that to the uploader.
 
         Args:
             block: a block that a file refers to.
@@ -473,7 +473,7 @@ class BlockCache:
     # --- change the states of blocks -----------------------------------------------------------
 
     def seal(self, wanted: Iterable[BlockId]) -> None:
-        """Mark dirty blocks as sealed, so that a later write makes a copy.
+        """Mark dirty blocks as sealed, so that a later write changes a copy of the block.
 
         Requires an open transaction.
         """
@@ -497,7 +497,7 @@ class BlockCache:
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit into the cache after all evictable blocks are evicted."""
+        """Return how many bytes fit if only unuploaded, pinned and spared blocks stay cached."""
         index = self.index
         return self.bytes_max - index.pending_bytes - index.spared_bytes - index.kept_bytes
 
@@ -510,7 +510,7 @@ class BlockCache:
             self.writers.note_upload()
 
     async def settle(self, confirmed: Sequence[BlockId], doomed: Sequence[BlockId]) -> None:
-        """Mark uploaded blocks as clean and remove unreferenced ones, after a sync of their rows.
+        """Mark uploaded blocks as clean and remove doomed blocks, after a sync of their rows.
 
         Yields to other tasks between slices.
         """

@@ -22,7 +22,7 @@ from s3fs_meta.limits import (
 
 
 def _free_nothing(_size_bytes: int) -> None:
-    """Free no space, because the owner of the disk guard has no blocks to evict."""
+    """Free no space, because the owner of this ``DiskSpace`` has no blocks to evict."""
 
 
 async def _free_no_slice(_size_bytes: int) -> bool:
@@ -44,8 +44,8 @@ class DiskSpace:
         Args:
             path: a directory on the disk.
             free_some: frees the given number of bytes; called before an operation is refused.
-            free_slice: frees at most the given number of bytes in the background; returns whether
-                more can be freed.
+            free_slice: frees some of the given number of bytes, and yields to other tasks; returns
+                whether more can be freed.
         """
         self._path = path
         self._free_some = free_some

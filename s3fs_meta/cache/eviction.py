@@ -2,10 +2,10 @@
 
 Owns: the choice of the clean blocks to evict, and the splitting of long evictions into slices.
 Does not know: why room is needed, dirty blocks, waiting writers (``block_cache``).
-Keeps: only clean, unpinned blocks are evicted. A block whose location is marked as damaged is kept
-until ``reconsider``, because its file may be the only intact copy. The blocks that a running
-request fetches are kept until its end (``keeping``). A crash may restore the row of an evicted
-block; the next reader then fetches the block again (I44).
+Keeps: only clean blocks are evicted, and only ``drop`` can evict pinned blocks. A block whose
+location is marked as damaged is kept until ``reconsider``, because its file may be the only intact
+copy. The blocks that a running request needs are kept until its end (``keeping``). A crash may
+restore the row of an evicted block; the next reader then fetches the block again (I44).
 Tasks: any request handler. ``evict`` removes files in a thread; other methods use the event loop.
 """
 
@@ -168,7 +168,7 @@ class Evictor:
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove the cache files of blocks without a row in ``cached_blocks``.
 
-        A cancellation does not leave files behind, because their rows are already deleted.
+        A cancellation does not interrupt the removal, because the rows are already deleted.
         """
         self._files.let_go(blocks_gone)
         with trio.CancelScope(shield=True):
@@ -225,12 +225,12 @@ class Evictor:
         )
 
     def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict at least *wanted_bytes*, because the disk has only its reserve left."""
+        """Evict blocks with *wanted_bytes* in total, because the disk has only its reserve left."""
         for block in self._take_bytes(wanted_bytes):
             self._files.remove(block)
 
     async def evict_some(self, wanted_bytes: int) -> bool:
-        """Evict some blocks, at most *wanted_bytes*; return whether more can be evicted."""
+        """Evict one slice of blocks towards *wanted_bytes*; return whether more can be evicted."""
         wanted = self._take_bytes(wanted_bytes)
         await self.remove_files(list(itertools.islice(wanted, LOOP_SLICE_ROWS)))
         return self._oldest() is not None

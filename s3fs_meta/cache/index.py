@@ -86,7 +86,7 @@ class CacheIndex:
 
     @property
     def evictable_bytes(self) -> int:
-        """Return the bytes of clean blocks that are neither pinned nor possible last copies."""
+        """Return the total size of clean blocks that are neither pinned nor spared (``spare``)."""
         return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
@@ -251,8 +251,8 @@ class CacheIndex:
         """Return the clean block to evict next, the least recently used; None if there is none.
 
         Blocks that no reader has used yet are evicted first if they have more than
-        *unasked_bytes_max* bytes, or if their number exceeds 1/NEIGHBOUR_CACHE_PART of
-        CACHED_BLOCKS_MAX.
+        *unasked_bytes_max* bytes, if their number exceeds 1/NEIGHBOUR_CACHE_PART of
+        CACHED_BLOCKS_MAX, or if there are no others.
         """
         if (
             self.unasked_bytes > unasked_bytes_max

@@ -3,7 +3,8 @@
 Owns: the bound on pinned bytes; pins of blocks that this host wrote into a pinned tree; the list of
 such blocks that deduplication replaced with equal but uncached blocks.
 Does not know: paths, the list of pins, which other blocks the trees contain (``fs.trees.pins``).
-Keeps: pins leave PIN_RESERVE_PART of the cache to other content, so writers and readers find room.
+Keeps: pins leave at least 1/PIN_RESERVE_PART of the cache to other content, so that writers and
+readers find room.
 Writers spend no time on pins: eviction pins a new block when it examines the block.
 Tasks: the event loop. No method is a schedule point.
 """
@@ -26,7 +27,7 @@ PINNED_BLOCKS_MAX: Final = CACHED_BLOCKS_MAX - CACHED_BLOCKS_MAX // PIN_RESERVE_
 
 
 def pinned_bytes_max(cache_bytes: int) -> int:
-    """Return the maximum bytes of pinned blocks in a cache with *cache_bytes*."""
+    """Return the maximum total size of pinned blocks in a cache of *cache_bytes*."""
     return cache_bytes - max(cache_bytes // PIN_RESERVE_PART, PIN_RESERVE_BYTES_MIN)
 
 

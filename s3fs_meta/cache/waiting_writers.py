@@ -7,7 +7,7 @@ writer waits at most for the write timeout. A pack counts as being sent
 
 - while it waits for the upload limit before one of its first three attempts;
 - then for the time that its transfer takes at the minimum speed, unless the last request to the
-  bucket failed. Only an S3 store reports each piece that it sends;
+  bucket failed. This rule is for stores other than S3, which do not report the pieces they send;
 - while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
 """
 
@@ -38,7 +38,7 @@ class SentPack:
         self.until_s = float("inf")  # time by which the pack would be sent at the minimum speed
 
     def begin(self) -> None:
-        """End the wait for the upload limit; the first call starts the time for sending the pack."""
+        """End the wait for the upload limit; the first call sets the transfer's time limit."""
         self._is_limited = False
         self._attempts += 1
         until_s = trio.current_time() + self._size_bytes / STORE_BODY_BYTES_PER_S_MIN

@@ -68,7 +68,8 @@ class BlockSync:
         """Make the files of all unsynced blocks durable: content, names, directories.
 
         Args:
-            meanwhile: called on the event loop while a thread syncs files, unless no file needs it.
+            meanwhile: called on the event loop while a thread syncs files; not called if this call
+                syncs no files.
 
         Raises:
             OSError: the sync failed. After a failure or cancellation, the blocks stay unsynced.

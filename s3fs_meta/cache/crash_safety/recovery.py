@@ -2,9 +2,10 @@
 
 Owns: how many bytes of a file are trusted after a power cut; files without a row; the bytes that
 restore a copied block; the rows of the table ``copies``. Does not know: when blocks are copied.
-Keeps: a file without a row is removed if an intact pack has its content, or if it was written
-after the last commit of the database. Otherwise the file is quarantined.
-Tasks: these functions run at mount, before any task; read-only tools also call ``content_before``.
+Keeps: a file without a row is removed if it is empty, if an intact pack has its content, or if it
+was written after the last commit of the database. Otherwise a readable file is quarantined.
+Tasks: these functions run at mount, before any other task; read-only tools also call
+``content_before``. ``KnownCopies`` is used on the event loop of a mount.
 
 A write to a sealed or uploaded block makes a copy of it, whose rows are committed before its file
 is synced. After a power cut, the rows may refer to a copy without content. The durable bytes of its
@@ -75,12 +76,12 @@ def settle_strays(
     Args:
         db: the database, which no other task uses during the call.
         files: the block files of the database.
-        quarantine: a directory for block files on the same disk, made if needed.
+        quarantine: a directory for block files on the same disk, created if needed.
         block_hash: hashes the content of a block; None if no content can be verified.
-        first: the lowest block number to check; files with lower numbers are ignored.
+        first: the lowest block number to check; a few files with lower numbers may be checked, too.
         undone_ns: after a kill, the time range since the last commit of the database. If the times
-            of all strays are in the range, and none of their blocks has a row, the undone group
-            made all of them, and they are removed. None to ignore times.
+            of all files that would be quarantined are in the range, and none of their blocks has a
+            row, the undone group wrote all of them, and they are removed. None to ignore times.
 
     Returns:
         The number of quarantined files.

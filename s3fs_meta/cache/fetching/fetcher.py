@@ -3,7 +3,7 @@
 Owns: the rule that all readers of a block share one fetch, the limit on fetches, read timeouts.
 Does not know: which files use a block, which blocks are neighbours. ``block_cache`` writes rows.
 Keeps: an object or block counts as damaged only after a second request. A timeout, a refused
-request, or a store without a superblock never counts as damage.
+request, or a missing object in a store without a superblock never counts as damage.
 
 One request may fetch a block and its neighbours; their readers wait for it. If a neighbour is
 corrupt, its reader sees no error, and fetches the block alone.
@@ -150,7 +150,9 @@ class Fetcher:
 
         Raises:
             StoreUnavailableError: the read timeout expired.
-            StoreError, FormatError: the object is missing or damaged, or the store refuses it.
+            StoreError, FormatError: the object is missing or damaged, or the store refuses the
+                request.
+            NoSpaceLeftError, LostBlockError: the file of the block cannot be written.
         """
         present = self._under_way.get(located.block)
         if present is not None:
@@ -217,12 +219,14 @@ class Fetcher:
             run: the blocks, ascending.
             object_key: key of their pack.
             waits: True for a run that a reader will soon request: its content is kept in memory, and
-                requests to an unavailable store are retried until the read timeout. If False, only
-                the store itself retries, and a slow transfer has no time limit.
+                requests to an unavailable store are retried until the read timeout. If False, no
+                request is repeated after the retries of the ``ObjectStore``, and a slow transfer
+                has no time limit.
 
         Raises:
             StoreUnavailableError: the read timeout expired, or the store is unavailable.
-            StoreError, FormatError: the object is missing or too short, or the store refuses it.
+            StoreError, FormatError: the object is missing or too short, or the store refuses the
+                request.
         """
         wanted = [each for each in run if each.block not in self._under_way]
         fetches = {each.block: _Fetch() for each in wanted}

@@ -5,7 +5,7 @@ A file is as long as the block's content; the remaining bytes of the block are a
 Every function blocks. If a function may take long, its docstring says that it must be called in
 a thread. Only functions on the event loop keep recently used files open.
 A function that raises LostBlockError or NoSpaceLeftError raises ShortageError instead if the
-machine lacks memory or open files. The caller must not treat such a block as lost.
+machine lacks memory or file descriptors. The caller must not treat such a block as lost.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ marks:         sets and removes damage marks after fsck has read the packs.
 report:        the findings, and the exit status computed from the findings.
 
 Start at ``run``, then ``context`` (the form of an invariant) and ``rules.names``.
-``fsck`` checks all invariants in one transaction. Before that, ``sums`` counts names, links and
+``fsck`` checks all invariants in one transaction, in which ``sums`` first counts names, links and
 references.
 Below: sync (chain, mkfs), cache, meta.
 Above: cli.fsck.

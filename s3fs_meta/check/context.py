@@ -154,7 +154,7 @@ class Examination:
         make the next mount truncate the files.
 
         Raises:
-            OSError, DatabaseError: the disk failed; the rows are unchanged.
+            OSError, DatabaseError: the disk failed; the caller undoes an open transaction.
         """
         if self.files is not None and self._unsynced:
             synced = sorted(self._unsynced)
@@ -193,7 +193,7 @@ class Examination:
             self._paths = None
 
     def broken(self, invariants: Iterable[Invariant]) -> dict[int, int]:
-        """Return the number of damaged rows for each broken invariant, by invariant number.
+        """Return the number of findings for each broken invariant, by invariant number.
 
         One scan serves all invariants with the same source.
         """
@@ -338,6 +338,6 @@ class Examination:
         self.forget()
 
     def forget(self) -> None:
-        """Mark the tables of ``sums`` as missing, because a rollback removed them."""
+        """Mark the tables of ``sums`` as missing, because ``close`` or a rollback removed them."""
         self._derived = False
         self._paths = None

@@ -3,7 +3,7 @@
 Owns: the replay of changelogs without an image. Does not know: pack objects.
 Keeps: every changelog must record the hash of its predecessor; the first one records none. Replay
 stops before a damaged or missing changelog. A chain that a newer program may have continued is
-refused, because the rebuilt state would be older than that program's state.
+rejected, because the rebuilt state would be older than that program's state.
 
 Two facts are in the first image and in no changelog: the first attributes of the root directory and
 the cookie key. The attributes are derived from the first changes of the root directory
@@ -52,7 +52,7 @@ class ChainReader:
         """Prepare to replay the chain.
 
         Args:
-            create: makes the database of an empty filesystem; called in a thread.
+            create: creates the database of an empty filesystem; called in a thread.
         """
         self._store = store
         self._keyring = keyring

@@ -3,8 +3,8 @@
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` rebuilds a filesystem, and only if no image can be restored. The rows come from
 the newest image whose first piece is intact, and only from its intact pieces. If the chain can be
-replayed from its first changelog to the image's txg or further, the rows come from the chain
-(``from_chain``).
+replayed from its first changelog to the image's txg or further, or if the image lacks too much, the
+rows come from the chain (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
 a host that acquires the lease meanwhile keeps it. The new epoch is higher than any plausible epoch
@@ -99,7 +99,7 @@ async def rebuild(
     progress: Progress,
     quarantine: Callable[[], None],
 ) -> Rebuilt:
-    """Rebuild a filesystem from the packs in the bucket, and publish it.
+    """Rebuild a filesystem from packs and the remaining metadata in the bucket, and publish it.
 
     Files whose names are lost are put into lost+found, named by inode number.
 
@@ -110,7 +110,7 @@ async def rebuild(
         NewerFormatError: a newer program wrote the lease, the end of the chain or an image, or no
             rows were found and an image claims a newer version; nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
-        StoreError: the store is unavailable; nothing was changed.
+        StoreError: the store is unavailable; a second call starts again.
         PreconditionError: another process stored a lease concurrently; that lease is unchanged.
     """
     traces = await _list_traces(store)

@@ -73,7 +73,7 @@ class _Ranges:
             self._more = True
 
     def all(self) -> list[range]:
-        """Return the ranges; if some were only counted, the rest of the file is included."""
+        """Return the ranges; if some were dropped, include all bytes after the last range."""
         return lost_ranges.and_all_after(self._ranges) if self._more else self._ranges
 
 

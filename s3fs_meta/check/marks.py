@@ -47,7 +47,8 @@ def note_packs(exam: Examination) -> None:
 def settle(exam: Examination) -> None:
     """Mark missing packs and unreadable records; remove wrong marks.
 
-    Replaced locations are also marked, because earlier transaction groups still refer to them.
+    Locations from which a repair moved blocks are also marked, because earlier transaction groups
+    still refer to them.
     """
     found = [
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)

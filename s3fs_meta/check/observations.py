@@ -152,7 +152,7 @@ class Evidence:
         self._add("INSERT OR REPLACE INTO temp.seen_objects VALUES (?, ?)", rows)
 
     def note_foreign(self, keys: Iterable[str]) -> None:
-        """Record objects that do not belong to this filesystem."""
+        """Record objects that do not provably belong to this filesystem."""
         rows = ((_text(key),) for key in keys)
         self._add("INSERT OR IGNORE INTO temp.seen_foreign VALUES (?)", rows)
 
@@ -180,7 +180,7 @@ class Evidence:
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Record the locations that pack indexes contain for blocks with wrong rows.
 
-        Locations that ``forget_locations`` refused are skipped. If a block has several locations,
+        Locations that ``forget_locations`` removed are skipped. If a block has several locations,
         the location with the hash in the block's row is kept, otherwise a location in a pack that
         has a row. A fenced host may have used the number of the block for other content.
         """

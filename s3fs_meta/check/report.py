@@ -153,7 +153,7 @@ class Report:
         self._on_finding(finding)
 
     def forget_all_but(self, invariant: str) -> None:
-        """Keep only findings about the given invariants, because the database was replaced."""
+        """Keep only the findings about one invariant, because the database was replaced."""
         self._verdicts = {
             name: verdict for name, verdict in self._verdicts.items() if name == invariant
         }

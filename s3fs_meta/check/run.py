@@ -93,7 +93,8 @@ async def check_filesystem(
             exception from it before the commit undoes all repairs.
 
     Raises:
-        StoreError: the bucket cannot be read; nothing was changed.
+        StoreError: a request failed. No row was changed, unless the request was a deletion, which
+            follows the repairs.
         CorruptionError: SQLite cannot read the database; nothing was changed.
         DatabaseError: SQLite failed; nothing was changed.
     """

@@ -1,9 +1,9 @@
 """Invariants of blocks: the bytes of a block exist at the location in its row.
 
 If the bucket was surveyed, a row with a wrong location is repaired from the index of a pack that
-contains the block. Otherwise the verified cached copy is uploaded again. All other damaged rows
-stay unchanged until the bucket has been searched. After the search, their bytes are treated as
-lost.
+contains the block. If no pack contains the block, its verified cached copy is uploaded again. All
+other damaged rows stay unchanged until the bucket has been searched. After the search, their bytes
+are treated as lost.
 """
 
 from collections.abc import Iterator
@@ -159,7 +159,7 @@ _IS_LOCATED: Final = (
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block of the same pack ends.
 
-    The blocks of a pack are sorted only if they are not in the order of their numbers.
+    The blocks of a pack are sorted by offset only if their numbers have a different order.
     """
     # packs in which the order by block number differs from the order by offset
     mixed: set[int] = set()

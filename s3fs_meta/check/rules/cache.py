@@ -117,7 +117,7 @@ def _put_away(path: Path, root: Path, quarantine: Path) -> None:
 def _remove_strays(exam: Examination, invariant: Invariant) -> None:
     """Remove unused block files whose content is in the bucket; quarantine all other strays.
 
-    If the commit group is rolled back later, no row refers to the removed files.
+    A later rollback of the commit group is harmless, because no row refers to the removed files.
     """
     files = exam.files
     assert files is not None, "stray files are known only after the survey of the cache directory"

@@ -1,6 +1,6 @@
 """Invariants of the database file: SQLite's checks, tables, properties, numbers, types, counters.
 
-All other invariants rely on them. ``fsck`` stops if an invariant of FOUNDATION cannot be repaired.
+All other invariants rely on those in FOUNDATION: ``fsck`` stops if one of these cannot be repaired.
 """
 
 import os
@@ -135,7 +135,7 @@ def _normal(sql: str) -> str:
 
 
 def _mend_schema(exam: Examination, _invariant: Invariant) -> None:
-    """Create missing indexes and local tables; drop unknown triggers, views and indexes.
+    """Recreate missing or wrong indexes, and local tables; drop unknown triggers, views, indexes.
 
     Other missing tables are not created, because their rows are lost. Unknown tables are not dropped,
     because they may contain data.

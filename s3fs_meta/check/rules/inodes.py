@@ -141,7 +141,7 @@ def _fitting_type(kind: int, entries: int, mapped: int, target: int) -> int:
 
 
 def _reset_times(exam: Examination, invariant: Invariant) -> None:
-    """Set mtime, atime and birth time to ctime; set an invalid ctime to the current time."""
+    """Set mtime, atime and birth time to ctime; set an invalid or future ctime to the present."""
     exam.run(
         "UPDATE inodes AS i SET ctime_ns = CASE WHEN i.ctime_ns BETWEEN 0 AND ?1 THEN"
         " CAST(i.ctime_ns AS INTEGER) ELSE ?1 END,"

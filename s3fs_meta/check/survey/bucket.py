@@ -212,8 +212,8 @@ async def _note_images(
 ) -> set[ObjectKey]:
     """Check the kept images, from the newest to the oldest; return their manifests.
 
-    During the check, a writer on another host may make a new image and delete an old one. So
-    missing objects are faults only if the lease has not changed.
+    During the check, a writer on another host may write a new image and delete an old one. So if a
+    fault was found and the lease has changed, the check is repeated, up to FSCK_HEADS_MAX times.
     """
     found = await _kept_images(exam, store, keyring, deep=deep)
     for _ in range(FSCK_HEADS_MAX):
@@ -225,7 +225,7 @@ async def _note_images(
 
 
 class _KeptImages(NamedTuple):
-    """The lease, the manifests of the images that the lease lists, and faults of these images."""
+    """The lease, the manifests of the newest images, and the faults of these images."""
 
     lease: bytes | None  # content of the lease object, or None if it is missing or too large
     manifests: set[ObjectKey]

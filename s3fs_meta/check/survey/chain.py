@@ -42,8 +42,8 @@ async def survey(
 ) -> None:
     """Record missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
-    Call this after ``bucket.survey``. If no image is readable, no fault is recorded, because I48
-    reports the images.
+    Call this after ``bucket.survey``. If the newest image is unreadable, no fault is recorded,
+    because I48 reports the image.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.

@@ -1,8 +1,9 @@
 """The search for blocks whose rows have a wrong location, in the indexes of all packs.
 
 A pack contains a block if the pack's index lists the block's number, or a record with the hash in
-the block's row. Such a record may exist for two reasons. Compaction keeps the old pack until the
-end of the retention. Equal content may be written again after its first block was freed.
+the block's row. Such a record may exist for two reasons. After compaction, the old pack exists
+until the retention period has expired. Equal content may be written again after its first block was
+freed.
 
 The row of a block that overlaps another block may be right, and the index of its pack damaged.
 Therefore ``keep_readable`` reads blocks that were not found at the locations in their rows.

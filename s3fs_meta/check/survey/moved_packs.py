@@ -1,7 +1,8 @@
 """Recovery of packs that are stored under the name of another pack.
 
 Objects may have been swapped, or copied to a wrong name. A pack is authenticated together with its
-name, so its bytes are invalid under any other name. The survey tries all names that rows list.
+name, so its bytes are invalid under any other name. The survey tries the names of missing and
+damaged packs of the same size.
 
 Owns: the names that are tried, and saving the content. Does not know: the search for damaged packs
 (``packs``).

@@ -3,7 +3,7 @@
 Either all packs are read, or only packs of a wrong size.
 Owns: downloading and verifying packs, a few at a time. No object is changed.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: at most FSCK_DEEP_PACKS_MAX at once; content is verified in threads.
+Tasks: at most FSCK_DEEP_PACKS_MAX concurrently; content is verified in threads.
 No transaction may be open.
 """
 

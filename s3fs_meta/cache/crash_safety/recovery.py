@@ -78,7 +78,7 @@ def settle_strays(
         files: the block files of the database.
         quarantine: a directory for block files on the same disk, created if needed.
         block_hash: hashes the content of a block; None if no content can be verified.
-        first: the lowest block number to check; a few files with lower numbers may be checked, too.
+        first: the lowest block number to check; files with lower numbers are ignored.
         undone_ns: after a kill, the time range since the last commit of the database. If the times
             of all files that would be quarantined are in the range, and none of their blocks has a
             row, the undone group wrote all of them, and they are removed. None to ignore times.

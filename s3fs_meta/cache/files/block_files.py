@@ -368,7 +368,7 @@ class BlockFiles:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def numbers(self, first: BlockId = _FIRST) -> Iterable[BlockId]:
-        """Yield the numbers of all block files from *first* on, and possibly some lower numbers."""
+        """Yield the numbers of all block files from *first* on, in any order."""
         for number in self._directory.numbers(first):
             yield BlockId(number)
 

@@ -42,8 +42,8 @@ async def survey(
 ) -> None:
     """Record missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
-    Call this after ``bucket.survey``. If the newest image is unreadable, no fault is recorded,
-    because I48 reports the image.
+    Call this after ``bucket.survey``. If the lease or its image is unreadable, no fault is
+    recorded, because I48 reports the object.
 
     Raises:
         StoreError: the store is unavailable or refuses the request.

@@ -1,7 +1,7 @@
 """Creating and dropping kept points (named points in time); only the writer may do this.
 
 Owns: the order *feature, object, lease*, and the check of which points may be kept.
-Does not know: the objects that a kept point needs (``history.pins``), its callers.
+Does not know: the objects that a kept point needs (``history.kept.pins``), its callers.
 Keeps: a point is confirmed only once its metadata is in the bucket and no garbage collection can
 overlook its object. This host's collection is paused; another host's collection needs a takeover,
 which the final check of the lease detects. Older programs refuse a filesystem with kept points.
@@ -77,7 +77,8 @@ class PointKeeper:
             SettingsError: the point in time is not retained, or too many points are kept.
             FencedError: another host has taken over the filesystem; do not rely on the point.
             FormatError: an object that the point needs is damaged or missing.
-            StoreError: the store is unavailable; if the last request failed, the point may exist.
+            StoreError: the store is unavailable; if one of the last requests failed, the point may
+                exist.
         """
         self._require_writer()
         require_name(name)

@@ -88,8 +88,8 @@ async def keys_of_removed(
 ) -> tuple[Keyring, bytes] | None:
     """Return the keys and the superblock of a filesystem whose removal was interrupted.
 
-    The second superblock object is deleted after all other objects. If that object is missing, no
-    other object remains, and the result is None.
+    The second superblock object is deleted after the objects that its keys identify. If it is
+    missing, only the tombstone and perhaps the lease remain, and the result is None.
 
     Raises:
         LostSuperblockError: the superblock is damaged, and this host has no copy.
@@ -138,10 +138,11 @@ async def remove(
     """Delete all objects of a filesystem, the superblock last.
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
-    or opens the remaining objects. The second superblock object is deleted last. After an
-    interruption, only the keys in this object prove which objects belong to the filesystem. Both
-    superblock objects are written by compare-and-set: the server may apply a delayed PUT after
-    another process created a new filesystem in the bucket.
+    or opens the remaining objects. The lease and the second superblock object are deleted after the
+    other objects, because after an interruption only the keys in the second superblock object prove
+    which objects belong to the filesystem. The tombstone is deleted last. Both superblock objects
+    are written by compare-and-set, because the server may apply a delayed PUT after another process
+    created a new filesystem in the bucket.
 
     Args:
         store: the bucket.

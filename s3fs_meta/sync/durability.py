@@ -103,7 +103,7 @@ class Durability:
             raise DatabaseError(self._broken)
 
     def _notice_log(self) -> None:
-        """Refuse later changes and syncs if a checkpoint of the WAL has failed."""
+        """Refuse later changes and syncs if the WAL has failed for good, as after a failed sync."""
         if self._db.wal is not None and self._db.wal.failure and not self._broken:
             self._give_up(f"the local disk failed to sync: {self._db.wal.failure}")
 
@@ -126,7 +126,10 @@ class Durability:
                 await trio.sleep(self._commit_interval_s)
 
     def commit(self) -> None:
-        """Commit the open group; on failure the group is lost and the mount becomes read-only."""
+        """Commit the open group; on failure the mount becomes read-only.
+
+        The group is then lost, or stays open if a statement before its COMMIT failed.
+        """
         try:
             self._db.commit()
         except DatabaseError as exc:
@@ -207,7 +210,7 @@ class Durability:
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable.
 
-        Afterwards uploaded blocks become clean, and unreferenced blocks are removed.
+        Afterwards uploaded blocks become clean, and doomed blocks are removed.
         """
         async with self._sync_lock:
             self._cache.index.sealed_again.clear()
@@ -218,7 +221,7 @@ class Durability:
                 await self._shorten_log()
 
     async def _shorten_log(self) -> None:
-        """Copy the write-ahead log into the database; if this fails, the log only grows.
+        """Copy the write-ahead log into the database; if this fails, the log continues to grow.
 
         Raises:
             DatabaseError: a sync of the log failed, so all later syncs fail, too.
@@ -244,8 +247,7 @@ class Durability:
 
         Raises:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
-                and every later call is also refused, because the kernel reports a lost page only
-                once.
+                and every later call also fails, because the kernel reports a lost page only once.
         """
         self._require_sound()
         try:

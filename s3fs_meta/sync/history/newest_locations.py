@@ -5,7 +5,7 @@ packs.
 
 Owns: a database of the newest state, restored at the first search, and the search in it.
 Does not know: its callers, how a block is fetched.
-Keeps: the bucket is not changed. If the newest state cannot be read, every search fails.
+Keeps: the bucket is not changed. If the newest state cannot be read, every search returns None.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
 

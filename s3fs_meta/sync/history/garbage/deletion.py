@@ -2,8 +2,9 @@
 
 Owns: which objects the store has refused to delete; finding these objects in a failed request.
 Does not know: why an object is garbage. A policy or a lock on one object makes the request for a
-thousand objects fail; the request is then repeated with half of the objects.
-Keeps: an object that is refused prevents no deletion of another object.
+thousand objects fail; each half of the objects is then deleted with a separate request.
+Keeps: an object that the store refuses to delete does not prevent the deletion of other objects, up
+to DELETES_REFUSED_MAX such objects in one call.
 """
 
 import logging
@@ -33,7 +34,7 @@ class Deleter:
     async def delete(
         self, keys: Sequence[ObjectKey], deleted: Callable[[int], None]
     ) -> set[ObjectKey]:
-        """Delete objects, those that were refused before at the end; return the objects that stay.
+        """Delete objects, those that the store refused earlier last; return the objects that stay.
 
         Stop after DELETES_REFUSED_MAX refusals, because the store may refuse every deletion.
 

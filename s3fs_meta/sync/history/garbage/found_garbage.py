@@ -26,14 +26,14 @@ class Garbage(NamedTuple):
     needed_again: set[PackId]  # condemned packs that a kept point or a retained txg needs
 
     def leave(self, keys: set[ObjectKey]) -> None:
-        """Remove objects that the store did not delete."""
+        """Remove the objects that the store did not delete from these lists."""
         self.packs[:] = [row for row in self.packs if row.object_key not in keys]
         for objects in (self.manifests, self.pieces, self.changelogs, self.levels, self.history):
             objects[:] = [info for info in objects if info.key not in keys]
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the number and the total bytes of the objects, by kind."""
+        """Return the number and the total size of the objects, by kind."""
         found = {"packs": [pack.object_bytes for pack in self.packs]}
         for kind in ("orphans", "manifests", "pieces", "changelogs", "levels", "history"):
             objects: list[ObjectInfo] = getattr(self, kind)

@@ -2,9 +2,9 @@
 
 Owns: the rules that decide which images can be restored, and which objects no retained txg needs.
 Does not know: deleting (``reclaim``), when the floor is raised (``retention``).
-Keeps: an object whose key has an unknown form is never garbage. Objects of
-unfinished uploads are never garbage: pieces of an image without a manifest, parts of the next
-changelog, packs of this epoch.
+Keeps: an object whose key has an unknown form is never garbage. Objects of uploads that may be
+unfinished are never garbage: pieces of an image as new as one of the last IMAGES_KEPT images, parts
+of the next changelog, packs of this epoch.
 """
 
 import logging
@@ -553,7 +553,7 @@ class Finder:
     async def find_orphans(
         self, floor_epoch: Epoch, limit: int, pins: KeptPointPins = NO_PINS
     ) -> list[ObjectInfo]:
-        """Return packs of epochs before the floor's epoch that no row and no changelog lists.
+        """Return packs of epochs before the floor's epoch that have no row in the database.
 
         An object that has a pack's name but was not written by this filesystem is never returned.
         Packs of later epochs are kept, because quarantined state of a fenced host may refer to

@@ -4,7 +4,9 @@ Owns: the proof. Does not know: why a caller needs the proof.
 Keeps: this filesystem wrote an object if its cryptographic keys decrypt or verify the object under
 its name. One verified object of an image proves all objects of the image. A verified manifest also
 proves the pieces of other images that it lists. Checksums of a plain filesystem are also keyed, so
-objects of another filesystem fail verification.
+objects of another filesystem fail verification. The lease, the superblock objects and the objects
+of a probe have no such proof: the lease and probes are recognised by their content, and the caller
+checks the superblock objects.
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectTally(NamedTuple):
-    """The number and the total bytes of objects, by kind."""
+    """The number and the total size of objects, by kind."""
 
     floor: Txg
     # number and total size of the objects, by kind of object
@@ -327,7 +327,7 @@ class Reclaimer:
         self._hook("packs condemned")
 
     def _condemn_pack(self, pack: PackId, floor: Txg) -> bool:
-        """Condemn a pack whose last block died before the floor; return whether it is condemned."""
+        """Condemn a pack that died at or before the floor; return whether it is condemned."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
             return False  # the row is deleted, or files use or will use the pack

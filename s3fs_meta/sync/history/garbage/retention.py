@@ -1,6 +1,6 @@
 """Retention: choosing the floor (the oldest available txg) and the images to keep.
 
-Owns: the floor, the search for the txg that is as old as the retention, the images kept for
+Owns: the floor, the search for the newest txg that is older than the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).
 Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor between the
 present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images, which are
@@ -159,7 +159,7 @@ class StoredAges:
         return False
 
     async def _count(self, low: Txg, end: Txg) -> dict[Txg, int]:
-        """Return the ages of the txgs after *low*; limit the time that counts between two txgs."""
+        """Return the ages of the txgs after *low*; limit the time between two txgs."""
         times: list[tuple[Txg, int]] = []
         after = changelog_codec.key_of(low) if low else ""
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
@@ -195,7 +195,7 @@ async def newest_old(
     low: Txg,
     high: Txg,
 ) -> Txg:
-    """Return the newest txg whose own time and upload time are both past the retention age.
+    """Return the newest txg whose own time and upload time are both older than the retention.
 
     Args:
         now_ns: the present time.

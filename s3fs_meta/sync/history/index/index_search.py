@@ -3,8 +3,8 @@
 Owns: which index objects a search reads, and the check that they describe this chain.
 Does not know: how a txg changed an inode, paths.
 Keeps: the result has every txg of the range that matches, and every txg that is not in the index.
-An unusable index object only costs more requests. An index object is used only if the chain records
-the same hash for its last changelog; an object of another history would hide changes.
+An unusable index object causes more requests, but hides no txg. An index object is used only if the
+chain records the same hash for its last changelog; an object of another history would hide changes.
 Design: docs/design/durability.md, "History index".
 """
 

@@ -2,8 +2,8 @@
 
 Owns: the list of missing index objects, and the order in which they are created.
 Does not know: how changes are merged (``index_runs``).
-Keeps: only confirmed txgs are indexed. For a run that cannot be indexed, no index object is made,
-because a search can read its changelogs.
+Keeps: only confirmed txgs are indexed. For a run that cannot be indexed, no index object is
+created, because a search can read its changelogs.
 Tasks: ``run`` is one background task; another task may call ``take``.
 Design: docs/design/durability.md, "History index".
 """
@@ -73,7 +73,7 @@ class Indexer:
         """Keep the changes of a changelog that was read for another purpose.
 
         Indexing then needs no request for these changes. If too many changes are waiting already,
-        these changes are not kept, and indexing reads the changelog again.
+        or if the changelog has parts, the changes are not kept, and indexing reads them again.
         """
         rows = sum(one.size for one in self._waiting.values())
         if (
@@ -87,7 +87,7 @@ class Indexer:
 
     @part(Cause.HISTORY)
     async def make_due(self) -> None:
-        """Make the missing index objects of new txgs, and of some earlier txgs.
+        """Create the missing index objects of new txgs, and of some earlier txgs.
 
         Raises:
             StoreError: the store is unavailable; the next call continues with the same object.
@@ -136,7 +136,7 @@ class Indexer:
             del self._waiting[txg]
 
     async def _make(self, level: int, last: Txg, *, is_older: bool = False) -> bool:
-        """Make one index object if it is missing; return whether requests were sent.
+        """Create one index object if it is missing; return whether requests were sent.
 
         Args:
             level: the level of the run.
@@ -166,7 +166,7 @@ class Indexer:
         return True
 
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
-        """Replace an index object of another history; keep an object that an earlier mount made.
+        """Replace an index object of another history, but keep an earlier mount's object.
 
         In a bucket that lost its last changelogs, such as an incomplete replica, index objects may
         describe another history.

@@ -21,14 +21,14 @@ from s3fs_meta.model import ObjectKey, Txg
 
 
 class Costs(NamedTuple):
-    """The bytes of packs that are needed by kept points but by no present or retained txg."""
+    """The total size of packs that are needed by kept points but by no present or retained txg."""
 
     alone: dict[ObjectKey, int]  # by a point's key, the size of the packs that only it needs
     total: int  # size of the packs that at least one kept point needs
 
 
 async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Costs:
-    """Return the bytes of packs that only kept points need.
+    """Return the total size of the packs that only kept points need.
 
     Args:
         db: the database of the present state.

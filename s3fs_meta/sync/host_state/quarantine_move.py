@@ -2,12 +2,12 @@
 
 Owns: the order of the steps, and the decision between finishing and undoing an interrupted move.
 Does not know: why a state is quarantined, the lock of the state directory.
-Keeps: at any time one of the two directories contains the database, its logs and the block files.
-The database and its logs first get a second name in the quarantine directory. Then one rename
-moves all block files. A move that was interrupted before this rename is undone; after it, the move
-is finished. A disk without hard links has no second names. On such a disk, the database and its
-logs are renamed after the block files. An empty file marks an unfinished move, which the next
-process that locks the state finishes.
+Keeps: on a disk with hard links, one of the two directories contains the database, its logs and the
+block files at any time. The database and its logs first get a second name in the quarantine
+directory. Then one rename moves all block files. A move that was interrupted before this rename is
+undone; after it, the move is finished. On a disk without hard links, the database and its logs are
+renamed after the block files. An empty file marks such an unfinished move, which the next process
+that locks the state finishes.
 Design: docs/design/durability.md, "At mount".
 """
 

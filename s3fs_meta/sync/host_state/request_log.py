@@ -3,7 +3,8 @@
 Owns: the file ``requests.json`` in the state directory, its format and bounds, and when a mount
 saves it. Does not know: prices, the causes of requests.
 Keeps: the file is replaced atomically. Each process adds its counts since its last save, under a
-flock(2) on the directory. Damage loses only counts. A file of a newer version is not changed.
+flock(2) on the directory. A damaged file loses its counts, but causes no error. A file of a newer
+version is not changed.
 Tasks: ``RequestLog.run`` is one background task of a mount.
 Design: docs/design/format.md, "Counted requests".
 """
@@ -106,8 +107,8 @@ def _locked(state: Path) -> Iterator[None]:
 def _forget_oldest(ledger: Ledger) -> None:
     """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
-    Only the number of days counts, not their age: a clock that is wrong at one boot, for example
-    because its battery is empty, must not remove the counts of other days.
+    The limit is a number of days, not an age, because a clock that is wrong at one boot, for
+    example because its battery is empty, must not remove the counts of other days.
     """
     days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):

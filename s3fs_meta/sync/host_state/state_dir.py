@@ -475,7 +475,8 @@ def require_private(path: Path) -> None:
     because they cannot have created an entry.
 
     Raises:
-        SettingsError: the directory is refused; nothing was changed.
+        SettingsError: the directory is rejected; the write permission of others on some entries may
+            already be removed.
         OSError: the directory cannot be examined.
     """
     try:

@@ -130,7 +130,7 @@ class LeaseKeeper:
 
     @property
     def has_replaced_released(self) -> bool:
-        """Return whether this process holds a lease that no host held before.
+        """Return whether this process acquired a released lease and still holds it.
 
         If this process has not changed the filesystem, it can release the lease again.
         """
@@ -202,8 +202,8 @@ class LeaseKeeper:
     async def confirm(self) -> None:
         """Check that this host still holds the lease, at most once per *check_s*.
 
-        The check only limits how long a fenced mount uploads useless packs, so it is merely
-        postponed if the lease is unavailable.
+        The check ends the useless uploads of a fenced mount early, and nothing else depends on it.
+        So the check is postponed if the lease is unavailable.
 
         Raises:
             FencedError: a newer epoch owns the filesystem.

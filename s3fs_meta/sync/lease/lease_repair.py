@@ -2,8 +2,8 @@
 
 Owns: the choice of the image to which the new lease refers. Only ``fsck -y`` stores the new lease;
 other commands use only the name of the image.
-Keeps: the new epoch is not below the epoch of any object in the bucket. A host that still holds the
-old lease is fenced.
+Keeps: the new epoch is not below any plausible epoch of an object in the bucket. A host that still
+holds the old lease is fenced.
 """
 
 import logging

@@ -93,11 +93,11 @@ class Compactor:
     ) -> int:
         """Seal the live blocks of some packs for the uploader to move; return the number of blocks.
 
-        Garbage collection deletes the packs after two more images. A missing or damaged pack is
-        marked, reported and skipped.
+        Garbage collection deletes the old packs once no retained txg or kept point needs them. A
+        missing or damaged pack is marked, reported and skipped.
 
         Args:
-            packs_max: the maximum number of packs to empty.
+            packs_max: the maximum number of packs to compact.
             candidates_max: the maximum number of packs to examine.
 
         Raises:

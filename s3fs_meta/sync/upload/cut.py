@@ -56,8 +56,8 @@ class Cut:
     def equal(self, block: BlockId, content_hash: bytes) -> tuple[Placed, PackRecord] | None:
         """Return the location of a stored block with the content of a block of the cut, or None.
 
-        A block has no location if only the cut still needs the block: a zero block has become a
-        hole, or a file was removed after the cut.
+        The rows may no longer have the location of the stored block, because a zero block has
+        become a hole, or because a file was removed after the cut.
         """
         known = self._stored.get(content_hash) if block in self.pending else None
         return None if known is None else (known._replace(block=block), self.packs[known.pack])

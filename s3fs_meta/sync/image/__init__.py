@@ -6,7 +6,8 @@ salvage: writing the intact pieces of an image that cannot be restored.
 
 A host without a usable local database starts from the head, the newest complete image.
 
-Start at ``writer``; ``pieces`` uploads the objects of one image.
+Start at ``writer``; ``pieces`` uploads the objects of one image. ``restore_process`` runs a restore
+in a separate process, whose code is in ``process_script`` and ``process_worker``.
 Below: changelog (its snapshots), chain, meta.offline (the copy).
 Above: session, opening, history.
 """

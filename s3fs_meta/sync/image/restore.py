@@ -110,6 +110,7 @@ class Restorer:
             NoImageError: an object is damaged or missing, and the txg cannot be reached from an
                 older image.
             NoSpaceLeftError: raised by ``reserve``.
+            OSError: the database cannot be written, for example because the disk is full.
         """
         unfinished = target.with_name(target.name + ".restoring")
         self._failed = {}

@@ -198,7 +198,7 @@ class Session:
         self.leveler = Leveler(volume, status, self._hook, self.indexer.take)
 
     async def _publish_older(self, progress: Progress) -> None:
-        """Publish the local state, because the bucket was reset to an older copy."""
+        """Publish the local state as the next txg, for example after the bucket was reset."""
         await self._publisher.publish(progress)
 
     @property
@@ -214,7 +214,8 @@ class Session:
     def recover(self) -> None:
         """Repair the rows after an unclean shutdown of an earlier run.
 
-        This method must be called before any task starts. After a clean unmount it changes nothing.
+        This method must be called before any task starts. After a clean unmount that has uploaded
+        all blocks, it changes nothing.
         It removes no block file, because the rows may not be on the disk yet; the first sync
         removes obsolete files.
         """

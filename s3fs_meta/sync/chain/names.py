@@ -84,7 +84,7 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
 
 
 def _runs(names: list[Name]) -> Iterator[list[Name]]:
-    """Yield runs of names with consecutive txgs, in ascending order."""
+    """Yield runs of names whose txgs have no gap above TXG_GAP_MAX, in ascending order."""
     run: list[Name] = []
     for name in names:
         if run and name[0] - run[-1][0] > TXG_GAP_MAX:

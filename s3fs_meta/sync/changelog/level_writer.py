@@ -2,7 +2,7 @@
 
 Owns: finding missing level objects, and the order in which they are created.
 Does not know: how changelogs are merged (``levels``).
-Keeps: only confirmed txgs are merged. For a run that cannot be merged, no level object is made,
+Keeps: only confirmed txgs are merged. For a run that cannot be merged, no level object is created,
 because a restore can use its changelogs.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".

@@ -7,9 +7,10 @@ was written after the last commit of the database. Otherwise a readable file is 
 Tasks: these functions run at mount, before any other task; read-only tools also call
 ``content_before``. ``KnownCopies`` is used on the event loop of a mount.
 
-A write to a sealed or uploaded block makes a copy of it, whose rows are committed before its file
-is synced. After a power cut, the rows may refer to a copy without content. The durable bytes of its
-origin are still in the file of the origin, which exists until the copy is synced, or in a pack.
+A write to a sealed or uploaded block creates a copy of the block. The rows of the copy are
+committed before its file is synced. After a power cut, the rows may refer to a copy without
+content. The durable bytes of its origin are still in the file of the origin, which exists until the
+copy is synced, or in a pack.
 """
 
 import logging
@@ -65,9 +66,9 @@ def settle_strays(
 
     A file that the disk can no longer read is neither removed nor moved.
 
-    A commit group that a crash undid leaves files without a row. A database restored from a
+    A commit group undone by a crash leaves files without a row. A database restored from a
     backup also leaves files without a row, and these files may be the only copies. The times of the
-    files distinguish the two cases. The group that a kill undid was the last group, so its files
+    files distinguish the two cases. The group undone by a kill was the last group, so its files
     are newer than the last commit; a restored database is newer than all files. Both mtime and
     ctime must be newer: copying a file or changing its owner changes only the ctime, and a
     clock that was set back leaves times in the future.

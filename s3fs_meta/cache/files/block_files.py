@@ -131,8 +131,8 @@ class BlockFiles:
     def create(self, block: BlockId, offset: int, data: bytes | memoryview) -> bool:
         """Write a new file: zeros up to *offset*, then *data*. Runs on the event loop.
 
-        An existing file of the block is overwritten: it is left over from a commit group that a
-        crash undid.
+        An existing file of the block is overwritten, because it is left over from a commit group
+        that was undone by a crash.
 
         Returns:
             True if the name of the file is durable already.
@@ -273,7 +273,7 @@ class BlockFiles:
         """Store a fetched block: write a file in ``tmp``, then rename it. Runs in a thread.
 
         Raises:
-            NoSpaceLeftError: the disk is full; no file was made.
+            NoSpaceLeftError: the disk is full; no file was created.
         """
         # The temporary name is unique, because two tasks may fetch the block at the same time.
         path = unfinished(self._tmp, f"fetch-{_name(block)}-{next(self._adoptions)}")
@@ -290,7 +290,7 @@ class BlockFiles:
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
-            NoSpaceLeftError: the disk is full; no file was made.
+            NoSpaceLeftError: the disk is full; no file was created.
         """
         self.adopt(target, self.read(source, 0, plain_bytes))
 

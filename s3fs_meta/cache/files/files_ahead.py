@@ -1,9 +1,9 @@
-"""Empty block files that are made ahead of use, open and with durable names.
+"""Empty block files that are created in advance, open and with durable names.
 
-Owns: the files for the next block numbers, and when more files are made. Does not know: rows.
+Owns: the files for the next block numbers, and when more files are created. Does not know: rows.
 Why: creating a file on ext4 blocks the event loop for 8 us, or up to 300 us without a journal after
-many removals. An fsync(2) of a block whose file was made ahead need not sync the directory.
-Keeps: a file made ahead stays empty until a block uses it. Unused files are removed at the end of
+many removals. An fsync(2) of a block whose file was created in advance need not sync the directory.
+Keeps: such a file stays empty until a block uses it. Unused files are removed at the end of
 ``run``. If the daemon is killed, the next mount removes empty files without a row.
 Tasks: ``run``, one per mount for writing; all other methods on the event loop.
 """
@@ -34,10 +34,10 @@ class Numbers(NamedTuple):
 
 
 class FilesAhead:
-    """The files made ahead in one directory of block files."""
+    """The files created in advance in one directory of block files."""
 
     def __init__(self, directory: NumberedDir) -> None:
-        """Start with no files; ``run`` makes the first files once a block has been created."""
+        """Start with no files; ``run`` creates the first files once a block has been created."""
         self._directory = directory
         self._fds: dict[int, int] = {}
         self._wanted = trio.Event()
@@ -46,20 +46,20 @@ class FilesAhead:
         return len(self._fds)
 
     def take(self, block: BlockId) -> int | None:
-        """Return a descriptor of the empty file for a new block, or None if none was made ahead."""
+        """Return a descriptor of the empty file for a new block, or None without such a file."""
         fd = self._fds.pop(block, None)
         if fd is None or len(self._fds) < _FEW:
             self._wanted.set()
         return fd
 
     def drop(self, block: BlockId) -> None:
-        """Close the file made ahead for a block, because another file takes its name."""
+        """Close the empty file for a block, because another file takes its name."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             os.close(fd)
 
     async def run(self, numbers: Numbers) -> None:
-        """Make files while blocks are created, until cancelled; then remove unused files.
+        """Create files while blocks are created, until cancelled; then remove unused files.
 
         Raises:
             OSError: a directory cannot be synced.
@@ -74,7 +74,7 @@ class FilesAhead:
             self._discard(list(self._fds))
 
     async def _make_more(self, numbers: Numbers) -> None:
-        """Make the next block files if only a few unused files are left."""
+        """Create the next block files if only a few unused files are left."""
         self._drop_passed(numbers)
         if len(self._fds) >= _FEW:
             return
@@ -92,7 +92,7 @@ class FilesAhead:
             self._discard([number for number in made if number in self._fds])
 
     def _make(self, numbers: Iterable[int], made: dict[int, int]) -> bool:
-        """Make files and their names durable; add their descriptors to *made*. Runs in a thread.
+        """Create files with durable names; add their descriptors to *made*. Runs in a thread.
 
         Returns:
             False if no directory could be opened to sync the names, for lack of descriptors. The

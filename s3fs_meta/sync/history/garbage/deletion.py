@@ -74,10 +74,10 @@ class Deleter:
         self.refused[key] = exc
 
     def forget_except(self, keys: Container[ObjectKey]) -> None:
-        """Forget the refused objects other than *keys*, because they need not be deleted any more."""
+        """Forget refused objects other than *keys*, because they need not be deleted any more."""
         for key in [one for one in self.refused if one not in keys]:
             del self.refused[key]
 
     def failure(self) -> PermanentStoreError | None:
-        """Return the error of a refused object, or None if the store refused none."""
+        """Return the error for an object that the store refused to delete, or None."""
         return next(iter(self.refused.values()), None)

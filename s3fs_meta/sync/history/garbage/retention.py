@@ -117,9 +117,9 @@ class StoredAges:
     """The ages of txgs, according to the times at which their changelogs were stored.
 
     If the store has its own clock, the times are reliable. In any other store they come from the
-    clocks of hosts, which may have been wrong by years. So at most RETENTION_GAP_S_MAX seconds
-    between two txgs count towards their ages. A wrong clock can therefore only extend the
-    retention.
+    clocks of hosts, which may have been wrong by years. So at most RETENTION_GAP_S_MAX seconds are
+    added for the time between two txgs, and one jump of a clock can shorten the retention by at
+    most that time.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:

@@ -25,7 +25,7 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 
 
 class Renumbered(NamedTuple):
-    """Packs that a repair renumbered; the new numbers do not show when the packs were made."""
+    """Packs that a repair renumbered; the new numbers do not show when the packs were written."""
 
     txg: Txg  # number of the txg with the repair
     next_pack: PackId  # higher than the number of any renumbered pack
@@ -55,7 +55,7 @@ class KeptPointPins:
             kept: the kept points.
             images: the manifests of images from which a restore can start.
             end: the last txg of the chain. A point after this txg belongs to another history.
-            renumbered: packs whose numbers do not show when they were made.
+            renumbered: packs whose numbers do not show when they were written.
         """
         points = [point for point in kept.points if point.txg <= end]
         unreadable = [one for one in kept.unreadable if one.txg <= end]

@@ -535,7 +535,7 @@ def _joined(changes: Sequence[InodeChange]) -> InodeChange | None:
 
 
 def _undone(link: Link, ino: Ino, change: InodeChange, after: _Row) -> tuple[Version, _Row | None]:
-    """Return the version that a txg made, and the attributes before it (None: no inode existed).
+    """Return the version from a txg, and the attributes before it (None: no inode existed).
 
     Args:
         link: the chain position of the txg.

@@ -28,7 +28,7 @@ _NOTHING = Summary(0, 0, 0, 0, 0)
 
 
 class TxgRecord(NamedTuple):
-    """The facts that ``log`` shows about one transaction group."""
+    """The facts that ``log`` reports about one transaction group."""
 
     link: Link
     epoch: int
@@ -118,7 +118,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[FetchedChangelo
 
 
 async def describe(bucket: Bucket, fetched: FetchedChangelog) -> TxgRecord:
-    """Return the facts that ``log`` shows about a txg."""
+    """Return the facts that ``log`` reports about a txg."""
     changelog = fetched.changelog
     changes, stored_bytes = _NOTHING, 0
     async with aclosing(chain.sections(bucket.store, bucket.keyring, changelog)) as found:

@@ -81,7 +81,7 @@ async def check_filesystem(
     *,
     blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Report:
-    """Make all surveys, check the invariants, and make the repairs that the options allow.
+    """Run all surveys, check the invariants, and make the repairs that the options allow.
 
     Args:
         examined: the filesystem.

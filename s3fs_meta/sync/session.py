@@ -533,7 +533,7 @@ class Session:
     async def _close_unrecovered(self) -> None:
         """Close after a failed recovery, as a crash would, so that the next mount recovers again.
 
-        No block file is synced: block files may contain bytes that a power cut has lost.
+        No block file is synced, because block files may contain wrong bytes after a power cut.
         """
         try:
             self.db.rollback()

@@ -5,7 +5,7 @@ window of a pack.
 Does not know: files, cached blocks (which ``cache.fetching.fetcher`` downloads).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros. The caller
 reports lost content; the log shows the reason for each block that had to be read elsewhere.
-Tasks: any number of tasks may read at once.
+Tasks: any number of tasks may read concurrently.
 """
 
 import contextlib

@@ -183,7 +183,7 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
     """Delete objects if the superblock is still the tombstone.
 
     Every filesystem uses the same names for changelogs, lease and superblock. If another process
-    completed the removal and mkfs then made a new filesystem, these names belong to the new one.
+    completed the removal and mkfs then created a filesystem, these names belong to the new one.
     Retries of a failed request are not checked again.
     """
     try:

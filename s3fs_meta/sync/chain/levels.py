@@ -120,7 +120,7 @@ async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
     """Return the latest txg at which an authentic level object ends, or *txg* if *txg* is later.
 
     The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, in one
-    request, because higher levels are made from level 1.
+    request, because higher levels are merged from level 1.
     """
     # First txg of the level 1 object that would contain the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1

@@ -39,7 +39,7 @@ class Shipped(NamedTuple):
 
 
 def close(frozen: Frozen) -> None:
-    """Close the snapshot of a cut, if it is open, so that a checkpoint can empty the WAL."""
+    """Close the snapshot of a cut, if it is open, so that SQLite can restart the WAL."""
     if frozen.snapshot is not None:
         frozen.snapshot.close()
 

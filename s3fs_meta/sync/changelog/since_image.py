@@ -30,6 +30,6 @@ class SinceImage:
         self.has_news = self.has_news or max(sizes, default=0) > NEWS_BYTES_MIN
 
     def reset(self) -> None:
-        """Reset both totals after a new image was made."""
+        """Reset both totals after a new image was created."""
         self.bytes = 0
         self.has_news = False

@@ -2,8 +2,8 @@
 
 Owns: the decision about whether another writer wrote the object. Does not know: how images are
 made.
-Keeps: the object is never changed. The attempted txg counts as the last txg of this host, with an
-unreadable changelog. The next txg is an image of the local state.
+Keeps: the object is never changed. The attempted txg is recorded as the last txg of this host, with
+an unreadable changelog. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
 """

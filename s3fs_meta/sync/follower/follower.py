@@ -315,7 +315,7 @@ class Follower:
 
 
 def _turned(db: Database, touched: Touched | None) -> Turned | None:
-    """Return the changes that the last applied txg made. The call blocks."""
+    """Return the changes of the last applied txg. The call blocks."""
     if touched is None:
         return None
     names = touched.names

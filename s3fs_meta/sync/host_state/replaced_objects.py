@@ -35,7 +35,7 @@ class ReplacedObjects:
             store: the bucket.
             state: the state directory, which must exist when an object is saved.
             clock: the clock for the names of the files.
-            range_bytes: the number of bytes of an oversized object that are in memory at once.
+            range_bytes: the number of bytes of an oversized object that are in memory at a time.
         """
         self._store = store
         self._state = state

@@ -440,7 +440,7 @@ class Chooser:
         return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
-        """Return whether a txg is older than the retention, which explains a missing changelog."""
+        """Return whether a txg is below the retention floor, so its changelog may be deleted."""
         uuid = self._superblock.uuid
         return txg < await chain.floor_after(self._store, self._keyring, uuid, txg)
 

@@ -215,7 +215,7 @@ async def _restore_content(
     *,
     power_lost: bool,
 ) -> None:
-    """Restore the content of blocks that a crash damaged, without the bucket."""
+    """Restore the content of blocks damaged by a crash, without the bucket."""
     try:
         files = BlockFiles(state_dir.blocks, state_dir.tmp)
         await restore_content(db, files, keyring, store, power_lost=power_lost)

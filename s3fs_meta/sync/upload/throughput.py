@@ -1,6 +1,6 @@
 """The speed of recent uploads.
 
-Owns: the speed of uploads while at least one runs; ``status`` shows it with the remaining time.
+Owns: the speed of uploads while at least one runs; ``status`` reports it with the remaining time.
 Does not know: packs.
 """
 

@@ -6,8 +6,8 @@ Keeps: a location is recorded only after the store confirmed its pack. The row o
 before the pack can exist, so that this host knows every pack that it uploaded. An upload makes no
 txg due: the operation that wrote the block has already done so.
 Tasks: ``run`` is one background task; any task may call ``drain``. The packs of a batch are
-uploaded one after another, and at most UPLOADS_MAX batches at once, which limits the memory for
-packs.
+uploaded one after another, and at most UPLOADS_MAX batches concurrently, which limits the memory
+for packs.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
 

@@ -251,7 +251,7 @@ class BlockCache:
             NoSpaceLeftError: the disk has only its reserve left.
             StoreError, CorruptionError: as in ``Fetcher.fetch_run``; some blocks may be cached.
 
-        Always yields to other tasks, so rows that the caller has read may be outdated afterwards.
+        May yield to other tasks, so rows that the caller has read may be outdated afterwards.
         """
         taken_bytes = await self.throttles.download.take(read_coalescing.stored_bytes(run))
         run = [each for each in run if each.block not in self.index]

@@ -5,10 +5,11 @@ Does not know: how room is made, how packs are sent; the uploader calls ``sendin
 Keeps: while a pack is being sent, writers wait, because a slow network is not an error. Otherwise a
 writer waits at most for the write timeout. A pack counts as being sent
 
-- while it waits for the upload limit before one of its first three attempts;
+- while it waits for the upload limit before one of its first _LIMITED_ATTEMPTS_MAX attempts;
 - then for the time that its transfer takes at the minimum speed, unless the last request to the
   bucket failed. This rule is for stores other than S3, which do not report the pieces they send;
-- while pieces are sent at the minimum speed, also after a failure, up to three complete transfers.
+- while pieces are sent at the minimum speed, also after a failure, up to _TRANSFERS_MAX complete
+  transfers.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -50,9 +51,10 @@ class SentPack:
 
     @property
     def is_limited(self) -> bool:
-        """Return whether the pack waits for the upload limit; always False after three attempts.
+        """Return whether the pack waits for the upload limit before one of its first attempts.
 
-        Otherwise a store that accepts bytes but never replies would keep writers waiting.
+        Later waits are ignored: otherwise a store that accepts bytes but never replies would keep
+        writers waiting.
         """
         return self._is_limited and self._attempts < _LIMITED_ATTEMPTS_MAX
 

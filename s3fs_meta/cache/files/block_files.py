@@ -415,7 +415,7 @@ class BlockFiles:
 
         Args:
             blocks: blocks whose content is not durable yet.
-            named: the blocks whose file names an earlier call has made durable.
+            named: the blocks whose file names are already durable.
 
         Raises:
             OSError: the disk failed; possibly no file is durable.

@@ -3,8 +3,8 @@
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` rebuilds a filesystem, and only if no image can be restored. The rows come from
 the newest image whose first piece is intact, and only from its intact pieces. If the chain can be
-replayed from its first changelog to the image's txg or further, or if the image has lost more than
-a tenth of its pieces, the rows come from the chain (``from_chain``).
+replayed from its first changelog to the image's txg or further, or if the image has lost many
+pieces (``SalvagedImage.lacks_much``), the rows come from the chain (``from_chain``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
 a host that acquires the lease meanwhile keeps it. The new epoch is higher than any plausible epoch

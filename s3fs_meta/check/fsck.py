@@ -218,7 +218,7 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
 
 
 def _repeat(exam: Examination, allowed: Sequence[Invariant]) -> None:
-    """Repair in the order of INVARIANTS until all allowed invariants hold."""
+    """Repair the allowed invariants in order until all hold, but at most FSCK_ROUNDS_MAX times."""
     for _ in range(FSCK_ROUNDS_MAX):
         for invariant in allowed:
             _repair_one(exam, invariant)

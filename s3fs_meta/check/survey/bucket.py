@@ -365,7 +365,7 @@ def _note_wanted(exam: Examination, keyring: Keyring) -> None:
 async def delete_unknown(exam: Examination, store: ObjectStore) -> int:
     """Delete this filesystem's packs without a row, at the user's request; return their number.
 
-    Always yields to other tasks.
+    May yield to other tasks.
     """
     deleted = 0
     while True:  # the loop ends: each pass deletes a pack and its row in seen_unnamed

@@ -27,7 +27,7 @@ async def survey(
     Raises:
         StoreError: the bucket cannot be read.
 
-    Always yields to other tasks.
+    May yield to other tasks.
     """
     uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
     checker = IndexChecker(store, keyring, uuid.decode("ascii", "replace"))
@@ -47,7 +47,7 @@ async def survey(
 async def remove_faulty(exam: Examination, store: ObjectStore) -> int:
     """Delete the index objects that the repair of I71 has marked; return their number.
 
-    Always yields to other tasks.
+    May yield to other tasks.
     """
     keys = [
         ObjectKey(str(row[0]))

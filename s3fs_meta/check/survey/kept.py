@@ -76,7 +76,7 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
     Raises:
         StoreError: the kept points cannot be read.
 
-    Always yields to other tasks.
+    May yield to other tasks.
     """
     rows = exam.db.all("SELECT object_key FROM temp.seen_unnamed")
     needed = [ObjectKey(str(row[0])) for row in rows]

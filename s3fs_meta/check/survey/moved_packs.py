@@ -60,7 +60,7 @@ async def rescue(
     Raises:
         StoreError: the store is unavailable.
 
-    Always yields to other tasks.
+    May yield to other tasks.
     """
     for (key,) in exam.db.all(_NO_PACK_OF_THEIR_NAME):
         await _rescue_one(exam, store, keyring, files, ObjectKey(str(key)))

@@ -186,7 +186,10 @@ class Follower:
             await self._begin_anew(str(exc), None)
 
     async def _poll(self, *, must_list: bool) -> FetchedChangelog | None:
-        """Return the changelog after the shown txg, or None if there is none. Sends one request."""
+        """Return the changelog after the shown txg, or None if there is none.
+
+        Sends one request; lists the bucket after FOLLOW_LISTING_POLLS polls without a new txg.
+        """
         volume = self._volume
         try:
             fetched = await chain.fetch_next(volume.store, volume.keyring, volume.uuid, self.link)

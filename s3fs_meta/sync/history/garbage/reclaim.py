@@ -101,9 +101,9 @@ class Reclaimer:
         """Delete a bounded amount of garbage; after a failure the next call continues.
 
         Args:
-            unless_idle: search the bucket only once a day while nothing changes. Without a new txg,
-                objects become garbage only by age. The listings would be the main cost of an idle
-                mount.
+            unless_idle: search the bucket only once in RECLAIM_IDLE_S if nothing changes. Without a
+                new txg, objects become garbage only by age. The listings would be the main cost of
+                an idle mount.
         """
         try:
             await tend(self._volume)

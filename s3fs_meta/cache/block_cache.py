@@ -430,7 +430,7 @@ class BlockCache:
         self.index.wrote(block, max(plain_bytes, end), trio.current_time())
 
     def release(self, block: BlockId, row: BlockRow | None = None) -> None:
-        """Drop a reference; delete the block if it was the last, or leave that to the uploader.
+        """Drop a reference; delete an unreferenced block, or leave a sealed one to the uploader.
 
         Args:
             block: a block that a file refers to.
@@ -497,7 +497,7 @@ class BlockCache:
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit if only unuploaded, pinned and spared blocks stay cached."""
+        """Return how many bytes fit if only dirty, sealed, pinned and spared blocks stay cached."""
         index = self.index
         return self.bytes_max - index.pending_bytes - index.spared_bytes - index.kept_bytes
 

@@ -34,8 +34,8 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # This job has a limit of operations instead of time, because stress-ng writes its files if
-    # fallocate(2) is not supported, and reports an error if the time ends during such a write.
+    # Limited by operations instead of time: without fallocate(2), stress-ng fills its files with
+    # write(2), and reports an error if its time limit expires during such a write.
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

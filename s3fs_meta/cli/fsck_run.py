@@ -552,7 +552,10 @@ async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
     else:
         await session.flush_at_end(front.progress)
     if volume.position.link.created_ns < volume.link.created_ns:
-        front.notice(f"a new time span begins with {described(volume.position.link)}")
+        front.notice(
+            "earlier txgs have later times, from a wrong clock; a new time span begins with"
+            f" {described(volume.position.link)}"
+        )
     return not session.db.changed and not session.uploader.pending
 
 

@@ -13,7 +13,7 @@ from s3fs_meta.errors import UnprintedKeyError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
-_THREE_DIGITS = 99.95  # larger numbers round to three digits before the point
+_THREE_DIGITS = 99.95  # from here on, a number is shown without decimals
 _SECOND_IN_MS = 0.9995  # times below this number of seconds are shown in ms
 _MS_IN_US = 0.0009995  # times below this number of seconds are shown in µs
 _SHORT_S = 10.0

@@ -336,9 +336,9 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress an error in a context, and count *what* as refused by the target.
+        """Suppress OSError and ValueError of a block, and count *what* as refused by the target.
 
-        If the name of an attribute contains a NUL byte, Python raises ValueError.
+        Python raises ValueError if the name of an attribute contains a NUL byte.
         """
         try:
             yield

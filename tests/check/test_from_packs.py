@@ -48,7 +48,7 @@ async def write_and_lose_metadata(power: Power) -> dict[Ino, bytes]:
     return contents
 
 
-async def test_rebuild_restores_the_content_of_all_files_in_lost_and_found(power: Power) -> None:
+async def test_rebuild_restores_the_content_of_all_files_into_lost_and_found(power: Power) -> None:
     """Every rebuilt file is in lost+found under its inode number, and fsck reports no damage."""
     contents = await write_and_lose_metadata(power)
 

@@ -159,7 +159,7 @@ def _grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Gr
 
 
 def _bucket(newest: OpenPoint) -> dict[str, Any]:
-    """Return the bytes in the bucket, and the bytes that the newest state does not need."""
+    """Return the sizes of the bucket's content, and the part that only past states need."""
     counters = newest.db.counters
     live = packs.live_bytes(newest.db)
     return {

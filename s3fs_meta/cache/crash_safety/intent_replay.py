@@ -187,9 +187,9 @@ def _put(files: BlockFiles, piece: LoggedPiece) -> None:
         files.put(piece.block, piece.offset, piece.data)
     except OSError as exc:
         raise DatabaseError(
-            f"the cache file of block {piece.block} cannot be written ({exc.strerror or exc}); its"
-            f" content is in {files.root / intent_log.NAME}: free space on the disk or check it (fsck),"
-            " and mount again"
+            f"the cache file of block {piece.block} cannot be written ({exc.strerror or exc}); the"
+            f" content is still in {files.root / intent_log.NAME}: free space on the local disk, or"
+            " check its filesystem, and mount again"
         ) from exc
 
 

@@ -19,7 +19,7 @@ KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
         control_api.END: RequestKind.PROMPT,
         # Even after a disconnection, the client waits for the daemon's exit and reads its note.
         control_api.FINISHED: RequestKind.WAITING,
-        # A disconnection means that the user has interrupted the command.
+        # Cancelled when the client disconnects, because the user has interrupted the command.
         cache_requests.WARM: RequestKind.BOUND,
     }
 )

@@ -55,7 +55,7 @@ class MetricsServer:
         self._server = HttpServer(_BOUNDS, {})
         self._is_loopback = True
         self._making = trio.Lock()
-        # Time and text of the last page in each format.
+        # The last page in each format (True: OpenMetrics), and the time at which it was made.
         self._pages: dict[bool, tuple[float, bytes]] = {}
 
     async def listen(self, address: Address) -> None:

@@ -1,8 +1,8 @@
-"""The rows that record whether the last process ended cleanly, and what its end may have damaged.
+"""The rows that record whether the last process ended cleanly, and which state is doubtful.
 
-Owns: the rows ``clean``, ``volatile`` and ``boot_id`` of ``local_state``, and when they are durable.
-Does not know: what is done with a doubtful database (``local_state_choice``).
-Keeps: the row ``clean`` is on disk as '0' before the first other change, and as '1' after the last.
+Owns: the rows ``clean``, ``volatile`` and ``boot_id`` of ``local_state``, and their syncs.
+Does not know: the use of a doubtful database (``local_state_choice``).
+Keeps: ``clean`` is durable as '0' before any other change, and as '1' only after the last change.
 With ``synchronous=off`` SQLite syncs nothing, so that the disk may have a new row and old pages, or
 the reverse. Changes of these rows are therefore synced with all earlier changes.
 """

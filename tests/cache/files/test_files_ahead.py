@@ -124,7 +124,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
         assert blocks.files.read(BlockId(block), 0, 7) == b"content"
 
 
-async def test_block_keeps_its_content_if_its_file_is_being_created_in_advance(
+async def test_late_creation_in_advance_keeps_the_content_of_a_used_block_file(
     blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow thread may create a file in advance although a block already uses its number."""

@@ -413,7 +413,10 @@ async def test_copy_of_a_part_of_a_block_excludes_the_other_bytes_of_the_block(
 async def test_damaged_block_is_not_shared_with_a_copy(
     fs: Filesystem, volume: Volume, blocks_copied: int, is_cached: bool
 ) -> None:
-    """A copy of a block that is damaged in the bucket but cached gets a new block."""
+    """A copy of a cached block whose pack is missing gets a block of its own.
+
+    If the block is not cached, the copy fails.
+    """
     size_bytes = (blocks_copied - 1) * BLOCK_BYTES + 5000
     ino, content = await filled(fs, b"f", size_bytes)
     await volume.upload()

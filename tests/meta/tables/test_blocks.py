@@ -88,7 +88,7 @@ def test_reference_to_a_block_without_a_row_is_reported_as_damage(
 
 
 def test_block_with_a_location_adds_live_bytes_to_its_pack(db: Database) -> None:
-    """A block with a location can be found by its content hash."""
+    """The block can then be found by its content hash."""
     block, pack = make_block(db), make_pack(db)
     assert blocks.by_hash(db, HASH) == []
     blocks.set_location(db, blocks.get(db, block), HASH, pack, 17, 60)

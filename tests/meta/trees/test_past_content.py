@@ -131,7 +131,7 @@ def test_second_copy_of_past_content_shares_the_blocks_of_the_first_copy(db: Dat
     assert packs.get(db, PackId(1)).live_bytes == 60
 
 
-def test_past_block_that_no_current_file_uses_is_not_shared(db: Database) -> None:
+def test_past_content_does_not_share_an_unreferenced_block(db: Database) -> None:
     """A block without references exists only until its upload ends, so it cannot be shared."""
     for index, block in block_map.indexes_from(db, Ino(2), BlockIndex(0), 99):
         block_map.remove(db, Ino(2), index)

@@ -145,7 +145,7 @@ def test_largest_request_log_is_far_below_its_size_limit(tmp_path: Path) -> None
         b" " * (REQUEST_LOG_BYTES_MAX + 1),
     ],
 )
-def test_damaged_request_log_loses_no_counts_outside_the_log(tmp_path: Path, data: bytes) -> None:
+def test_damaged_request_log_is_replaced_by_the_new_counts(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "requests.json").write_bytes(data)
 
     assert request_log.read(tmp_path) is None

@@ -5,6 +5,7 @@ bucket, the paths of inodes. Does not know: contents (``from_quarantine``), the 
 Keeps: a quarantined state is never changed.
 """
 
+import re
 import stat
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -20,6 +21,7 @@ from s3fs_meta.model import ROOT_INO, BlockState, Ino, Txg
 from s3fs_meta.sync.chain import head as image_head
 
 PREFIX: Final = "kept-"
+_STAMP: Final = re.compile(r"\d{1,19}", re.ASCII)  # nanoseconds up to the year 2286
 LOST: Final = b"lost+found"
 
 # A damaged row may contain any value. The addition turns text, which may not be UTF-8, into a number.
@@ -60,7 +62,7 @@ def find_all(state: Path) -> list[Kept]:
     found = []
     for path in sorted(state.glob(f"{PREFIX}*")):
         stamp = path.name.removeprefix(PREFIX)
-        found.append(Kept(path, int(stamp) if stamp.isdigit() else path.stat().st_mtime_ns))
+        found.append(Kept(path, int(stamp) if _STAMP.fullmatch(stamp) else path.stat().st_mtime_ns))
     return found
 
 

@@ -1,5 +1,6 @@
 """Tests of the list of quarantined states, and of the unshipped changes in each state."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -42,6 +43,17 @@ def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None
 
     assert [kept.set_aside_ns for kept in quarantine_list.find_all(tmp_path)] == [10, 20]
     assert quarantine_list.find_all(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["kept-before-upgrade", "kept-\u00b2", "kept-" + 30 * "9"])
+def test_quarantined_directory_without_a_time_in_its_name_has_its_own_time(
+    tmp_path: Path, name: str
+) -> None:
+    """A user may rename the directory, also to a name that only looks like a time."""
+    (tmp_path / name).mkdir()
+    os.utime(tmp_path / name, ns=(7, 7))
+
+    assert quarantine_list.find_all(tmp_path) == [Kept(tmp_path / name, 7)]
 
 
 def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.opening.opening import let_go
+from s3fs_meta.sync.opening.opening import let_go, mark_clean
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import Position, Volume
@@ -101,7 +101,7 @@ async def roll_back(
             await session.close()
         raise
     try:
-        volume.db.close()
+        await _end(session, is_kept=bool(stamp))
         await trio.to_thread.run_sync(_exchange, volume.state_dir, beside, stamp, hook)
     finally:
         let_go(volume)
@@ -212,6 +212,23 @@ async def _open_beside(
     session = Session(past, SessionOptions(), clock, hook)
     session.recover()
     return session
+
+
+async def _end(session: Session, *, is_kept: bool) -> None:
+    """Close the current database; if it will be quarantined, first mark it clean.
+
+    Without the mark, ``recover-state`` would distrust the content after the next reboot.
+
+    Raises:
+        OSError, DatabaseError: the disk failed; the database is closed.
+    """
+    try:
+        if is_kept:
+            await trio.to_thread.run_sync(session.files.sync_everything)
+            await session.durability.sync()
+            await mark_clean(session.db)
+    finally:
+        session.db.close()
 
 
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:

@@ -439,13 +439,7 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
     """
     release = release and volume.keeper.is_held
     try:
-        volume.db.commit()  # SQLite changes its level of syncs only outside a commit group
-        await trio.to_thread.run_sync(end_marks.sync_from_now, volume.db)
-        volume.db.begin_local()
-        local_state.put(volume.db, "clean", "1")
-        local_state.put(volume.db, "changed", "1" if volume.db.changed else "0")
-        volume.db.commit_durable()
-        await trio.to_thread.run_sync(volume.db.sync_wal)
+        await mark_clean(volume.db)
     except BaseException as exc:
         if release and is_orderly(exc):
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
@@ -457,6 +451,21 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
     finally:
         volume.db.close()
         let_go(volume)
+
+
+async def mark_clean(db: Database) -> None:
+    """Record durably that the process ended cleanly; all block files must be durable already.
+
+    Raises:
+        OSError, DatabaseError: the disk failed; the end counts as a crash.
+    """
+    db.commit()  # SQLite changes its level of syncs only outside a commit group
+    await trio.to_thread.run_sync(end_marks.sync_from_now, db)
+    db.begin_local()
+    local_state.put(db, "clean", "1")
+    local_state.put(db, "changed", "1" if db.changed else "0")
+    db.commit_durable()
+    await trio.to_thread.run_sync(db.sync_wal)
 
 
 def let_go(volume: Volume) -> None:

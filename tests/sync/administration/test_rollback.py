@@ -1,11 +1,14 @@
 """Rollback: an earlier state of the filesystem becomes the current state."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.errors import LostBlockError, SettingsError
-from s3fs_meta.meta.tables import inodes, packs
+from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.tables import inodes, local_state, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import Ino, PackState
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS
@@ -166,6 +169,23 @@ async def test_rollback_quarantines_the_file_of_a_torn_block(power: Power) -> No
     assert str(kept) in done.notices[0]
     assert b"half" in [path.read_bytes() for path in kept.glob("blocks/**/*") if path.is_file()]
     assert await contents(power, "b", old) == [b"old"]
+
+
+async def test_rollback_marks_the_quarantined_state_as_cleanly_closed(power: Power) -> None:
+    """Without the mark, recover-state would treat the next reboot as a power cut."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"old")
+        past = await flushed(session)
+        torn = write_file(session, b"half of it is left")
+        session.durability.commit()
+        session.files.cut_after(location_of(session, torn).block, 4)
+        await session.close()
+
+    await roll_back(power, past)
+
+    [kept] = (power.home / "a").glob("kept-*")
+    with closing(Database.open(kept / "meta.db", Pragmas(), read_only=True)) as db:
+        assert local_state.get(db, "clean") == "1"
 
 
 async def test_rollback_quarantines_cached_blocks_of_a_damaged_pack(power: Power) -> None:

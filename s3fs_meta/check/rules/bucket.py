@@ -19,14 +19,13 @@ _NOT_NAMED: Final = (
 )
 IS_UNNAMED: Final = f"{IS_PACK_KEY} AND object_key {_NOT_NAMED.format('object_key')}"
 _PACK_OBJECTS: Final = "packs AS p LEFT JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
-_PACK_MISSING: Final = (
-    f"p.state = {PackState.STORED:d} AND o.object_key IS NULL"
-    " AND p.pack IN (SELECT pack FROM temp.seen_packs)"
-)
+_NOT_LISTED: Final = "o.object_key IS NULL AND p.pack IN (SELECT pack FROM temp.seen_packs)"
+_PACK_MISSING: Final = f"p.state = {PackState.STORED:d} AND {_NOT_LISTED}"
+# The state and live_bytes may be damaged: their repairs make any pack with blocks STORED and live.
 MISSING_KEYS: Final = (
     f"SELECT p.object_key, p.object_bytes FROM {_PACK_OBJECTS}"
-    f" WHERE {_PACK_MISSING} AND p.live_bytes > 0 AND p.{IS_PACK_KEY}"
-    f" AND p.object_key NOT GLOB '*[^ -~]*'"
+    f" WHERE {_NOT_LISTED} AND p.{IS_PACK_KEY} AND p.object_key NOT GLOB '*[^ -~]*'"
+    " AND (p.live_bytes > 0 OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack))"
 )
 MISSING_PACKS: Final = (
     f"SELECT p.pack FROM {_PACK_OBJECTS} WHERE {_PACK_MISSING} AND p.live_bytes > 0"

@@ -18,6 +18,7 @@ from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Epoch, Ino, Object
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
+from tests.check.survey.checking import EarlyListing
 from tests.damage import flipped
 from tests.packs import stray_pack
 
@@ -59,6 +60,29 @@ async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy)
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
     assert xattrs.find(healthy.db, healthy.attributed, lost_ranges.ATTRIBUTE) is not None
     assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
+
+
+@pytest.mark.parametrize("damage", ["state = 1", "state = 3", "live_bytes = 0"])
+async def test_pack_that_only_the_listing_omits_is_found_despite_a_damaged_row(
+    healthy: Healthy, damage: str
+) -> None:
+    """The repair of the row makes the pack STORED, so fsck must know whether its object exists.
+
+    Invariants I36, I46 and I63.
+    """
+    [block] = healthy.write_uploaded(healthy.attributed, b"in a pack of its own")
+    healthy.evict(block)
+    pack = healthy.pack_of(healthy.attributed, 0)
+    healthy.sql(f"UPDATE packs SET {damage} WHERE pack = ?", pack)
+    key = packs.object_key(healthy.db, pack)
+    data = healthy.store.objects.pop(key)
+    store = EarlyListing(healthy.store, "pack/")
+    healthy.store.objects[key] = data
+
+    assert (await healthy.check_all(Mode.ALL, store=store)).exit_status == 1
+
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) == block
+    assert (await healthy.check_all()).lines() == ["clean"]
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])

@@ -208,6 +208,11 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
     _repeat(exam, allowed)
     exam.flush_counters()
     left = exam.broken(INVARIANTS)
+    is_damaged = any(_BY_NUMBER[number].severity is Severity.DAMAGE for number in left)
+    if not is_damaged and exam.evidence.forget_searched():
+        # Cache files of searched blocks that no repair has used are strays (I45).
+        _repeat(exam, [one for one in allowed if one.needs is Need.FILES])
+        left = exam.broken(INVARIANTS)
     for verdict in exam.report.verdicts:
         number = _BY_NAME.get(verdict.invariant)
         if number is None:

@@ -207,6 +207,14 @@ class Evidence:
         """Record that all packs were searched for the blocks that a query returns."""
         self._db.all(f"INSERT OR IGNORE INTO temp.seen_searched {blocks_query}")
 
+    def forget_searched(self) -> bool:
+        """Remove all records of searched blocks and verified copies; return whether any existed."""
+        found = False
+        for table in ("seen_searched", "seen_intact_copies"):
+            found = bool(self._db.all(f"SELECT 1 FROM temp.{table} LIMIT 1")) or found
+            self._db.all(f"DELETE FROM temp.{table}")
+        return found
+
     def note_unreadable(self, blocks: Iterable[tuple[BlockId, str]]) -> None:
         """Record blocks that cannot be read from the store, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_unreadable VALUES (?, ?)", blocks)

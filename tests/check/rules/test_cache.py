@@ -234,6 +234,18 @@ async def test_safe_fsck_run_keeps_cache_files_that_a_full_repair_needs(healthy:
     assert healthy.changed_inodes() == set()
 
 
+async def test_cache_file_that_fsck_created_but_did_not_use_is_removed(healthy: Healthy) -> None:
+    """fsck copies the blocks of a condemned pack before it marks the pack as stored (I36, I45)."""
+    [block] = healthy.write_uploaded(healthy.attributed, b"in a pack with a wrong state")
+    healthy.evict(block)
+    pack = healthy.pack_of(healthy.attributed, 0)
+    healthy.sql("UPDATE packs SET state = 3 WHERE pack = ?", pack)
+
+    await healthy.assert_all_repaired()
+
+    assert healthy.files.size(block) is None
+
+
 async def test_cache_file_without_a_row_is_removed_if_the_block_is_in_a_pack(
     healthy: Healthy, clean: BlockId
 ) -> None:

@@ -15,6 +15,7 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.new_directory import NewDirectory
 from s3fs_meta.clock import SystemClock
+from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output
@@ -25,6 +26,7 @@ from s3fs_meta.errors import (
     CorruptionError,
     FormatError,
     ObjectMissingError,
+    S3fsError,
     SettingsError,
     UnfinishedFilesystemError,
     UsageError,
@@ -41,6 +43,7 @@ from s3fs_meta.mount.stores import opened_store
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
@@ -209,7 +212,7 @@ async def _base(
     """Yield the database on which the quarantined state is based; None to copy all files.
 
     Raises:
-        SettingsError: the bucket no longer has that database, or its txg is unknown.
+        SettingsError: the bucket cannot restore that database, or its txg is unknown.
     """
     try:
         link = None if wanted.everything else chain.recorded(db)
@@ -224,7 +227,7 @@ async def _base(
         path = Path(scratch) / "meta.db"
         restorer = Restorer(store, keyring, superblock.uuid, front.progress)
         try:
-            await restorer.restore(None, path, upto=link.txg)
+            restored = await restorer.restore(None, path, upto=link.txg)
         # After the retention period has expired, the bucket may contain the image of an earlier
         # kept point but not the changelogs after it.
         except (
@@ -234,11 +237,31 @@ async def _base(
             UnfinishedFilesystemError,
         ) as exc:
             raise SettingsError(
-                "the bucket no longer has the txg that precedes the quarantined state, so the "
-                "changed files are unknown; --everything copies all files"
+                f"the bucket cannot restore txg {link.txg}, on which the quarantined state is based"
+                f" ({_reason(exc)}), so the changed files are unknown; --everything copies all files"
             ) from exc
+        if not _is_same(link, restored):
+            front.notice(
+                f"the bucket does not have the state at txg {link.txg} on which the quarantined state"
+                f" is based; every file that differs from its state at txg {restored.txg} is copied"
+            )
         with contextlib.closing(Database.open(path, Pragmas(), read_only=True)) as base:
             yield base
+
+
+def _is_same(link: Link, restored: Link) -> bool:
+    """Return whether a txg was restored, and not a txg of another history or an earlier one."""
+    same_hash = link.hash == restored.hash or NO_HASH in {link.hash, restored.hash}
+    return link.txg == restored.txg and same_hash
+
+
+def _reason(exc: S3fsError) -> str:
+    """Return why a txg cannot be restored, without the advice in the error's message."""
+    if isinstance(exc, BrokenChainError):
+        return f"{exc.key!r}: {exc.what}"
+    if isinstance(exc, UnfinishedFilesystemError):
+        return "it has no image that is old enough"
+    return exc.what if isinstance(exc, NoImageError) else exc.message
 
 
 def _list(place: targets.Target, found: list[Kept], *, json: bool) -> None:

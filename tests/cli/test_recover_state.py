@@ -113,23 +113,61 @@ def test_recover_state_command_uses_the_block_size_of_the_superblock(
     assert (tmp_path / "o" / "f").read_bytes() == content
 
 
-@pytest.mark.mount
-def test_recover_state_command_advises_everything_if_changelogs_are_missing(
-    program: Program, mounted: Place, tmp_path: Path
-) -> None:
-    """After the retention period, the image of a kept point may remain without its changelogs."""
-    (mounted.mountpoint / "f").write_bytes(b"content")
+def _quarantine(program: Program, mounted: Place) -> Path:
+    """Unmount the filesystem, and quarantine its local state; return the state directory."""
     program.ok("umount", mounted.mountpoint)
     state = Path(json.loads(program.ok("recover-state", "--json", mounted.url))["state"])
     (state / "kept-1").mkdir()
     for name in ("meta.db", "blocks"):
         (state / name).rename(state / "kept-1" / name)
+    return state
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("damage", ["missing", "rotten"])
+def test_recover_state_command_advises_everything_if_a_changelog_is_unreadable(
+    program: Program, mounted: Place, tmp_path: Path, damage: str
+) -> None:
+    """After the retention period, the image of a kept point may remain without its changelogs."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    _quarantine(program, mounted)
     first, *_others = sorted((mounted.bucket / "changelog").iterdir())
-    first.unlink()
+    if damage == "missing":
+        first.unlink()
+    else:
+        first.write_bytes(b"rotten")
 
     done = program.run("recover-state", "--to", tmp_path / "o", mounted.url)
 
     assert done.returncode == 3
+    assert f"'changelog/{first.name}'" in done.stderr
+    assert ("the changelog is missing" in done.stderr) == (damage == "missing")
     assert "--everything copies all files" in done.stderr
     program.ok("recover-state", "--everything", "--to", tmp_path / "o", mounted.url)
     assert (tmp_path / "o" / "f").read_bytes() == b"content"
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("history", ["same", "shorter", "other"])
+def test_recover_state_command_reports_another_history_in_the_bucket(
+    program: Program, mounted: Place, tmp_path: Path, history: str
+) -> None:
+    """A bucket may have been restored from an older copy, and written by another host since."""
+    (mounted.mountpoint / "f").write_bytes(b"content")
+    state = _quarantine(program, mounted)
+    if history == "shorter":
+        for later in sorted((mounted.bucket / "changelog").iterdir())[1:]:
+            later.unlink()
+    elif history == "other":
+        with contextlib.closing(sqlite3.connect(state / "kept-1" / "meta.db")) as database:
+            database.execute(
+                "UPDATE local_state SET value = json_set(value, '$.hash', ?) WHERE name = 'chain'",
+                (64 * "7",),
+            )
+            database.commit()
+
+    done = program.run("recover-state", "--to", tmp_path / "o", mounted.url)
+
+    assert done.returncode == 0
+    assert ("does not have the state at txg" in done.stderr) == (history != "same")
+    assert (tmp_path / "o" / "f").exists() == (history == "shorter")

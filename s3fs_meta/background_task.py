@@ -1,11 +1,11 @@
-"""A background task that runs during a with-block, and the effects of a cancellation.
+"""A background task that runs during a with-block, concurrent calls, the effects of a cancellation.
 
 Owns: cancelling the task when the block ends, letting work finish after a cancellation. Does not
     know: the purpose of the task.
-Keeps: an exception of the with-block is raised unchanged, not in an exception group.
+Keeps: an exception of the with-block or of a call is raised unchanged, not in an exception group.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import trio
@@ -24,6 +24,27 @@ async def background_task(run: Callable[[], Awaitable[None]]) -> AsyncIterator[N
         nursery.cancel_scope.cancel()
     if error is not None:
         raise error
+
+
+async def run_concurrently(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Make all *calls* at the same time; after the first error, cancel the others and raise it.
+
+    A nursery would raise the error in an exception group, which no ``except StoreError`` catches.
+    """
+    errors: list[Exception] = []
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except Exception as exc:  # noqa: BLE001 - raised below
+            errors.append(exc)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    if errors:
+        raise errors[0]
 
 
 async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:

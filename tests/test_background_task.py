@@ -1,10 +1,13 @@
-"""Tests of tasks that run during a ``with`` block, and of work that outlasts a cancellation."""
+"""Tests of background tasks, concurrent calls, and work that outlasts a cancellation."""
+
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.background_task import background_task, finish, is_orderly
+from s3fs_meta.background_task import background_task, finish, is_orderly, run_concurrently
+from tests.polling import WAIT_S_MAX
 
 
 async def test_background_task_is_cancelled_when_the_with_block_ends() -> None:
@@ -41,6 +44,40 @@ async def test_with_block_is_cancelled_together_with_its_scope() -> None:
         async with background_task(run):
             await trio.sleep_forever()
     assert scope.cancelled_caught
+
+
+async def test_error_of_a_concurrent_call_is_raised_unchanged_and_cancels_the_others() -> None:
+    error, cancelled = ValueError("the call failed"), list[bool]()
+
+    async def wait() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.append(True)
+
+    async def fail() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        raise error
+
+    with pytest.raises(ValueError, match="the call failed") as caught:
+        await run_concurrently([wait, fail, wait])
+    assert caught.value is error
+    assert cancelled == [True, True]
+
+
+async def test_concurrent_calls_run_at_the_same_time() -> None:
+    made: list[int] = []
+    both = trio.Event()
+
+    async def make(number: int) -> None:
+        made.append(number)
+        if len(made) == 2:
+            both.set()
+        await both.wait()
+
+    with trio.fail_after(WAIT_S_MAX):
+        await run_concurrently(partial(make, number) for number in range(2))
+    assert sorted(made) == [0, 1]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 60.0])

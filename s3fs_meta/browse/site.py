@@ -165,7 +165,7 @@ class Site:
         try:
             return await self._in_time(target)
         except Exception as exc:  # noqa: BLE001  # a bug in one page must not end the others
-            # Concurrent requests to the bucket raise their errors as an exception group.
+            # A nursery raises the errors of its tasks as an exception group.
             reasons = list(exits.leaves(exc))
             if all(isinstance(one, (WrongAddressError, S3fsError)) for one in reasons):
                 reason = reasons[0]

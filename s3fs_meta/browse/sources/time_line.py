@@ -9,12 +9,12 @@ that are not in the index; the number of changes in further runs is unknown.
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from itertools import groupby, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.browse.limits import BROWSE_CHANGELOGS_MAX, BROWSE_RUNS_MAX
 from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.codec.history_index import ALL_BITS, HistoryIndex
@@ -170,9 +170,7 @@ async def _read_times(source: Source, txgs: Sequence[Txg], times: dict[Txg, int]
 
     unique = sorted(set(txgs))
     for at in range(0, len(unique), HISTORY_FETCHES_MAX):
-        async with trio.open_nursery() as nursery:
-            for txg in unique[at : at + HISTORY_FETCHES_MAX]:
-                nursery.start_soon(read, txg)
+        await run_concurrently(partial(read, txg) for txg in unique[at : at + HISTORY_FETCHES_MAX])
 
 
 def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Txg]]]:
@@ -201,9 +199,8 @@ async def _indexed(
 
         into.missing.extend(await search.collect(*run, take))
 
-    async with trio.open_nursery() as nursery:
-        for run, into in zip(runs, found, strict=True):
-            nursery.start_soon(collect, run, into)
+    pairs = zip(runs, found, strict=True)
+    await run_concurrently(partial(collect, run, into) for run, into in pairs)
     return found
 
 

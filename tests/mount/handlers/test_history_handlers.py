@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from s3fs_meta.control.plain_call import no_report
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import StoreUnavailableError, UsageError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
@@ -14,6 +14,7 @@ from s3fs_meta.mount.limits import HISTORY_SHOWN_MAX
 from s3fs_meta.mount.requests import history_requests
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, remove_file, write_file
 
 
@@ -122,6 +123,19 @@ async def test_history_request_with_a_wrong_count_or_path_is_refused(plain: Powe
         with pytest.raises(UsageError, match="at most"):
             await versions_of(session, "f", count=HISTORY_SHOWN_MAX + 1)
         with pytest.raises(UsageError, match="no retained point in time"):
+            await versions_of(session, "f")
+
+
+async def test_list_of_versions_reports_that_changelogs_are_unavailable(plain: Power) -> None:
+    """An exception group would look like a bug of the mount."""
+    store = FaultyStore(plain.store)
+    async with plain.session(store=store, tasks=False) as session:
+        for name in (b"f", b"g"):
+            named(session, name, b"x")
+            await session.shipper.ship()
+        error = StoreUnavailableError("changelog", 8, 60.0, "no route to host")
+        store.fail("get", error, times=2)  # The mount lists the history index before.
+        with pytest.raises(StoreUnavailableError, match="no route to host"):
             await versions_of(session, "f")
 
 

@@ -12,10 +12,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.codec import envelope, history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
@@ -179,16 +181,11 @@ class HistorySearch:
         async def fetch(run: _Run) -> None:
             found[run] = await self._fetched(RUNS.key_of(run.level, run.last))
 
-        async with trio.open_nursery() as nursery:
-            for run in runs:
-                if not self._is_cached(run):
-                    nursery.start_soon(fetch, run)
+        await run_concurrently(partial(fetch, run) for run in runs if not self._is_cached(run))
         indexes = [index for index in found.values() if index is not None]
         recorded = {Txg(index.first - 1) for index in indexes}
-        async with trio.open_nursery() as nursery:
-            for index in indexes:
-                if index.last not in recorded:
-                    nursery.start_soon(self._find_hash, index.last)
+        unknown = [index.last for index in indexes if index.last not in recorded]
+        await run_concurrently(partial(self._find_hash, txg) for txg in unknown)
         # Begin with the latest run, because its index object contains the hash of the changelog
         # that ends the run before it.
         for run in sorted(found, key=lambda run: -run.last):

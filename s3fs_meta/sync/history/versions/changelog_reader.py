@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
@@ -87,9 +89,7 @@ class ChangelogReader:
         async def scan_one(txg: Txg) -> None:
             found[txg] = await self._scan(txg, function)
 
-        async with trio.open_nursery() as nursery:
-            for txg in txgs:
-                nursery.start_soon(scan_one, txg)
+        await run_concurrently(partial(scan_one, txg) for txg in txgs)
         return [self.unless_abandoned(found[txg]) for txg in txgs]
 
     def unless_abandoned(self, one: Scanned[_T] | UnreadableTxg) -> Scanned[_T] | UnreadableTxg:
@@ -152,9 +152,7 @@ class ChangelogReader:
             with contextlib.suppress(ObjectMissingError, FormatError):
                 found[txg] = (await self.fetch(txg)).link.hash
 
-        async with trio.open_nursery() as nursery:
-            for txg in txgs:
-                nursery.start_soon(read, txg)
+        await run_concurrently(partial(read, txg) for txg in txgs)
         return found
 
     async def fetch(self, txg: Txg) -> FetchedChangelog:

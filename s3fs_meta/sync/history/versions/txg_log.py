@@ -8,10 +8,12 @@ damaged. Memory does not grow with the number of txgs.
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
@@ -87,6 +89,7 @@ async def backwards(
     Raises:
         FormatError: a changelog's hash differs from the hash recorded in the next changelog, or a
             newer version of the program wrote a changelog.
+        StoreError: the bucket cannot be read.
     """
     if last.hash == NO_HASH:
         return
@@ -111,9 +114,7 @@ async def _fetch_all(bucket: Bucket, numbers: list[Txg]) -> list[FetchedChangelo
         except FormatError as exc:
             found[txg] = Gap(txg, exc.what)
 
-    async with trio.open_nursery() as nursery:
-        for txg in numbers:
-            nursery.start_soon(fetch, txg)
+    await run_concurrently(partial(fetch, txg) for txg in numbers)
     return [found[txg] for txg in numbers]
 
 

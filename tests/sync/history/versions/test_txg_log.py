@@ -1,12 +1,13 @@
 """The history listing: txgs, read backwards from the newest txg."""
 
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from s3fs_meta.codec.changelog import Kind
-from s3fs_meta.errors import FormatError, NewerFormatError
+from s3fs_meta.errors import FormatError, NewerFormatError, StoreUnavailableError
 from s3fs_meta.meta.changesets import Summary
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO, Ino, Txg
@@ -16,6 +17,7 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.versions import txg_log
 from s3fs_meta.sync.history.versions.txg_log import TxgRecord, describe
 from s3fs_meta.sync.session import Session
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import TAKEOVER, Power, remove_file, ship, write_file
 from tests.sync.history.readers import bucket_of
 
@@ -92,3 +94,16 @@ async def test_history_listing_fails_if_a_changelog_was_replaced(power: Power) -
 
     with pytest.raises(FormatError, match="records a different hash"):
         await entries(await bucket_of(power))
+
+
+async def test_history_listing_reports_that_the_bucket_is_unavailable(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        named(session, b"f")
+        await ship(session)
+    bucket = await bucket_of(power)
+    last, store = await bucket.points.newest(), FaultyStore(power.store)
+    store.down = StoreUnavailableError("changelog", 8, 60.0, "no route to host")
+
+    with pytest.raises(StoreUnavailableError, match="no route to host"):
+        async with aclosing(txg_log.backwards(replace(bucket, store=store), last, Txg(0))) as found:
+            _ = [one async for one in found]

@@ -4,6 +4,7 @@ Owns: the fork, and the messages over a socket between parent and child. Does no
 Keeps: no thread and no trio loop exist before the fork, because a lock that a thread holds stays
 locked in the child. The parent reports the child's error and exit status. If the parent is killed
 before the child is ready, the child is killed as well, so that a killed command mounts nothing.
+If the parent is stopped, for example by Ctrl-Z, the child drops progress messages and never waits.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}
@@ -14,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -48,8 +50,9 @@ class RemoteFront:
         self._send({"notice": text})
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Update a progress bar on the parent's terminal."""
-        self._send({"progress": [what, done, total]})
+        """Update a progress bar on the parent's terminal, unless the parent is behind."""
+        if done >= total or self._keeps_up():
+            self._send({"progress": [what, done, total]})
 
     def ask(self, prompt: str) -> str:
         """Make the parent ask the user for a secret.
@@ -81,6 +84,19 @@ class RemoteFront:
         self._open = False
         self._lines.close()
         self._connection.close()
+
+    def _keeps_up(self) -> bool:
+        """Return whether the parent reads its messages. Never waits.
+
+        The socket counts as writable while at most a quarter of its buffer is in use. The remaining
+        room is for the few other messages, which are never dropped.
+        Source: unix_writable() in net/unix/af_unix.c of Linux.
+        """
+        if not self._open:
+            return False
+        poll = select.poll()
+        poll.register(self._connection, select.POLLOUT)
+        return bool(poll.poll(0))
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._open:

@@ -245,6 +245,33 @@ def test_ready_daemon_outlasts_its_mount_command(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
+def test_stopped_mount_command_does_not_block_the_daemon(tmp_path: Path) -> None:
+    """After Ctrl-Z, the mount command reads no messages, but a restore sends one for each txg."""
+    done = _run(
+        tmp_path,
+        """
+        import signal
+        def body(front):
+            parent = os.getppid()
+            os.kill(parent, signal.SIGSTOP)
+            for number in range(10_000):
+                front.progress("changes", number, 10_000)
+            front.progress("changes", 10_000, 10_000)
+            front.notice("served")
+            front.ready()
+            os.kill(parent, signal.SIGCONT)
+
+        sys.exit(run_in_background(body, log, Front()))
+        """,
+    )
+
+    shown = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown[0] == "progress changes 0 10000"
+    assert shown[-2:] == ["progress changes 10000 10000", "notice served"]
+    assert len(shown) < 10_000
+
+
 def test_notices_of_the_daemon_may_contain_line_breaks(tmp_path: Path) -> None:
     text = json.dumps("a\nb ü")
     done = _run(

@@ -36,6 +36,7 @@ from s3fs_meta.errors import (
     PreconditionError,
     StoreError,
     UnconditionalStoreError,
+    UnexpectedStoreError,
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import CLEANUP_S_MAX, LEASE_CHECK_S, TEXT_OBJECT_BYTES_MAX
@@ -161,7 +162,10 @@ class LeaseKeeper:
         self._lease = lease
 
     async def read(self) -> Lease:
-        """Read the lease in the bucket; if it shows that the hold of this process ended, record that.
+        """Return the lease in the bucket; if it shows that this process lost its hold, record that.
+
+        If the store returns a lease that is older than the lease of this process, the newer lease
+        is returned.
 
         Raises:
             UnfinishedFilesystemError: the lease is missing, because mkfs was interrupted or because
@@ -180,6 +184,8 @@ class LeaseKeeper:
             raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
         if self.is_held and self._ends_hold(found):
             self._ended_by(found)  # so that ``release`` never releases another host's lease
+        elif self.is_held and found.epoch < self.epoch:
+            return self.lease  # from a store without conditional writes, see ``_ends_hold``
         self._etag, self._lease = fetched.etag, found
         return found
 
@@ -189,13 +195,18 @@ class LeaseKeeper:
         Raises:
             FencedError: a newer epoch owns the filesystem.
             OlderBucketError: as in ``require_hold``.
+            UnexpectedStoreError: a store without conditional writes returned an outdated lease, so
+                the outcome remains unknown.
         """
         fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
         found = lease_codec.decode(lease_codec.KEY, fetched.data)
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, fetched.etag)
-        if found.epoch != self.epoch or self._ends_hold(found):
+        if self._ends_hold(found):
             raise self._ended_by(found)
+        if found.epoch < self.epoch:
+            what = f"the store returned an outdated lease of epoch {found.epoch}"
+            raise UnexpectedStoreError(lease_codec.KEY, what)
         self._etag, self._lease = fetched.etag, found
         return found
 

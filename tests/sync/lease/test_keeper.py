@@ -15,6 +15,7 @@ from s3fs_meta.errors import (
     HeldError,
     PreconditionError,
     TransientStoreError,
+    UnexpectedStoreError,
     UnfinishedFilesystemError,
 )
 from s3fs_meta.limits import LEASE_CHECK_S
@@ -296,6 +297,25 @@ async def test_old_lease_from_a_store_without_conditional_writes_is_not_treated_
     await Host(store, "b", conditional=False).acquire(force=True)
     with pytest.raises(FencedError):
         await keeper.confirm()
+
+
+async def test_holder_does_not_adopt_an_old_lease_from_a_store_without_conditional_writes(
+    store: MemoryStore,
+) -> None:
+    """After reading an outdated lease, the holder still writes its own epoch to the lease."""
+    before = store.objects[lease_codec.KEY]
+    keeper = await Host(store, "a", conditional=False).acquire()
+    ours = keeper.lease
+    store.objects[lease_codec.KEY] = before
+
+    with pytest.raises(UnexpectedStoreError, match="outdated lease of epoch 0"):
+        await keeper.reread()
+    assert await keeper.read() == ours
+    assert keeper.is_held
+    await keeper.move_head(HEAD)
+
+    written = lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY])
+    assert written == replace(ours, head=HEAD)
 
 
 async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket(

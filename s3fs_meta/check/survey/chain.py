@@ -6,11 +6,14 @@ Does not know: which observations are faults (``rules.bucket``).
 Tasks: one. No transaction may be open.
 """
 
+import contextlib
 from collections.abc import Iterator
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
@@ -54,6 +57,14 @@ async def survey(
     exam.evidence.surveyed |= Need.CHAIN
 
 
+class _Step(NamedTuple):
+    """The part of a readable changelog that shows whether it continues the chain before it."""
+
+    kind: Kind
+    previous: str  # hash of the previous changelog, as the changelog records it
+    hash: str
+
+
 class _Chain:
     """The state of one survey that reads the changelogs in the bucket."""
 
@@ -73,6 +84,8 @@ class _Chain:
         self._deep = deep
         self._uuid = ""
         self._past: dict[Txg, str] = {}  # faults of changelogs that precede the newest image
+        # Changelogs after the unreadable txg that is examined; None if a changelog is unreadable.
+        self._later: dict[Txg, _Step | None] = {}
 
     async def run(self) -> None:
         """Check the changelogs after the newest image, then all earlier changelogs."""
@@ -173,24 +186,34 @@ class _Chain:
         hashes: set[str] = set()  # hashes of all changelogs after the unreadable txg
         # True if the previous changelog is a fence record that contains none of *hashes*.
         skips = False
-        for number in range(txg + 1, min(head, txg + MEND_PROBES_MAX) + 1):
-            fetched = await self._changelog(Txg(number))
-            if fetched is None:
+        stop = min(head, txg + MEND_PROBES_MAX) + 1
+        # The changelogs after the next unreadable txg are mostly the same, so they stay here.
+        self._later = {at: step for at, step in self._later.items() if at > txg}
+        for number in range(txg + 1, stop):
+            if number not in self._later:
+                await self._fetch_later(range(number, min(number + FETCHES_MAX, stop)))
+            step = self._later[Txg(number)]
+            if step is None:
                 skips = False
                 continue
-            changelog = fetched.changelog
-            follows = changelog.previous in hashes
-            if changelog.kind is Kind.IMAGE and (skips or not follows):
+            follows = step.previous in hashes
+            if step.kind is Kind.IMAGE and (skips or not follows):
                 return Txg(number)
-            skips = changelog.kind is Kind.FENCE and not follows
-            hashes.add(fetched.link.hash)
+            skips = step.kind is Kind.FENCE and not follows
+            hashes.add(step.hash)
         return Txg(0)
 
-    async def _changelog(self, txg: Txg) -> FetchedChangelog | None:
-        try:
-            return await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):
-            return None
+    async def _fetch_later(self, numbers: range) -> None:
+        """Fetch changelogs after an unreadable txg, all at the same time."""
+
+        async def fetch(txg: Txg) -> None:
+            self._later[txg] = None
+            with contextlib.suppress(FormatError, ObjectMissingError):
+                found = await chain.fetch(self._store, self._keyring, self._uuid, txg)
+                made = found.changelog
+                self._later[txg] = _Step(made.kind, made.previous, found.link.hash)
+
+        await run_concurrently(partial(fetch, Txg(number)) for number in numbers)
 
     async def _read(self, link: Link, end: Txg, *, past: bool) -> Link:
         """Read changelogs after *link* to *end*; return the last readable link; record faults."""

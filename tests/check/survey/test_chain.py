@@ -1,5 +1,7 @@
 """Tests of the survey of the chain of changelogs, from the base image to the last changelog."""
 
+from collections import Counter
+
 import pytest
 
 from s3fs_meta.check.report import Mode
@@ -10,6 +12,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.survey.checking import EarlyListing, checked
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, flushed, read_file, write_file
@@ -95,6 +98,26 @@ async def test_fsck_only_reports_a_gap_in_changelogs_before_the_last_image(power
         report = await checked(session)
         assert (report.broken, report.exit_status) == (["I68"], 0)
         assert key_of(numbers[1]) in report.verdicts[0].examples[0].what
+
+
+async def test_survey_reads_each_later_changelog_once_if_many_changelogs_are_missing(
+    power: Power,
+) -> None:
+    """For each missing changelog, the survey examines up to a thousand later changelogs."""
+    numbers = []
+    async with power.session("a", tasks=False) as session:
+        for number in range(12):
+            put(session, b"%d" % number)
+            numbers.append((await flushed(session)).txg)
+        await session.make_image()
+        for txg in numbers[:10:2]:
+            del power.store.objects[key_of(txg)]
+        store = FaultyStore(power.store)
+        report = await checked(session, store=store)
+
+    reads = Counter(call.key for call in store.calls if call.method == "get")
+    assert report.broken == ["I68"]
+    assert {reads[key_of(txg)] for txg in numbers[1:10:2]} == {1}
 
 
 async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power: Power) -> None:

@@ -220,9 +220,8 @@ class _Chain:
         for start in range(link.txg + 1, end + 1, FETCHES_MAX):
             self._progress("changelogs", start - link.txg, end - link.txg)
             found: dict[Txg, FetchedChangelog | None] = {}
-            async with trio.open_nursery() as nursery:
-                for number in range(start, min(start + FETCHES_MAX, end + 1)):
-                    nursery.start_soon(self._fetch, Txg(number), found, past)
+            numbers = range(start, min(start + FETCHES_MAX, end + 1))
+            await run_concurrently(partial(self._fetch, Txg(one), found, past) for one in numbers)
             for txg in sorted(found):
                 fetched = found[txg]
                 if fetched is None:

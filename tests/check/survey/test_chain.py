@@ -3,16 +3,19 @@
 from collections import Counter
 
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey, Txg
+from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
-from s3fs_meta.testing.faulty_store import FaultyStore
+from s3fs_meta.testing.faulty_store import Fault, FaultyStore
 from tests.check.survey.checking import EarlyListing, checked
 from tests.damage import flipped
 from tests.sync.conftest import TAKEOVER, Power, flushed, read_file, write_file
@@ -26,6 +29,20 @@ def put(session: Session, content: bytes) -> Ino:
     dentries.add(session.db, ROOT_INO, b"%d" % ino, ino)
     inodes.change_directory(session.db, ROOT_INO, 0, entries=1)
     return ino
+
+
+class _WithoutOne(FaultyStore):
+    """A store that cannot be reached for one object."""
+
+    def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
+        super().__init__(inner)
+        self._key = key
+
+    @override
+    async def enter(self, method: str, key: str) -> Fault | None:
+        if key == self._key:
+            raise StoreUnavailableError(key, 8, 60.0, "no route to host")
+        return await super().enter(method, key)
 
 
 async def _some_txgs(session: Session) -> list[Txg]:
@@ -118,6 +135,14 @@ async def test_survey_reads_each_later_changelog_once_if_many_changelogs_are_mis
     reads = Counter(call.key for call in store.calls if call.method == "get")
     assert report.broken == ["I68"]
     assert {reads[key_of(txg)] for txg in numbers[1:10:2]} == {1}
+
+
+@pytest.mark.parametrize("index", [1, 4], ids=["before the image", "after the image"])
+async def test_check_reports_that_a_changelog_cannot_be_read(power: Power, index: int) -> None:
+    async with power.session("a", tasks=False) as session:
+        store = _WithoutOne(power.store, key_of((await _some_txgs(session))[index]))
+        with pytest.raises(StoreUnavailableError, match="no route to host"):
+            await checked(session, deep=True, store=store)
 
 
 async def test_deep_check_finds_a_damaged_changelog_before_the_last_image(power: Power) -> None:

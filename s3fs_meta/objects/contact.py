@@ -1,10 +1,11 @@
 """The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, messages to the user about a late or failed first response, and counts
-of the bytes that requests have sent.
+Owns: the start of an outage, messages to the user about a late or failed first response, log lines
+about later outages, and counts of the bytes that requests have sent.
 Does not know: retries (``retry``), requests.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +22,8 @@ from s3fs_meta.limits import (
     STORE_SILENCE_S_MAX,
 )
 from s3fs_meta.objects.contract import ObjectStore, described
+
+_log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -104,6 +107,7 @@ class Contact:
         self._store, self._bounds, self._notify = store, bounds, notify
         self._is_silence_reported = False
         self._is_failure_reported = False
+        self._is_outage_logged = False
         self._waiting = 0  # number of attempts that are waiting for a response
         self._silent_since_s = 0.0
         self._failing_since_s = 0.0
@@ -154,8 +158,21 @@ class Contact:
         if not self._failure:
             self._failing_since_s = self._silent_since_s
         self._failure = error.code or type(error).__name__
+        age_s = self.outage().age_s
+        # Requests are retried for up to a minute, during which programs wait without an error.
+        if self.is_made and not self._is_outage_logged and age_s >= STORE_SILENCE_S_MAX:
+            self._is_outage_logged = True
+            _log.warning(
+                "all requests to %s have failed for %.0f s, will retry: %s",
+                described(self._store),
+                age_s,
+                self._failure,
+            )
 
     def _note_answer(self) -> None:
+        if self._is_outage_logged:
+            self._is_outage_logged = False
+            _log.info("%s responds again after %.0f s", described(self._store), self.outage().age_s)
         self.is_made = True
         self._failure = ""
         self._silent_since_s = trio.current_time()

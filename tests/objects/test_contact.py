@@ -1,5 +1,7 @@
 """Detection of a store's outages; tests/objects/test_retry.py tests outages at startup."""
 
+import logging
+
 import pytest
 import trio
 import trio.testing
@@ -67,3 +69,32 @@ async def test_time_without_a_response_is_measured_while_requests_wait(
         assert contact.outage().silent_s == 2.0
 
     assert contact.outage() == NO_OUTAGE
+
+
+async def test_begin_and_end_of_an_outage_are_logged_once(
+    autojump_clock: trio.testing.MockClock, contact: Contact, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure that the next attempt overcomes is not logged."""
+    caplog.set_level(logging.INFO)
+    await contact.watched(trio.lowlevel.checkpoint)
+    await attempt(contact)
+    await contact.watched(trio.lowlevel.checkpoint)
+    assert caplog.messages == []
+
+    for _ in range(3):
+        await attempt(contact, after_s=5.0)
+    await contact.watched(trio.lowlevel.checkpoint)
+
+    assert caplog.messages == [
+        "all requests to memory: have failed for 5 s, will retry: connection refused",
+        "memory: responds again after 15 s",
+    ]
+
+
+async def test_outage_before_the_first_response_is_not_logged(
+    autojump_clock: trio.testing.MockClock, contact: Contact, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user is notified of such an outage instead."""
+    await attempt(contact, after_s=20.0)
+
+    assert caplog.messages == []

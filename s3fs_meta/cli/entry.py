@@ -7,7 +7,6 @@ FUSE and cryptography, takes twice as long as most commands take to run.
 
 import importlib
 import inspect
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ import typer
 
 from s3fs_meta.cli import completion, garbage_collection, given_arguments
 from s3fs_meta.cli.command_help import CommandHelp
-from s3fs_meta.console import boundary, exits
+from s3fs_meta.console import boundary, exits, output_stream
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
@@ -162,9 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """Run the program and exit."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # stdout is None if the caller closed it
-        # The output may contain paths that are not UTF-8.
-        sys.stdout.reconfigure(errors="surrogateescape")
+    output_stream.install()
     status = main()
     if status in {exits.ExitStatus.INTERRUPTED, exits.FSCK_CANCELLED}:
         # Skip Python's normal exit, which may wait forever for a thread with an interrupted start.

@@ -3,6 +3,7 @@
 boundary:            the outermost error handler: one line and an exit status for each error.
 exits:               the exit status of each error class.
 ui:                  notices, progress and questions of a long command.
+output_stream:       standard output, with errors that name it.
 output:              results on standard output, as JSON or a table.
 printable:           text without characters that control a terminal.
 passphrase_source:   reads a passphrase from a file, the environment or the terminal.

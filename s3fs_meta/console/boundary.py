@@ -11,9 +11,10 @@ from typing import Final, TextIO
 
 import typer
 
-from s3fs_meta.console import exits, standard_streams
+from s3fs_meta.console import exits
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
+from s3fs_meta.console.output_stream import OutputError
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import S3fsError
 
@@ -122,9 +123,7 @@ def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
         traceback.print_exception(exc, file=sys.stderr)
         print_line(program, "this is a bug; please report it with the lines above")
         return ExitStatus.BUG
-    why = standard_streams.output_failure(known[0]) if isinstance(known[0], OSError) else ""
-    text = f"the result cannot be written to standard output: {why}" if why else text_of(known[0])
-    print_line(program, text)
+    print_line(program, text_of(known[0]))
     return exits.status_of(known[0])
 
 
@@ -132,6 +131,8 @@ def text_of(exc: BaseException) -> str:
     """Return the message of an error as one line."""
     if isinstance(exc, S3fsError):
         return " ".join(exc.message.split())
+    if isinstance(exc, OutputError):
+        return f"the result cannot be written to standard output: {exc.strerror}"
     if isinstance(exc, OSError) and exc.strerror:
         if not isinstance(exc.filename, (str, bytes, os.PathLike)):
             return exc.strerror

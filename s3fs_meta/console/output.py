@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from textwrap import indent
 from typing import Any
 
-from s3fs_meta.console import standard_streams
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import UnprintedKeyError
 
@@ -75,8 +74,7 @@ def print_recovery_key(text: str, remains: str) -> None:
     try:
         print_at_once(text)
     except OSError as exc:
-        why = standard_streams.output_failure(exc) or exc.strerror or str(exc)
-        raise UnprintedKeyError(why, remains) from exc
+        raise UnprintedKeyError(exc.strerror or str(exc), remains) from exc
 
 
 def print_table(rows: Mapping[str, str]) -> None:

@@ -6,11 +6,9 @@ replacements, the next opened file, such as a lock, would get the descriptor 0, 
 would later redirect this descriptor to its log.
 """
 
-import errno
-import fcntl
 import os
 import sys
-from typing import Final, TextIO
+from typing import Final
 
 _CLOSED_OUTPUT: Final = os.O_RDONLY  # write(2) fails with EBADF, as on a closed descriptor
 
@@ -24,29 +22,3 @@ def open_missing() -> None:
         sys.stdout = os.fdopen(os.open(os.devnull, _CLOSED_OUTPUT), "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", 1, errors="backslashreplace")
-
-
-def output_failure(exc: OSError) -> str:
-    """Return why standard output cannot be written, or "" if *exc* has another cause.
-
-    An error of Python does not name the stream that failed. But a stream keeps the text that it
-    could not write, so another flush of the same stream fails with the same error.
-    """
-    if exc.filename is not None or sys.stdout is None:
-        return ""
-    if exc.errno == errno.EBADF and _is_closed(sys.stdout):
-        return "it is closed"
-    try:
-        sys.stdout.flush()
-    except OSError as again:
-        return str(exc.strerror) if again.errno == exc.errno else ""
-    return ""
-
-
-def _is_closed(stream: TextIO) -> bool:
-    """Return whether the caller closed a stream, or opened it only for reading."""
-    try:
-        flags = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
-    except OSError:
-        return True
-    return flags & os.O_ACCMODE == os.O_RDONLY

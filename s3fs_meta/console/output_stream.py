@@ -1,0 +1,61 @@
+"""Standard output as a stream whose errors name it, and that writes all text or fails.
+
+Owns: the stream, and the class of its errors. Does not know: the text, closed streams
+    (``standard_streams``).
+Keeps: a closed pipe raises BrokenPipeError, as without this stream.
+"""
+
+import errno
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO, cast
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class OutputError(OSError):
+    """Standard output cannot be written: its disk is full, or the caller has closed it."""
+
+
+class _OutputFile(io.FileIO):
+    """The unbuffered file below standard output."""
+
+    def __init__(self, before: TextIO) -> None:
+        """Open the file of a stream; *before* stays open, because it owns the descriptor."""
+        super().__init__(before.fileno(), "w", closefd=False)
+        self._before = before
+
+    @override
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            written = cast("int | None", super().write(data))
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            # If the caller closed standard output, ``standard_streams`` opened it only for reading.
+            why = "it is closed" if exc.errno == errno.EBADF else str(exc.strerror)
+            raise OutputError(exc.errno, why) from exc
+        if written is None:  # the descriptor is non-blocking, and the pipe is full
+            raise OutputError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return written
+
+
+def install() -> None:
+    """Replace standard output by a buffered stream; its text may contain paths that are not UTF-8.
+
+    The stream is buffered even if Python runs with -u or PYTHONUNBUFFERED. An unbuffered stream
+    ignores that write(2) has written only a part of the text, for example to a disk that is almost
+    full, so a command could succeed although a part of its result is lost.
+    """
+    before = sys.stdout
+    if isinstance(before, io.TextIOWrapper):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_OutputFile(before)),
+            encoding=before.encoding,
+            errors="surrogateescape",
+            line_buffering=before.isatty(),
+        )

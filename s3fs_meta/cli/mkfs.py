@@ -19,7 +19,7 @@ from s3fs_meta.console import interruption, output, passphrase_source
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import NotEmptyError, SettingsError, StoreAccessError, UsageError
 from s3fs_meta.mount.existing.targets import own_cachedir
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, require_answers
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_syntax import parse_size
@@ -110,6 +110,7 @@ def mkfs(
     retention_s = parse_retention("--retention", retention)
     cachedir = access.cachedir or own_cachedir()
     locate(url, cachedir)  # refuses a URL that no other command accepts
+    require_answers(url)
     # Check the values before asking for a passphrase and before creating a directory.
     superblock_codec.create("", label, block_bytes, page_bytes, unsafe_single_writer, None)
     passphrase = None if plain else _new_passphrase(access.passphrase_file)

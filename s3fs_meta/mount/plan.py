@@ -20,6 +20,7 @@ from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.stores import require_answers
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import LocalAddress, S3Options
 from s3fs_meta.options.option_table import BY_WORD, WITHOUT_EFFECT
@@ -74,6 +75,7 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     Raises:
         UsageError: an option, the URL or the mountpoint is unusable; nothing was changed.
         SettingsError: the state directory cannot be used; nothing was changed.
+        SilentDaemonError: the mountpoint or the bucket is in a mount whose daemon does not answer.
     """
     s3 = S3Options(options.endpoint_url, options.region, options.profile)
     ineffective = urls.without_effect(s3, url)
@@ -242,7 +244,12 @@ def _check_own_files(mountpoint: str, place: Target) -> None:
     """Raise UsageError if the mount would hide files that its daemon uses.
 
     To read such a file, the daemon would have to answer its own request, and would hang forever.
+
+    Raises:
+        UsageError: the mount would hide files.
+        SilentDaemonError: the bucket is in a mount whose daemon does not answer.
     """
+    require_answers(place.url)
     address = urls.parse(place.url)
     used = {"the state directory": (place.state, "; choose another with --cachedir")}
     if isinstance(address, LocalAddress):

@@ -16,10 +16,11 @@ import trio
 from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import ControlError, FormatError, S3fsError, StoreError
+from s3fs_meta.mount.existing import targets
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
-from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.objects.urls import LocalAddress, S3Options
 from s3fs_meta.sync.host_state import request_log
 from s3fs_meta.sync.host_state.state_dir import require_own
 
@@ -63,11 +64,14 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         NotAFilesystemError: the directory of a local store does not exist.
         UsageError: the URL is invalid.
         SettingsError: the state directory belongs to another user.
+        SilentDaemonError: the directory is in a mount whose daemon does not answer.
 
     Always yields to other tasks.
     """
     if counts is not None:
         await trio.to_thread.run_sync(require_own, counts)
+    if isinstance(urls.parse(url), LocalAddress):
+        await trio.to_thread.run_sync(require_answers, url, abandon_on_cancel=True)
     warning = urls.without_effect(options, url)
     if warning:
         notify(warning)
@@ -89,6 +93,18 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
                 if counts is not None:
                     await request_log.save(counts, store.meter)
                 await store.close()
+
+
+def require_answers(url: str) -> None:
+    """Check the mounts that contain the directory of a local store, so that no access can hang.
+
+    Raises:
+        UsageError: the URL is invalid.
+        SilentDaemonError: the directory is in a mount whose daemon does not answer.
+    """
+    address = urls.parse(url)
+    if isinstance(address, LocalAddress):
+        targets.require_answers([address.root])
 
 
 @contextlib.contextmanager

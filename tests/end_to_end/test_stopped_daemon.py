@@ -42,6 +42,7 @@ def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
 ) -> None:
     """Each command fails with the status for a daemon that does not answer."""
     path = tree / "absent" / "file"
+    url = f"local://{path}"
     commands: list[tuple[str | Path, ...]] = [
         ("status", path),
         ("rm", path),
@@ -55,6 +56,11 @@ def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
         ("mount", place.url, path),
         ("restore", place.url, "--to", path),
         ("bench", path),
+        ("mkfs", "--plain", url),
+        ("mount", url, place.bucket),
+        ("log", url),
+        ("retention", url),
+        ("restore", url, "--to", tmp_path / "restored"),
     ]
     with ThreadPoolExecutor(len(commands)) as threads:
         done = list(threads.map(lambda words: program.run(*words, here=False), commands))

@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX: Final = 20  # maximum number of incomplete files to list
 _RANGES_SHOWN_MAX: Final = 10  # maximum number of byte ranges to list for a file
+_LINKS_SHOWN_MAX: Final = 10  # maximum number of hard links to list for a file
 _ENTERED: Final = stat.S_IRUSR | stat.S_IXUSR
 _OWNERS: Final = "owners"  # key in Copier.refused for owners that could not be set
 _SPECIAL: Final = "special files"
@@ -68,6 +69,12 @@ class CopiedFile(NamedTuple):
     missing: list[tuple[int, int]]  # byte ranges of lost content, which are holes in the copy
     unsure: list[tuple[int, int]]  # byte ranges that were not synced before a power loss
     why: str = ""  # reason why the entry was not copied, or was copied only in part
+    links: Sequence[bytes] = ()  # paths of hard links to the copy; the copier may add more
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the copy has all content and attributes of the file."""
+        return not (self.missing or self.unsure or self.why)
 
 
 class ContentSource(Protocol):
@@ -88,6 +95,7 @@ class Empty(NamedTuple):
     fd: int
     path: bytes
     attributes: Attributes
+    links: Sequence[bytes]  # paths of hard links to the file; the copier may add more
 
 
 class Copier:
@@ -119,6 +127,8 @@ class Copier:
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
         # For each inode with hard links, the first path that was copied.
         self._firsts: dict[Ino, bytes] = {}
+        # For each such inode without a complete copy, the paths that were linked to the first path.
+        self._links: dict[Ino, list[bytes]] = {}
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0
         self._privileges = privileges
@@ -179,16 +189,21 @@ class Copier:
         if first is not None:
             link = partial(os.link, first, place, follow_symlinks=False)
             if self._is_made(_LINKS, place, link):
+                if attributes.ino in self._links:
+                    self._links[attributes.ino].append(path)
                 return None
+        links: list[bytes] = []
         if stat.S_ISREG(attributes.mode):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            made = Empty(os.open(place, flags, 0o600), path, attributes)
+            made = Empty(os.open(place, flags, 0o600), path, attributes, links if again else ())
         else:
             made = None
             if not self._make_other(attributes, place):
                 return None
         if again:
             self._firsts[attributes.ino] = place
+            if made is not None:
+                self._links[attributes.ino] = links
         return made
 
     def _is_made(self, kind: str, place: bytes, make: Callable[[], None]) -> bool:
@@ -250,7 +265,7 @@ class Copier:
             OSError: the target cannot be written.
         """
         attributes = file.attributes
-        copied = CopiedFile(file.path, attributes.size_bytes, [], [])
+        copied = CopiedFile(file.path, attributes.size_bytes, [], [], links=file.links)
         try:
             os.ftruncate(file.fd, attributes.size_bytes)
             for batch in self._batches(attributes.ino):
@@ -265,6 +280,8 @@ class Copier:
             raise
         finally:
             os.close(file.fd)
+        if copied.is_complete and self._links.get(attributes.ino) is file.links:
+            del self._links[attributes.ino]
         return copied
 
     def _batches(self, ino: Ino) -> Iterator[list[tuple[BlockIndex, Located]]]:
@@ -394,21 +411,21 @@ class Tally:
         """Count a copied file."""
         self.files += 1
         self.size_bytes += copied.size_bytes
-        if copied.missing or copied.unsure:
+        if not copied.is_complete:
             self._list(copied)
 
-    def omit(self, path: bytes, why: str) -> None:
+    def omit(self, path: bytes, why: str, links: Sequence[bytes] = ()) -> None:
         """Count a damaged entry that was not copied, or was copied only in part."""
         _log.info("%r is not copied: %s", os.fsdecode(path), why)
-        self._list(CopiedFile(path, 0, [], [], why))
+        self._list(CopiedFile(path, 0, [], [], why, links))
 
-    def refuse(self, path: bytes, why: str) -> None:
+    def refuse(self, path: bytes, why: str, links: Sequence[bytes] = ()) -> None:
         """Count an entry that the target filesystem does not accept."""
-        self.omit(path, why)
+        self.omit(path, why, links)
         self.refused_files += 1
 
     @contextlib.contextmanager
-    def noting_faults(self, path: bytes) -> Iterator[None]:
+    def noting_faults(self, path: bytes, links: Sequence[bytes] = ()) -> Iterator[None]:
         """Count an entry as incomplete if it cannot be copied; continue with the other entries.
 
         Rows may be damaged, or the target may refuse the name or the size: FAT accepts neither
@@ -417,11 +434,11 @@ class Tally:
         try:
             yield
         except (CorruptionError, NoInodeError) as exc:
-            self.omit(path, exc.message)
+            self.omit(path, exc.message, links)
         except OSError as exc:
             if exc.errno not in _NOT_ACCEPTED or exc.filename is None:
                 raise
-            self.refuse(path, f"the target does not accept it ({exc.strerror})")
+            self.refuse(path, f"the target does not accept it ({exc.strerror})", links)
 
     def _list(self, incomplete: CopiedFile) -> None:
         self.incomplete_files += 1
@@ -441,6 +458,7 @@ class Tally:
             "incomplete": [
                 {
                     "path": os.fsdecode(one.path),
+                    "links": [os.fsdecode(link) for link in one.links],
                     "missing": one.missing,
                     "unsure": one.unsure,
                     "why": one.why,
@@ -456,11 +474,12 @@ class Tally:
     def lines(self, copier: Copier) -> Iterator[str]:
         """Yield lines for the user about incomplete files and omitted attributes."""
         for one in self.incomplete[:_SHOWN_MAX]:
+            names = _named(one)
             if one.why:
-                yield f"  {os.fsdecode(one.path)!r} is not copied, or not complete: {one.why}"
+                yield f"  {names} is not copied, or not complete: {one.why}"
             for what, ranges in (("are missing", one.missing), ("were never synced", one.unsure)):
                 if ranges:
-                    yield f"  bytes {_described(ranges)} {what} in {os.fsdecode(one.path)!r}"
+                    yield f"  bytes {_described(ranges)} {what} in {names}"
         if self.incomplete_files > _SHOWN_MAX:
             yield f"  … and {self.incomplete_files - _SHOWN_MAX} more files that are not complete"
         for why, counts in (
@@ -477,6 +496,16 @@ def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
     if ranges and ranges[-1][1] + 1 == first:
         first = ranges.pop()[0]
     ranges.append((first, last))
+
+
+def _named(copied: CopiedFile) -> str:
+    """Return the path of a file, the first paths of its hard links, and the number of the others."""
+    path = repr(os.fsdecode(copied.path))
+    if not copied.links:
+        return path
+    text = ", ".join(repr(os.fsdecode(link)) for link in copied.links[:_LINKS_SHOWN_MAX])
+    more = len(copied.links) - _LINKS_SHOWN_MAX
+    return f"{path} (hard links: {text}{f' and {more} more' if more > 0 else ''})"
 
 
 def _described(ranges: Sequence[tuple[int, int]]) -> str:

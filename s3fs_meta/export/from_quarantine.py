@@ -165,7 +165,8 @@ async def copy_all(db: Database, inos: Sequence[Ino], copier: Copier, progress: 
                 elif not is_directory:
                     empty = copier.make(attributes, path, again=len(paths) > 1)
                     if empty is not None:
-                        tally.add(await copier.fill(empty))
+                        with tally.noting_faults(path, empty.links):
+                            tally.add(await copier.fill(empty))
         progress("files", done, len(inos))
     for attributes, path in links:
         with tally.noting_faults(path):

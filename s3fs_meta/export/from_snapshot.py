@@ -226,7 +226,7 @@ class Restoring:
         if empty is None:
             return
         if not step.attributes.mapped_blocks:
-            with self.tally.noting_faults(step.path):
+            with self.tally.noting_faults(empty.path, empty.links):
                 self.tally.add(await self._copier.fill(empty))
             return
         try:
@@ -238,7 +238,7 @@ class Restoring:
 
     async def _fill(self, empty: Empty) -> None:
         try:
-            with self.tally.noting_faults(empty.path):
+            with self.tally.noting_faults(empty.path, empty.links):
                 self.tally.add(await self._copier.fill(empty))
         finally:
             self._limiter.release()

@@ -10,8 +10,8 @@ import pytest
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.copier import CopiedFile, Copier, Tally, is_name, require_empty
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import inodes, symlinks, xattrs
-from s3fs_meta.model import ROOT_INO, Attributes
+from s3fs_meta.meta.tables import blocks, inodes, symlinks, xattrs
+from s3fs_meta.model import ROOT_INO, Attributes, BlockId, BlockIndex
 from tests.export.conftest import Nothing
 from tests.faults import raising
 
@@ -120,6 +120,25 @@ async def test_file_is_copied_again_if_the_target_filesystem_refuses_another_har
 
     assert (target / "a").stat().st_ino != (target / "b").stat().st_ino
     assert copier.refused == {"hard links, copied as separate files": 1}
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5])
+async def test_hard_links_are_recorded_only_until_the_copy_is_complete(
+    db: Database, target: Path, size_bytes: int
+) -> None:
+    """A copy of a tree with many hard links does not keep all their paths in memory."""
+    file = inode(db, stat.S_IFREG | 0o640, nlink=3)
+    if size_bytes:  # Nothing returns no content.
+        blocks.fill_hole(db, BlockId(7), file.ino, BlockIndex(0), size_bytes, hole_bytes=0)
+    copier = Copier(db, Nothing(), target)
+
+    empty = copier.make(file, b"a", again=True)
+    assert empty is not None
+    assert copier.make(file, b"b", again=True) is None
+    copied = await copier.fill(empty)
+    assert copier.make(file, b"c", again=True) is None
+
+    assert copied.links == ([b"b", b"c"] if size_bytes else [b"b"])
 
 
 @pytest.mark.parametrize("function", ["link", "symlink"])
@@ -276,6 +295,20 @@ def test_copy_report_lists_the_first_byte_ranges_of_a_file_but_counts_all(
     assert line.startswith("  bytes 0-0, 2-2, 4-4")
     assert line.endswith("18-18 and 990 more ranges are missing in 'torn'")
     assert tally.facts(Copier(db, Nothing(), target))["incomplete"][0]["missing"] == ranges
+
+
+def test_copy_report_lists_the_first_hard_links_of_a_file_but_counts_all(
+    db: Database, target: Path
+) -> None:
+    tally = Tally()
+    links = [b"link%d" % number for number in range(12)]
+    tally.add(CopiedFile(b"torn", 5, [(0, 4)], [], links=links))
+
+    [line] = tally.lines(Copier(db, Nothing(), target))
+
+    assert line.startswith("  bytes 0-4 are missing in 'torn' (hard links: 'link0', 'link1', ")
+    assert line.endswith("'link9' and 2 more)")
+    assert len(tally.facts(Copier(db, Nothing(), target))["incomplete"][0]["links"]) == 12
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,25 @@ async def test_copy_preserves_hard_links(db: Database, target: Path) -> None:
     assert restoring.tally.files == 1
 
 
+@pytest.mark.parametrize("index", [0, 1 << 40], ids=["lost content", "damaged row"])
+async def test_report_lists_all_hard_links_to_an_incomplete_copy(
+    db: Database, target: Path, index: int
+) -> None:
+    ino = add(db, ROOT_INO, b"f")
+    for name in (b"g", b"h", b"i"):
+        dentries.add(db, ROOT_INO, name, ino)
+    inodes.add_links(db, ino, 3, 10**18)
+    blocks.fill_hole(db, BlockId(7), ino, BlockIndex(index), 5, hole_bytes=0)
+    inodes.add_mapped_blocks(db, ino, 1)
+
+    tally = (await copy(db, target)).tally
+
+    [one] = tally.incomplete
+    assert sorted([one.path, *one.links]) == [b"f", b"g", b"h", b"i"]
+    [line] = tally.lines(Copier(db, Nothing(), target))
+    assert f"(hard links: {', '.join(repr(os.fsdecode(link)) for link in one.links)})" in line
+
+
 def test_path_lookup_returns_every_directory_on_the_path(db: Database) -> None:
     """The directories on a path are returned from the outermost to the innermost."""
     tree(db)

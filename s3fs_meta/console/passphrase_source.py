@@ -4,6 +4,7 @@ Owns: the order of the sources, and the prompt. Does not know: keys.
 Keeps: no passphrase is a command-line argument, because every user can read it (proc(5), cmdline).
 """
 
+import contextlib
 import getpass
 import stat
 import sys
@@ -40,7 +41,7 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
         instead: alternatives to the terminal, for the error message.
 
     Raises:
-        PassphraseError: the process has no terminal.
+        PassphraseError: the process has no terminal, or the user typed no valid text.
     """
     try:
         with open("/dev/tty", "rb"):
@@ -48,7 +49,19 @@ def ask_terminal(prompt: str, instead: str = INSTEAD) -> str:
     except OSError as exc:
         why = f"no terminal is available for a passphrase prompt; use {instead}"
         raise PassphraseError(why) from exc
-    return getpass.getpass(prompt, stream=sys.stderr)
+    try:
+        return getpass.getpass(prompt, stream=sys.stderr)
+    except EOFError as exc:  # the user pressed Ctrl-D, or closed the terminal
+        raise _refused("no passphrase was typed") from exc
+    except UnicodeDecodeError as exc:
+        raise _refused(f"the typed passphrase is not valid {exc.encoding}; use {instead}") from exc
+
+
+def _refused(why: str) -> PassphraseError:
+    """Return an error about the text that the user typed, and end the line of the prompt."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("\n")
+    return PassphraseError(why)
 
 
 def existing(environment: str | None, file: Path | None, ask: Ask = ask_terminal) -> bytes:

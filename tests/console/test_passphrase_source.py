@@ -1,6 +1,7 @@
 """Tests of the sources from which a command reads the passphrase."""
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console import passphrase_source
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.errors import PassphraseError, UsageError
 
 
@@ -90,3 +92,36 @@ def test_missing_passphrase_is_an_error_without_a_terminal() -> None:
     )
 
     assert done.stdout.startswith("PassphraseError no terminal")
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"), [(b"\x04", "no passphrase was typed"), (b"\xfc\n", "is not valid utf-8")]
+)
+def test_answer_without_a_valid_passphrase_is_an_error(typed: bytes, why: str) -> None:
+    """Ctrl-D at the prompt, or a letter in another character encoding, is not a bug."""
+    code = (
+        "import fcntl, sys, termios\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "from s3fs_meta.console import boundary, passphrase_source\n"
+        "sys.exit(boundary.run(lambda: len(passphrase_source.ask_terminal('Passphrase: '))))"
+    )
+    ours, theirs = pty.openpty()
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUTF8": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, **environment},
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.read(len("Passphrase: ")) == b"Passphrase: "
+        os.write(ours, typed)
+        said = process.stderr.read().decode()
+    os.close(ours)
+    os.close(theirs)
+
+    assert process.returncode == ExitStatus.PASSPHRASE
+    assert said.startswith("\ns3fs-meta: ")
+    assert why in said
+    assert said.count("\n") == 2

@@ -22,7 +22,7 @@ from s3fs_meta.console.boundary import PROGRAM, discard_output, print_line
 from s3fs_meta.console.boundary import report as report_error
 from s3fs_meta.console.exits import FSCK_MEANINGS
 from s3fs_meta.console.interruption import Remains
-from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.console.ui import TerminalFront, confirmed
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.export import quarantine_list
@@ -248,13 +248,16 @@ def _refuse_quarantined(place: Target) -> None:
 def _rebuild(
     plan: CheckPlan, access: options.BucketOptions, remains: Remains, *, ask: bool, json: bool
 ) -> int:
-    """Rebuild metadata from the packs; print the result."""
-    if ask and not typer.confirm(
+    """Rebuild metadata from the packs; print the result.
+
+    Raises:
+        UsageError: the user did not confirm; nothing was changed.
+    """
+    if ask and not confirmed(
         f"Make new metadata for {plan.place.url}? Names, directories, modes and links that are"
-        " in no intact piece of an image are lost.",
-        err=True,
+        " in no intact piece of an image are lost."
     ):
-        return EXIT_LEFT
+        raise UsageError("the rebuild was not confirmed (option -y); nothing was changed")
     with TerminalFront(quiet=json) as front:
         secret = access.secret(front.ask)
         remains.change("no object was deleted or damaged; it is safe to run fsck --rebuild again")
@@ -291,7 +294,7 @@ def _check(
         report = trio.run(run_check, plan, secret, front)
         front.close()
         _show(plan, report, json=json)
-        if ask and report.exit_status & EXIT_LEFT and typer.confirm("Repair?", err=True):
+        if ask and report.exit_status & EXIT_LEFT and confirmed("Repair?"):
             remains.change(_REPAIRING)
             repairing = replace(plan, wanted=replace(plan.wanted, repair=Mode.ALL))
             report = trio.run(run_check, repairing, secret, front)

@@ -134,6 +134,16 @@ class TerminalFront:
             self.close()
 
 
+def confirmed(question: str) -> bool:
+    """Ask a question on standard error; return whether standard input contains the answer yes."""
+    sys.stderr.write(f"{printable(question)} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # the input has ended, and the line of the question has not
+        sys.stderr.write("\n")
+    return answer.strip().lower() in {"y", "yes"}
+
+
 def _is_terminal() -> bool:
     """Return whether standard error shows progress bars; ``FORCE_COLOR`` is a setting of rich."""
     if sys.stderr is None:

@@ -239,6 +239,19 @@ def test_fsck_refuses_to_combine_a_rebuild_with_a_mode_that_repairs_less(
     assert (done.returncode, "--rebuild" in done.stderr) == (16, True)
 
 
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "default", "end of input"])
+def test_rebuild_that_is_not_confirmed_changes_nothing(
+    program: Program, place: Place, answer: str
+) -> None:
+    before = sorted(place.bucket.rglob("*"))
+
+    done = Program(program.cachedir).run("fsck", "--rebuild", place.url, text=answer)
+
+    assert (done.returncode, done.stdout) == (16, "")
+    assert "the rebuild was not confirmed (option -y); nothing was changed" in done.stderr
+    assert sorted(place.bucket.rglob("*")) == before
+
+
 def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
     program: Program, place: Place
 ) -> None:

@@ -1,6 +1,7 @@
-"""Tests of notices and progress bars on a terminal."""
+"""Tests of notices, progress bars and questions on a terminal."""
 
 import contextlib
+import io
 import os
 import pty
 import subprocess
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.console.ui import TerminalFront, confirmed
 from tests.polling import PROCESS_S_MAX
 
 
@@ -111,3 +112,17 @@ def test_closed_terminal_does_not_end_the_command(call: str) -> None:
     command.communicate(timeout=PROCESS_S_MAX)
 
     assert command.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("y\n", True), ("Yes \n", True), ("n\n", False), ("\n", False), ("", False)],
+)
+def test_only_the_answer_yes_is_a_confirmation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, expected: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+
+    assert confirmed("Repair?") is expected
+
+    assert capsys.readouterr() == ("", "Repair? [y/N]: " + ("" if typed else "\n"))

@@ -120,7 +120,8 @@ def rollback(
         )
         return
     output.print_text(f"txg {done.now.txg} has the state of {described(past)}")
-    output.print_text(f"to undo it: s3fs-meta rollback --at txg={done.before.txg} {url}")
+    undo = options.command("rollback", "--at", f"txg={done.before.txg}", *access.words, url)
+    output.print_text(f"to undo it: {undo}")
 
 
 async def _rollback(
@@ -128,11 +129,12 @@ async def _rollback(
 ) -> tuple[Link, RolledBack]:
     async with opened_store(wanted.place.url, wanted.s3, counts=wanted.place.state) as store:
         past = await _choose(wanted, store, secret, front)
-        remains.change(
+        text = (
             "the present state is either still the one before the rollback, or already the one at"
             f" the given point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to"
             " run rollback again"
         )
+        remains.change(with_options(text, wanted.place.url, wanted.s3))
         async with interruption.cancelled_by_signals():
             return past, await _roll_back(wanted, store, secret, past, front)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -21,6 +22,20 @@ def test_rollback_without_confirmation_changes_nothing(program: Program, place: 
     assert "use --yes" in done.stderr
     done = program.run("rollback", "--yes", "--at", "newest", place.url)
     assert (done.returncode, "nothing to roll back" in done.stderr) == (3, True)
+
+
+def test_command_that_undoes_a_rollback_has_the_options_of_the_rollback(
+    program: Program, place: Place
+) -> None:
+    """Without --cachedir and the options of the store, the command would not find the filesystem."""
+    program.ok("fsck", "-p", place.url)
+
+    shown = program.ok("rollback", "--yes", "--at", "txg=0", place.url)
+
+    last = re.sub("txg=[0-9]+", "txg=N", shown.splitlines()[-1])
+    assert last == (
+        f"to undo it: s3fs-meta rollback --at txg=N --cachedir {program.cachedir} {place.url}"
+    )
 
 
 @pytest.mark.mount

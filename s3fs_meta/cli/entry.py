@@ -20,6 +20,7 @@ import typer
 from s3fs_meta.cli import completion, garbage_collection, given_arguments
 from s3fs_meta.cli.command_help import CommandHelp
 from s3fs_meta.console import boundary, exits, output_stream
+from s3fs_meta.errors import UsageError
 
 SUMMARY: Final = "A POSIX filesystem on a bucket: metadata in SQLite, file data in packs."
 
@@ -57,6 +58,8 @@ COMMANDS: Final = (
     "bench",
     "version",
 )
+
+_DETECTING: Final = ("--show-completion", "--install-completion")  # typer's options
 
 
 def load(command: str) -> tuple[CommandHelp, Callable[..., Any]]:
@@ -144,16 +147,27 @@ def _root(
     """Process the options that precede the name of the command, such as --version."""
 
 
+def _refuse_shell(words: Sequence[str]) -> None:
+    """Raise UsageError if the name of a shell follows an option that detects the shell.
+
+    The parser would ignore the name, and use the shell that runs the command.
+    """
+    if len(words) > 1 and words[0] in _DETECTING:
+        raise UsageError(f"{words[0]} takes no argument: run it in the shell that needs completion")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the program and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     typed = completion.words_to_complete(os.environ)
     named = [word for word in (words if typed is None else typed)[:1] if word in COMMANDS]
-    status = boundary.run(
-        lambda: make_app(named or COMMANDS)(
-            words, prog_name=boundary.PROGRAM, standalone_mode=False
-        )
-    )
+
+    def run() -> Any:
+        _refuse_shell(words)
+        app = make_app(named or COMMANDS)
+        return app(words, prog_name=boundary.PROGRAM, standalone_mode=False)
+
+    status = boundary.run(run)
     if named == ["fsck"] and isinstance(status, exits.ExitStatus):
         return exits.fsck_status(status)
     return int(status)

@@ -30,6 +30,8 @@ def test_help_of_every_command_has_examples_and_exit_statuses(
     [
         (["mkfz"], "Did you mean 'mkfs'"),
         (["mkfs"], "Missing argument 'URL'"),
+        (["--show-completion", "fish"], "--show-completion takes no argument"),
+        (["--install-completion", "fish"], "--install-completion takes no argument"),
         (["mkfs", "--colour", "local:///x"], "--colour"),
         (["mkfs", "--plain", "ftp://x"], "unknown scheme"),
         (["mount", "-o", "comit=3", "local:///x", "/"], "did you mean 'commit'?"),

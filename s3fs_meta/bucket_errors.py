@@ -51,12 +51,12 @@ class OlderBucketError(CorruptionError):
         url: str,
         txg: int,
         what: str,
-        way_out: str = "move the state directory away; if not, s3fs-meta fsck -y on the host that"
+        remedy: str = "move the state directory away; if not, s3fs-meta fsck -y on the host that"
         " wrote last uploads its state",
     ) -> None:
         super().__init__(
             f"{url} is not in the state that this host saw last (txg {txg}): {what}; "
-            f"if the bucket was restored on purpose, {way_out}"
+            f"if the bucket was restored on purpose, {remedy}"
         )
         self.txg, self.what = txg, what
 

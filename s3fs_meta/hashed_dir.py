@@ -47,13 +47,13 @@ class PrunedTree:
 
     def path(self, name: str) -> Path:
         """Return the path of the file *name*, without I/O; the file need not exist."""
-        return Path(self._place(name))
+        return Path(self._location(name))
 
-    def _place(self, name: str) -> str:
+    def _location(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _name(self, place: str) -> str:
-        return place[len(self._root) + 1 :]
+    def _name(self, location: str) -> str:
+        return location[len(self._root) + 1 :]
 
     def open(self, name: str, flags: int, mode: int = FILE_MODE) -> int:
         """Open a file; O_CREAT also creates missing directories. Return the descriptor.
@@ -61,13 +61,13 @@ class PrunedTree:
         Raises:
             FileNotFoundError: the file or *root* does not exist.
         """
-        place = self._place(name)
+        location = self._location(name)
         try:
-            return os.open(place, flags | os.O_CLOEXEC, mode)
+            return os.open(location, flags | os.O_CLOEXEC, mode)
         except FileNotFoundError:
             if not flags & os.O_CREAT:
                 raise
-        return self._with_parents(place, lambda: os.open(place, flags | os.O_CLOEXEC, mode))
+        return self._with_parents(location, lambda: os.open(location, flags | os.O_CLOEXEC, mode))
 
     def put_from(self, source: Path, name: str) -> None:
         """Move *source* to *name*; atomically replace an existing file. The move is not durable.
@@ -75,8 +75,8 @@ class PrunedTree:
         Raises:
             FileNotFoundError: *source* or *root* does not exist.
         """
-        place = self._place(name)
-        self._with_parents(place, lambda: os.rename(source, place), source)
+        location = self._location(name)
+        self._with_parents(location, lambda: os.rename(source, location), source)
 
     def rename(self, name: str, new: str) -> None:
         """Rename a file; atomically replace an existing file. The new name is not durable.
@@ -84,10 +84,10 @@ class PrunedTree:
         Raises:
             FileNotFoundError: the file or *root* does not exist.
         """
-        old_place, place = self._place(name), self._place(new)
-        self._with_parents(place, lambda: os.rename(old_place, place), old_place)
-        if old_place.rpartition("/")[0] != place.rpartition("/")[0]:
-            self._prune_above(old_place)
+        old_location, location = self._location(name), self._location(new)
+        self._with_parents(location, lambda: os.rename(old_location, location), old_location)
+        if old_location.rpartition("/")[0] != location.rpartition("/")[0]:
+            self._prune_above(old_location)
 
     def move_to(self, other: "PrunedTree", name: str) -> None:
         """Move a file to another tree on the same disk, with the same name; not yet durable.
@@ -98,11 +98,11 @@ class PrunedTree:
             FileExistsError: the other tree has a file of this name; nothing was changed.
             FileNotFoundError: the file does not exist.
         """
-        place, target = self._place(name), other.path(name)
+        location, target = self._location(name), other.path(name)
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-        other.put_from(Path(place), name)
-        self._prune_above(place)
+        other.put_from(Path(location), name)
+        self._prune_above(location)
 
     def link_new(self, source: Path, name: str) -> None:
         """Link *source* to *name* atomically if no file has that name. The link is not durable.
@@ -111,17 +111,19 @@ class PrunedTree:
             FileExistsError: a file has the name; nothing was changed.
             FileNotFoundError: *source* or *root* does not exist.
         """
-        place = self._place(name)
-        self._with_parents(place, lambda: os.link(source, place, follow_symlinks=False), source)
+        location = self._location(name)
+        self._with_parents(
+            location, lambda: os.link(source, location, follow_symlinks=False), source
+        )
 
     def remove(self, name: str) -> bool:
         """Remove a file, and each directory that becomes empty; return whether the file existed."""
-        place = self._place(name)
+        location = self._location(name)
         try:
-            os.unlink(place)
+            os.unlink(location)
         except FileNotFoundError:
             return False
-        self._prune_above(place)
+        self._prune_above(location)
         return True
 
     def remove_all(self, names: Iterable[str]) -> list[tuple[str, OSError]]:
@@ -135,17 +137,17 @@ class PrunedTree:
         last_in: dict[str, str] = {}
         left: list[tuple[str, OSError]] = []
         for name in names:
-            place = self._place(name)
+            location = self._location(name)
             try:
-                os.unlink(place)
+                os.unlink(location)
             except FileNotFoundError:
                 continue
             except OSError as exc:
                 left.append((name, exc))
                 continue
-            last_in[place.rpartition("/")[0]] = place
-        for place in last_in.values():
-            self._prune_above(place)
+            last_in[location.rpartition("/")[0]] = location
+        for location in last_in.values():
+            self._prune_above(location)
         return left
 
     def names(self) -> Iterator[str]:
@@ -163,10 +165,12 @@ class PrunedTree:
 
         Directories that another thread has pruned are skipped, because their files were removed.
         """
-        places = [self._place(name) for name in names]
+        places = [self._location(name) for name in names]
         if not places:
             return
-        above = {directory for place in places for directory in self._directories_above(place)}
+        above = {
+            directory for location in places for directory in self._directories_above(location)
+        }
         for directory in sorted(
             above, key=len, reverse=True
         ):  # Sync each directory before its parent.
@@ -190,37 +194,37 @@ class PrunedTree:
         path = [(self._root, iter(_subdirectories(self._root)))]
         while path:
             directory, below = path[-1]
-            place = next(below, None)
-            if place is not None:
-                path.append((place, iter(_inner_directories(place))))
+            location = next(below, None)
+            if location is not None:
+                path.append((location, iter(_inner_directories(location))))
                 continue
             path.pop()
             removed += bool(path) and _rmdir_if_empty(directory)
         return removed
 
     def _with_parents(
-        self, place: str, action: Callable[[], _Result], source: Path | str | None = None
+        self, location: str, action: Callable[[], _Result], source: Path | str | None = None
     ) -> _Result:
-        """Run *action*; if directories above *place* are missing, create them and retry."""
+        """Run *action*; if directories above *location* are missing, create them and retry."""
         for _ in range(PRUNE_ATTEMPTS_MAX):
             try:
                 return action()
             except FileNotFoundError:
                 # A parent directory does not exist yet, or another thread has removed it.
                 if source is not None and not os.path.lexists(source):
-                    self._prune_above(place)
+                    self._prune_above(location)
                     raise
             except OSError:
-                self._prune_above(place)
+                self._prune_above(location)
                 raise
-            self._make_parents(place)
+            self._make_parents(location)
         raise FileNotFoundError(
-            errno.ENOENT, "another thread repeatedly removed the parent directory", place
+            errno.ENOENT, "another thread repeatedly removed the parent directory", location
         )
 
-    def _make_parents(self, place: str) -> None:
-        """Create missing directories above *place*; the caller retries if a thread prunes one."""
-        directories = self._directories_above(place)
+    def _make_parents(self, location: str) -> None:
+        """Create missing directories above *location*; the caller retries if a thread prunes one."""
+        directories = self._directories_above(location)
         if not directories:
             raise FileNotFoundError(errno.ENOENT, "the root directory was removed", self._root)
         for directory in reversed(directories):
@@ -233,20 +237,20 @@ class PrunedTree:
                     raise  # the root directory does not exist
                 return  # another thread has removed the new parent directory
             except OSError:
-                self._prune_above(place)
+                self._prune_above(location)
                 raise
 
     def _make_directory(self, directory: str) -> None:
         os.mkdir(directory, DIRECTORY_MODE)
 
-    def _prune_above(self, place: str) -> None:
-        for directory in self._directories_above(place):
+    def _prune_above(self, location: str) -> None:
+        for directory in self._directories_above(location):
             if not _rmdir_if_empty(directory):
                 return
 
-    def _directories_above(self, place: str) -> list[str]:
-        """Return the directories between *root* and *place* (both excluded), deepest first."""
-        parts = place[len(self._root) + 1 :].split("/")[:-1]
+    def _directories_above(self, location: str) -> list[str]:
+        """Return the directories between *root* and *location* (both excluded), deepest first."""
+        parts = location[len(self._root) + 1 :].split("/")[:-1]
         return ["/".join([self._root, *parts[:depth]]) for depth in range(len(parts), 0, -1)]
 
 
@@ -280,12 +284,12 @@ class NumberedDir(PrunedTree):
             self._made_synced = max(self._made_synced, made)
 
     @override
-    def _place(self, name: str) -> str:
+    def _location(self, name: str) -> str:
         return f"{self._root}/{name[:-_DIGITS]}{_ANY}/{name}"
 
     @override
-    def _name(self, place: str) -> str:
-        return place.rpartition("/")[2]
+    def _name(self, location: str) -> str:
+        return location.rpartition("/")[2]
 
     def numbers(self, first: int) -> Iterator[int]:
         """Yield the numbers of all files, unsorted, starting at *first*; skip other files.
@@ -300,7 +304,7 @@ class NumberedDir(PrunedTree):
                 continue
             for name in filter(_is_number, os.listdir(directory)):
                 number = int(name, 16)
-                if number >= first and self._place(name) == f"{directory}/{name}":
+                if number >= first and self._location(name) == f"{directory}/{name}":
                     yield number
 
     def gather(self) -> int:
@@ -318,7 +322,7 @@ class NumberedDir(PrunedTree):
             if directory.endswith(_ANY):
                 continue
             for name in filter(_is_number, os.listdir(directory)):
-                if not os.path.lexists(self._place(name)):
+                if not os.path.lexists(self._location(name)):
                     self.put_from(Path(directory, name), name)
                     moved += 1
                     _rmdir_if_empty(directory)

@@ -99,7 +99,7 @@ FOLLOW_LISTING_POLLS: Final = 30
 # Maximum number of changed names and inodes of one txg in a follower's memory: 40 MB.
 # If a txg has more changes, the follower invalidates all caches of the kernel.
 FOLLOW_TOUCHED_MAX: Final = 200_000
-FOLLOW_ANEW_S: Final = 60.0  # minimum time between two restores by a follower
+FOLLOW_RESYNC_S: Final = 60.0  # minimum time between two restores by a follower
 # Maximum size of records that are merged into one changelog section.
 CHANGELOG_RUN_BYTES: Final = 4 * MIB
 # Maximum size of records that the event loop merges itself, in 1 ms. A thread merges all others.

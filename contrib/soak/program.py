@@ -21,7 +21,7 @@ SMALL = {
     "LEASE_CHECK_S": 2.0,
     "UPLOAD_PAUSE_S": 1.0,
     "UPLOAD_RETRY_S_MAX": 5.0,
-    "FOLLOW_ANEW_S": 5.0,
+    "FOLLOW_RESYNC_S": 5.0,
 }
 
 for name, value in SMALL.items():

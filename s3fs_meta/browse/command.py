@@ -11,7 +11,7 @@ import trio
 from s3fs_meta.browse import access, page_server, templates
 from s3fs_meta.browse.access import Access
 from s3fs_meta.browse.names import shell_word
-from s3fs_meta.browse.pages.wanted import target_words
+from s3fs_meta.browse.pages.wanted import target_arguments
 from s3fs_meta.browse.pending_pages import PendingPages
 from s3fs_meta.browse.site import Site
 from s3fs_meta.browse.sources import source
@@ -34,7 +34,7 @@ async def serve(reading: Reading, address: Address, announce: Callable[[str], No
     """
     root, place = access.new_path(), reading.place
     watch = MountWatch(place) if place.mounted else None
-    target = " ".join(map(shell_word, target_words(reading)))
+    target = " ".join(map(shell_word, target_arguments(reading)))
     render = templates.load(root=root, place=place.url, target=target, has_mount=watch is not None)
     server = await page_server.listening(address)
     try:

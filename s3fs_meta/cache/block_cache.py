@@ -88,7 +88,7 @@ class BlockCache:
             files,
             options,
             arrived=self._arrived,
-            arrived_unasked=self._arrived_unasked,
+            arrived_unrequested=self._arrived_unrequested,
             throttle=throttles.download,
             damage=damage,
         )
@@ -216,7 +216,7 @@ class BlockCache:
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
         room_bytes = min(
-            self.evictor.unasked_bytes_max,
+            self.evictor.unrequested_bytes_max,
             self.spare_bytes - located.plain_bytes,
             self.disk.unheld_bytes() - located.plain_bytes,
         )
@@ -284,13 +284,13 @@ class BlockCache:
         cached_blocks.put(self._db, located.block, BlockState.CLEAN, Ino(0), BlockIndex(0))
         self.index.add_clean(located.block, located.plain_bytes)
 
-    def _arrived_unasked(self, located: Located) -> None:
+    def _arrived_unrequested(self, located: Located) -> None:
         """Insert the row of a neighbour, which was fetched together with a requested block."""
         if located.block in self.index:
             return
         self._arrived(located)
         if located.block in self.index:
-            self.index.put_unasked(located.block, located.plain_bytes)
+            self.index.put_unrequested(located.block, located.plain_bytes)
             self.evictor.make_room(0)
 
     async def keep_duplicates(self) -> None:
@@ -487,9 +487,9 @@ class BlockCache:
         cached_blocks.put(self._db, row.block, BlockState.SEALED, ino, index)
         self.index.seal_again(row.block, row.plain_bytes)
 
-    async def forget_gone(self, gone: Iterable[BlockId]) -> None:
+    async def forget_removed(self, removed: Iterable[BlockId]) -> None:
         """Remove cached blocks whose rows were deleted by another host's changes."""
-        for piece in slices([block for block in gone if block in self.index]):
+        for piece in slices([block for block in removed if block in self.index]):
             self._db.begin_local()
             for block in piece:
                 self._let_go(block)

@@ -86,7 +86,7 @@ class Evictor:
     def resize(self, cache_bytes: int) -> None:
         """Change the maximum size of the cache; the caller evicts blocks beyond it."""
         self._bytes_max = cache_bytes
-        self.unasked_bytes_max = cache_bytes // NEIGHBOUR_CACHE_PART
+        self.unrequested_bytes_max = cache_bytes // NEIGHBOUR_CACHE_PART
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[set[BlockId]]:
@@ -192,7 +192,7 @@ class Evictor:
         return victims
 
     def _oldest(self) -> BlockId | None:
-        return self._index.oldest_clean(self.unasked_bytes_max)
+        return self._index.oldest_clean(self.unrequested_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
         """Return whether eviction skips a block: pinned, needed by a request, or a last copy."""

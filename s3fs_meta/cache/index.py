@@ -59,7 +59,7 @@ class CacheIndex:
         # The next four dictionaries contain the sizes of clean blocks.
         # ``_clean`` and ``_unasked`` (blocks that no reader has used) are in the order of eviction.
         self._clean: OrderedDict[BlockId, int] = OrderedDict()
-        self._unasked: OrderedDict[BlockId, int] = OrderedDict()
+        self._unrequested: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0
         # blocks that ``spare`` excludes from eviction
         self._spared: dict[BlockId, int] = {}
@@ -99,7 +99,7 @@ class CacheIndex:
         if held is not None:
             return held
         size_bytes = self._clean.get(block)
-        for others in (self._unasked, self._spared, self._kept):
+        for others in (self._unrequested, self._spared, self._kept):
             if size_bytes is not None:
                 break
             size_bytes = others.get(block)
@@ -110,14 +110,14 @@ class CacheIndex:
         return (
             block in self._clean
             or block in self._unclean
-            or block in self._unasked
+            or block in self._unrequested
             or block in self._spared
             or block in self._kept
         )
 
     def blocks(self) -> list[BlockId]:
         """Return all cached blocks."""
-        return [*self._unclean, *self._clean, *self._unasked, *self._spared, *self._kept]
+        return [*self._unclean, *self._clean, *self._unrequested, *self._spared, *self._kept]
 
     def put(self, block: BlockId, state: BlockState, size_bytes: int, now_s: float = 0.0) -> None:
         """Set the state and size of a block; add the block if it is not in the index."""
@@ -211,7 +211,7 @@ class CacheIndex:
     def _take_out_clean(self, block: BlockId) -> None:
         if block in self._clean:
             size_bytes = self._clean.pop(block)
-        elif block in self._unasked:
+        elif block in self._unrequested:
             size_bytes = self._ask(block)
         elif block in self._spared:
             size_bytes = self._spared.pop(block)
@@ -226,17 +226,17 @@ class CacheIndex:
         self.bytes_in[BlockState.CLEAN] -= size_bytes
         self.count_in[BlockState.CLEAN] -= 1
 
-    def put_unasked(self, block: BlockId, size_bytes: int) -> None:
+    def put_unrequested(self, block: BlockId, size_bytes: int) -> None:
         """Add a clean block that was fetched as a neighbour, and that no reader has used."""
         self.put(block, BlockState.CLEAN, size_bytes)
         if block in self._pinned:
             return
-        self._unasked[block] = self._clean.pop(block)
+        self._unrequested[block] = self._clean.pop(block)
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId) -> int:
         """Remove a block from the blocks that no reader has used; return its size."""
-        size_bytes = self._unasked.pop(block)
+        size_bytes = self._unrequested.pop(block)
         self.unasked_bytes -= size_bytes
         return size_bytes
 
@@ -244,27 +244,27 @@ class CacheIndex:
         """Move a clean block to the end of the eviction order."""
         if block in self._clean:
             self._clean.move_to_end(block)
-        elif block in self._unasked:
+        elif block in self._unrequested:
             self._clean[block] = self._ask(block)
 
-    def oldest_clean(self, unasked_bytes_max: int = 0) -> BlockId | None:
+    def oldest_clean(self, unrequested_bytes_max: int = 0) -> BlockId | None:
         """Return the clean block to evict next, the least recently used; None if there is none.
 
         Blocks that no reader has used yet are evicted first if they have more than
-        *unasked_bytes_max* bytes, if their number exceeds 1/NEIGHBOUR_CACHE_PART of
+        *unrequested_bytes_max* bytes, if their number exceeds 1/NEIGHBOUR_CACHE_PART of
         CACHED_BLOCKS_MAX, or if there are no others.
         """
         if (
-            self.unasked_bytes > unasked_bytes_max
-            or len(self._unasked) > CACHED_BLOCKS_MAX // NEIGHBOUR_CACHE_PART
+            self.unasked_bytes > unrequested_bytes_max
+            or len(self._unrequested) > CACHED_BLOCKS_MAX // NEIGHBOUR_CACHE_PART
             or not self._clean
         ):
-            return next(iter(self._unasked), None)
+            return next(iter(self._unrequested), None)
         return next(iter(self._clean))
 
     def spare(self, block: BlockId) -> None:
         """Exclude a clean block from eviction until ``reconsider``."""
-        size_bytes = self._ask(block) if block in self._unasked else self._clean.pop(block)
+        size_bytes = self._ask(block) if block in self._unrequested else self._clean.pop(block)
         self._spared[block] = size_bytes
         self.spared_bytes += size_bytes
 

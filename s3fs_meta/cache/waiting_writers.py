@@ -72,19 +72,19 @@ class WaitingWriters:
     """The writers that wait for room in one cache."""
 
     def __init__(
-        self, timeout_s: float, upload_signal: UploadSignal, is_away: Callable[[], bool]
+        self, timeout_s: float, upload_signal: UploadSignal, is_unreachable: Callable[[], bool]
     ) -> None:
         """Prepare to let writers wait.
 
         Args:
             timeout_s: the write timeout, which begins when no pack is being sent.
             upload_signal: wakes the uploader when a writer begins to wait.
-            is_away: returns whether the last request to the bucket failed.
+            is_unreachable: returns whether the last request to the bucket failed.
         """
         self.count = 0
         self._timeout_s = timeout_s
         self._upload_signal = upload_signal
-        self._is_away = is_away
+        self._is_unreachable = is_unreachable
         self._room = trio.Event()
         self._packs: list[SentPack] = []
         self._earlier_bytes = 0  # bytes sent for earlier packs, which are complete or have failed
@@ -144,7 +144,7 @@ class WaitingWriters:
         """Return whether a pack is being sent."""
         if any(pack.is_limited for pack in self._packs):
             return True
-        if not self._is_away() and any(now_s < pack.until_s for pack in self._packs):
+        if not self._is_unreachable() and any(now_s < pack.until_s for pack in self._packs):
             return True
         passed_s, sent_bytes = now_s - self._measured_s, self._sent_bytes
         if passed_s < self._timeout_s / _MEASUREMENTS:

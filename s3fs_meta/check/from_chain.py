@@ -72,7 +72,7 @@ class ChainReader:
         """
         await self._refuse_newer_end()
         best = Txg(0)
-        way = False
+        uses_levels = False
         # Replay with level objects, then without. If both attempts fail, replay once more up to the
         # last txg that was applied in full, because a partly applied txg cannot be undone.
         for by_levels in (True, False):
@@ -80,10 +80,10 @@ class ChainReader:
             if complete:
                 return reached
             if reached > best:
-                best, way = reached, by_levels
+                best, uses_levels = reached, by_levels
         if not best:
             return None
-        reached, complete = await self._replay(path, best, by_levels=way)
+        reached, complete = await self._replay(path, best, by_levels=uses_levels)
         return reached if complete else None
 
     async def _refuse_newer_end(self) -> None:

@@ -23,18 +23,18 @@ _IS_REFUTED: Final = (
 )
 
 
-def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_whole: bool) -> list[str]:
+def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_complete: bool) -> list[str]:
     """Return the names of a pack's wrong damage marks, whose bytes are readable.
 
     Args:
         marked: all marks of one pack.
         readable: offsets of the records that were read.
-        is_whole: the index of the pack and every record in it were read.
+        is_complete: the index of the pack and every record in it were read.
     """
     return [
         mark.name
         for mark in marked
-        if (is_whole if mark.pack_offset is None else mark.pack_offset in readable)
+        if (is_complete if mark.pack_offset is None else mark.pack_offset in readable)
     ]
 
 
@@ -54,12 +54,12 @@ def settle(exam: Examination) -> None:
         Mark(PackId(pack), None if offset < 0 else offset) for pack, offset in exam.db.all(_SEEN)
     ]
     found = [one for one in found if not damage_marks.covers(exam.db, one.pack, one.pack_offset)]
-    gone = _refuted_marks(exam)
-    if not found and not gone:
+    refuted_marks = _refuted_marks(exam)
+    if not found and not refuted_marks:
         return
     exam.db.begin()
     try:
-        damage_marks.remove(exam.db, gone)
+        damage_marks.remove(exam.db, refuted_marks)
         added = sum(damage_marks.add(exam.db, mark) for mark in found)
         exam.touched()
         exam.commit()
@@ -70,9 +70,9 @@ def settle(exam: Examination) -> None:
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"
             " writing the same content again heals them"
         )
-    if gone:
+    if refuted_marks:
         exam.report.remember(
-            f"removed {len(gone)} damage marks: their locations are readable again"
+            f"removed {len(refuted_marks)} damage marks: their locations are readable again"
         )
 
 

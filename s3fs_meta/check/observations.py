@@ -237,7 +237,7 @@ class Evidence:
         """Record packs whose index is damaged, each with the reason."""
         self._add("INSERT OR IGNORE INTO temp.seen_bad_indexes VALUES (?, ?)", packs)
 
-    def note_sound_copies(self, blocks: Iterable[BlockId]) -> None:
+    def note_intact_copies(self, blocks: Iterable[BlockId]) -> None:
         """Record cached blocks whose content was verified."""
         rows = ((block,) for block in blocks)
         self._add("INSERT OR IGNORE INTO temp.seen_intact_copies VALUES (?)", rows)

@@ -48,7 +48,7 @@ class NamedFilesystem(NamedTuple):
     cachedir: Path | None = None
 
 
-def words_to_complete(environment: Mapping[str, str]) -> list[str] | None:
+def typed_arguments(environment: Mapping[str, str]) -> list[str] | None:
     """Return the words of the command line to complete, or None if no shell requests completion."""
     if VARIABLE not in environment:
         return None
@@ -84,7 +84,7 @@ def options_after(incomplete: str, place: NamedFilesystem) -> list[str]:
 def _values(option: Option, value: str, place: NamedFilesystem) -> list[str]:
     """Return the values of an option that this host knows and that begin with a text."""
     if isinstance(option.parse, OneOf):
-        found = list(option.parse.words)
+        found = list(option.parse.choices)
     elif option.parse is page_size:
         sizes = itertools.takewhile(PAGE_BYTES_MAX.__ge__, (PAGE_BYTES_MIN << n for n in range(32)))
         found = [str(size) for size in sizes]

@@ -119,7 +119,7 @@ def destroy(
         TerminalFront(quiet=json) as front,
     ):
         secret = None if by_name else access.secret(front.ask)
-        mount = options.command("mount", *access.words, url, "MOUNTPOINT")
+        mount = options.command("mount", *access.arguments, url, "MOUNTPOINT")
         wanted = _Wanted(place, access.s3, secret, confirm, force_takeover, mount)
         found = trio.run(_destroy, wanted, front, remains)
     if json:

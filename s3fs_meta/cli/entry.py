@@ -159,7 +159,7 @@ def _refuse_shell(words: Sequence[str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the program and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    typed = completion.words_to_complete(os.environ)
+    typed = completion.typed_arguments(os.environ)
     named = [word for word in (words if typed is None else typed)[:1] if word in COMMANDS]
 
     def run() -> Any:

@@ -528,27 +528,27 @@ async def _upload(plan: CheckPlan, volume: Volume, report: Report, front: Front)
     """Upload the repairs, unless they were undone; return whether the lease can be released."""
     opening_faults = {_CLOSED, _FUTURE}.intersection(report.broken)
     repaired = report.changes_rows or bool(opening_faults)
-    anew = repaired or volume.crashed or plan.publish_local
-    if report.is_undone and (anew or is_image_wanted(volume.db)):
+    as_image = repaired or volume.crashed or plan.publish_local
+    if report.is_undone and (as_image or is_image_wanted(volume.db)):
         release = _needs_no_lease(volume, report)
         report.remember(_NOT_UPLOADED if release else f"{_NOT_UPLOADED}; {_LEASE_KEPT}")
         return release
-    return await _carry(volume, front, anew=anew)
+    return await _carry(volume, front, as_image=as_image)
 
 
-async def _carry(volume: Volume, front: Front, *, anew: bool) -> bool:
+async def _carry(volume: Volume, front: Front, *, as_image: bool) -> bool:
     """Upload the repairs; return whether all changes were uploaded.
 
     Args:
         volume: the checked filesystem.
         front: receives the progress.
-        anew: publish an image as the next txg. Otherwise ship the changes of this host like an
+        as_image: publish an image as the next txg. Otherwise ship the changes of this host like an
             unmount, because the history cannot list the changes of such an image.
     """
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
-    if anew:
-        await session.publish_anew(front.progress)  # the report already lists lost data
+    if as_image:
+        await session.publish_as_txg(front.progress)  # the report already lists lost data
     else:
         await session.flush_at_end(front.progress)
     if volume.position.link.created_ns < volume.link.created_ns:

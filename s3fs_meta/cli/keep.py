@@ -441,5 +441,5 @@ def _show_expired(result: dict[str, Any]) -> None:
         when = format_time(one["created_ns"])
         what = f"keeps ({', '.join(one['reasons'])})" if one["reasons"] else verb
         output.print_text(f"{what}: {one['name']}, {when}")
-    gone = sum(not one["reasons"] for one in result["points"])
-    output.print_text(f"{verb} {gone} of {counted(len(result['points']), 'point')}")
+    released = sum(not one["reasons"] for one in result["points"])
+    output.print_text(f"{verb} {released} of {counted(len(result['points']), 'point')}")

@@ -124,7 +124,7 @@ def mkfs(
     )
     with interruption.explained(
         "run mkfs again; if it finds an unfinished filesystem, remove that first: "
-        + options.command("destroy", *access.words, url)
+        + options.command("destroy", *access.arguments, url)
     ):
         superblock = trio.run(partial(_make, url, access.s3, wanted, cachedir, json=json))
     _show_made(url, superblock, json=json)

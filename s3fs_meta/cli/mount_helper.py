@@ -55,15 +55,15 @@ def parse(arguments: list[str]) -> HelperArguments:
         raise UsageError(f"{exc.msg}; {USAGE}") from exc
     if len(operands) != 2:  # noqa: PLR2004  # spec and dir
         raise UsageError(USAGE)
-    words = [name for name, _value in found]
+    names = [name for name, _value in found]
     return HelperArguments(
         url=operands[0],
         directory=Path(operands[1]),
         options=[
             _OPTION_OF.get(name, value) for name, value in found if name in {"-o", *_OPTION_OF}
         ],
-        fake="-f" in words,
-        verbose="-v" in words,
+        fake="-f" in names,
+        verbose="-v" in names,
     )
 
 

@@ -41,14 +41,14 @@ class RestoredFilesystem(NamedTuple):
     state: Path  # the state directory, where replaced objects are kept
 
 
-def url_of(words: str) -> str:
+def url_of(text: str) -> str:
     """Return the URL of a copy of the bucket; an argument without a scheme is a directory."""
-    return words if "://" in words else f"local://{Path(words).absolute()}"
+    return text if "://" in text else f"local://{Path(text).absolute()}"
 
 
-def copy_of(words: str, options: S3Options) -> BucketCopy:
+def copy_of(text: str, options: S3Options) -> BucketCopy:
     """Return the copy that an argument names, with the options that its URL uses."""
-    url = url_of(words)
+    url = url_of(text)
     return BucketCopy(url, urls.options_of(url, options))
 
 

@@ -153,10 +153,10 @@ def warn_if_readable(passphrase_file: Path | None) -> None:
         print_line(PROGRAM, warning)
 
 
-def command(*words: str | Path, cachedir: Path | None = None) -> str:
+def command(*arguments: str | Path, cachedir: Path | None = None) -> str:
     """Return a command line of this program, quoted for a shell."""
     state = () if cachedir is None else ("--cachedir", cachedir)
-    return shlex.join(map(str, ("s3fs-meta", *words, *state)))
+    return shlex.join(map(str, ("s3fs-meta", *arguments, *state)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class BucketOptions:
         return S3Options(self.endpoint_url, self.region, self.profile)
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Return the options that were given, as arguments of a command line in a message."""
         named = (
             (f"--{one.name.replace('_', '-')}", getattr(self, one.name)) for one in fields(self)

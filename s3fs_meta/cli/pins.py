@@ -56,7 +56,7 @@ def pins(
         output.print_text(f"the last download failed: {result['last_error']}")
 
 
-def _share(part: int, whole: int) -> str:
-    if part == whole:
+def _share(part: int, total: int) -> str:
+    if part == total:
         return "all cached"
-    return f"{100 * part // whole}% cached"
+    return f"{100 * part // total}% cached"

@@ -128,9 +128,9 @@ async def _alone(
         session.recover()
         if wanted.read_only:
             return (await session.reclaimer.plan_all()).as_json(deleted=False)
-        gone = await session.reclaimer.reclaim_all(front.progress)
+        reclaimed = await session.reclaimer.reclaim_all(front.progress)
         await session.flush_at_end(front.progress)
-        return gone.as_json(deleted=True)
+        return reclaimed.as_json(deleted=True)
     finally:
         with trio.move_on_after(CLOSE_S_MAX, shield=True):
             await session.close()

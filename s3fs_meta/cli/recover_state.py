@@ -50,7 +50,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys
-from s3fs_meta.sync.uncached_reads import FindElsewhere
+from s3fs_meta.sync.uncached_reads import FindOtherCopy
 
 HELP = CommandHelp(
     name="recover-state",
@@ -182,7 +182,7 @@ async def _copy(
 @contextlib.asynccontextmanager
 async def _newest(
     wanted: _Wanted, store: ObjectStore, superblock: Superblock, keyring: Keyring
-) -> AsyncIterator[FindElsewhere | None]:
+) -> AsyncIterator[FindOtherCopy | None]:
     """Yield a function that finds lost content in the newest state; None if that is unreadable."""
     clock = SystemClock()
     keeper = LeaseKeeper(store, clock)
@@ -193,10 +193,10 @@ async def _newest(
         return
     with tempfile.TemporaryDirectory(prefix="newest-", dir=wanted.place.state) as scratch:
         path = Path(scratch) / "meta.db"
-        elsewhere = NewestState(store, keyring, superblock.uuid, keeper.lease, path)
+        newest = NewestState(store, keyring, superblock.uuid, keeper.lease, path)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(elsewhere.run)
-            yield elsewhere.find
+            nursery.start_soon(newest.run)
+            yield newest.find
             nursery.cancel_scope.cancel()
 
 

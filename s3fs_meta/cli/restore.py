@@ -127,12 +127,12 @@ async def _restore(
     ):
         for path in copied.paths:
             find(volume.db, path)  # a path that did not exist is reported before anything is copied
-        elsewhere = newest_state(volume)
-        content = UncachedReader(volume.db, volume.store, volume.keyring, elsewhere.find)
+        newest = newest_state(volume)
+        content = UncachedReader(volume.db, volume.store, volume.keyring, newest.find)
         copier = Copier(volume.db, content, copied.target, privileges=copied.privileges)
         restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(elsewhere.run)
+            nursery.start_soon(newest.run)
             remains.change(
                 f"the copy in {copied.target} is not complete; remove it before you run restore again"
             )

@@ -120,7 +120,7 @@ def rollback(
         )
         return
     output.print_text(f"txg {done.now.txg} has the state of {described(past)}")
-    undo = options.command("rollback", "--at", f"txg={done.before.txg}", *access.words, url)
+    undo = options.command("rollback", "--at", f"txg={done.before.txg}", *access.arguments, url)
     output.print_text(f"to undo it: {undo}")
 
 

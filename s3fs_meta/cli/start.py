@@ -28,23 +28,23 @@ def program() -> NoReturn:
         from s3fs_meta.console import secret_environment
 
         secret_environment.take()
-    words = sys.argv[1:]
-    if is_plain_removal(words) and not sys.flags.optimize:
-        sys.exit(_remove([Path(word) for word in words[1:]]))
+    arguments = sys.argv[1:]
+    if is_plain_removal(arguments) and not sys.flags.optimize:
+        sys.exit(_remove([Path(argument) for argument in arguments[1:]]))
     try:
         from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
     except KeyboardInterrupt:
         sys.stderr.write("s3fs-meta: interrupted: nothing was changed\n")
-        sys.exit(_FSCK_INTERRUPTED if words[:1] == ["fsck"] else _INTERRUPTED)
+        sys.exit(_FSCK_INTERRUPTED if arguments[:1] == ["fsck"] else _INTERRUPTED)
     entry.program()
 
 
-def is_plain_removal(words: Sequence[str]) -> bool:
+def is_plain_removal(arguments: Sequence[str]) -> bool:
     """Return whether a command line is ``rm`` with paths and no options."""
     return (
-        words[:1] == ["rm"]
-        and len(words) > 1
-        and not any(word.startswith("-") for word in words[1:])
+        arguments[:1] == ["rm"]
+        and len(arguments) > 1
+        and not any(argument.startswith("-") for argument in arguments[1:])
     )
 
 

@@ -186,9 +186,9 @@ def _require_use(values: Mapping[str, str | None], needed: str, *, is_given: boo
 
 def _require_one(given: Mapping[str, bool]) -> None:
     """Raise UsageError if more than one of several options is given."""
-    words = [word for word, is_given in given.items() if is_given]
-    if len(words) > 1:
-        raise UsageError(f"{' and '.join(words)} cannot be combined")
+    given_options = [word for word, is_given in given.items() if is_given]
+    if len(given_options) > 1:
+        raise UsageError(f"{' and '.join(given_options)} cannot be combined")
 
 
 def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) -> Limits:

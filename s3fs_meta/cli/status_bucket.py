@@ -136,12 +136,12 @@ def _next(
 ) -> list[str]:
     """Return the arguments of the command that the user should run next."""
     if found.faults:
-        return ["fsck", "-n", *access.words, url]
+        return ["fsck", "-n", *access.arguments, url]
     if here is not None:
         return ["status", here]
     assert found.lease is not None, "a lost lease is reported as a fault"
     takeover = [] if found.lease.released or ours else ["--takeover"]
-    return ["mount", *takeover, *access.words, url, "MOUNTPOINT"]
+    return ["mount", *takeover, *access.arguments, url, "MOUNTPOINT"]
 
 
 # --- show the bucket as text -------------------------------------------------------------------
@@ -237,9 +237,9 @@ def age(time_ns: int) -> str:
     seconds = time_ns // _NS
     if seconds < 0:
         return "in the future by this host's clock"
-    words = []
+    arguments = []
     for unit_s, unit in _UNITS:
         count, seconds = divmod(seconds, unit_s)
         if count:
-            words.append(f"{count} {unit}")
-    return f"{' '.join(words[:2]) or 'less than a second'} ago"
+            arguments.append(f"{count} {unit}")
+    return f"{' '.join(arguments[:2]) or 'less than a second'} ago"

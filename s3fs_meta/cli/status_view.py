@@ -59,13 +59,13 @@ def errors_of(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def state_of(figures: Mapping[str, Any]) -> str:
     """Return the state of a mount and its reason as text."""
-    words = [figures["state"]]
+    parts = [figures["state"]]
     if figures["at"] is not None:
-        words.append(f"as of {figures['at']}")
+        parts.append(f"as of {figures['at']}")
     if figures["read_only"]:
-        words.append("read-only")
-    words += filter(None, (figures["why"], figures["offline"], health.away(figures)))
-    return ", ".join(words)
+        parts.append("read-only")
+    parts += filter(None, (figures["why"], figures["offline"], health.away(figures)))
+    return ", ".join(parts)
 
 
 def _stored(figures: Mapping[str, Any]) -> str:
@@ -91,9 +91,9 @@ def shown_upload(upload: Mapping[str, Any]) -> str:
     pending_bytes = upload["pending_bytes"]
     if not pending_bytes:
         return "nothing to upload"
-    words = [f"{output.human_bytes(pending_bytes)} left"]
-    words += ["waits for the bucket"] if upload["last_error"] else rate_of(upload)
-    return ", ".join(words)
+    parts = [f"{output.human_bytes(pending_bytes)} left"]
+    parts += ["waits for the bucket"] if upload["last_error"] else rate_of(upload)
+    return ", ".join(parts)
 
 
 def _cache(cache: Mapping[str, Any]) -> str:

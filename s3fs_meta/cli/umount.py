@@ -130,7 +130,7 @@ async def _unmount_and_wait(
     """
     waiting = trio.Event()
     result: dict[str, object] = {}
-    asking, keeping, used, is_away = trio.CancelScope(), trio.CancelScope(), "", trio.Event()
+    asking, keeping, used, outage = trio.CancelScope(), trio.CancelScope(), "", trio.Event()
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
@@ -141,7 +141,7 @@ async def _unmount_and_wait(
         async def keep() -> None:
             # NotMountedError and ControlError mean that the daemon has just exited.
             with keeping, contextlib.suppress(NotMountedError, ControlError):
-                await is_away.wait()
+                await outage.wait()
                 await request_end(place, keep=True)
 
         nursery.start_soon(wait)
@@ -151,7 +151,7 @@ async def _unmount_and_wait(
             # If the daemon hangs, the unmount hangs too. Then wait() raises an error.
             await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
         if force:
-            watch.on_outage(is_away.set)
+            watch.on_outage(outage.set)
             nursery.start_soon(keep)
         used = _other_mountpoints(mounted)
         with asking:

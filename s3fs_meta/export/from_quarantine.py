@@ -28,7 +28,7 @@ from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress
-from s3fs_meta.sync.uncached_reads import Content, FindElsewhere, UncachedReader
+from s3fs_meta.sync.uncached_reads import Content, FindOtherCopy, UncachedReader
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class KeptContent:
         blocks: Path,
         store: ObjectStore,
         keyring: Keyring,
-        find_elsewhere: FindElsewhere | None = None,
+        find_other_copy: FindOtherCopy | None = None,
     ) -> None:
         """Prepare to read blocks.
 
@@ -51,7 +51,7 @@ class KeptContent:
             blocks: the directory of its block files.
             store: the bucket.
             keyring: the keys of the filesystem.
-            find_elsewhere: finds content by its hash if the content at its location is lost.
+            find_other_copy: finds content by its hash if the content at its location is lost.
         """
         self._db = db
         self._blocks = NumberedDir(blocks)
@@ -59,7 +59,7 @@ class KeptContent:
             self._blocks.gather()
         self._store = store
         self._keyring = keyring
-        self._bucket = UncachedReader(db, store, keyring, find_elsewhere)
+        self._bucket = UncachedReader(db, store, keyring, find_other_copy)
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
         self._logged: dict[BlockId, list[LoggedPiece]] = {}

@@ -152,18 +152,18 @@ class Restoring:
             OSError: the target cannot be written.
         """
         root = Step(inodes.get(self._db, ROOT_INO), b"")
-        ways = [[root, *find(self._db, path)] for path in paths or [b""]]
+        routes = [[root, *find(self._db, path)] for path in paths or [b""]]
         self._total = self._db.counters.dentries
         if any(paths):
-            counted = (self._below(way[-1], _ignore_omission) for way in ways)
+            counted = (self._below(route[-1], _ignore_omission) for route in routes)
             self._total = sum(1 for steps in counted for step in steps if not step.left)
         above: dict[bytes, Step] = {b"": root}
         copied: set[bytes] = set()
         async with trio.open_nursery() as nursery:
-            for way in sorted(ways, key=len):
-                if not any(step.path in copied for step in way):
-                    copied.add(way[-1].path)
-                    await self._copy_way(way, above, nursery)
+            for route in sorted(routes, key=len):
+                if not any(step.path in copied for step in route):
+                    copied.add(route[-1].path)
+                    await self._copy_route(route, above, nursery)
         for path, step in sorted(above.items(), reverse=True):
             if path:
                 self._finish_directory(step)
@@ -177,16 +177,16 @@ class Restoring:
             most = self._copier.path_bytes_max
             yield from walk(self._db, top, path_bytes_max=most, omit=omit)
 
-    async def _copy_way(
-        self, way: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
+    async def _copy_route(
+        self, route: list[Step], above: dict[bytes, Step], nursery: trio.Nursery
     ) -> None:
         """Create the parent directories of a path, and copy the tree at the path."""
-        for step in way[:-1]:
+        for step in route[:-1]:
             if step.path not in above:
                 above[step.path] = step
                 self._copier.make_directory(step.path)
         refused: bytes | None = None  # path of a directory that the target refused
-        for step in self._below(way[-1], self._omit):
+        for step in self._below(route[-1], self._omit):
             if refused is not None:
                 if not step.left:
                     self.tally.refuse(step.path, "its directory was not created")

@@ -180,14 +180,14 @@ class Names:
 
     def _directory(self, ino: Ino) -> bytes | None:
         """Return the path of a directory, without recursion, because trees may be deep."""
-        way: list[Ino] = []
+        ancestors: list[Ino] = []
         while ino not in self._paths:  # the loop ends, because each pass adds a directory
-            way.append(ino)
+            ancestors.append(ino)
             self._paths[ino] = None  # avoids an endless loop if damaged rows form a cycle
             if ino not in self._directories:
                 break
             ino = self._directories[ino][0]
-        for one in reversed(way):
+        for one in reversed(ancestors):
             if one in self._directories:
                 self._paths[one] = self._path(*self._directories[one])
-        return self._paths[way[0]] if way else self._paths[ino]
+        return self._paths[ancestors[0]] if ancestors else self._paths[ino]

@@ -499,12 +499,12 @@ class Namespace:
             dentries.replace(db, new_parent, new_name, moved.ino)
             dentries.remove_found(db, parent, name)
         is_directory = int(stat.S_ISDIR(moved.mode))
-        gone = int(target is not None)
+        replaced_names = int(target is not None)
         # ``_check_replace`` ensures that the target is a directory if the moved inode is one.
-        gone_directories = gone and is_directory
+        replaced_directories = replaced_names and is_directory
         if parent == new_parent:
             inodes.change_directory(
-                db, parent, now_ns, entries=-gone, subdirectories=-gone_directories
+                db, parent, now_ns, entries=-replaced_names, subdirectories=-replaced_directories
             )
         else:
             inodes.change_directory(db, parent, now_ns, entries=-1, subdirectories=-is_directory)
@@ -512,8 +512,8 @@ class Namespace:
                 db,
                 new_parent,
                 now_ns,
-                entries=1 - gone,
-                subdirectories=is_directory - gone_directories,
+                entries=1 - replaced_names,
+                subdirectories=is_directory - replaced_directories,
             )
         self._moved(moved, parent, new_parent, now_ns)
         if target is not None:

@@ -15,13 +15,13 @@ class OpenInode:
 
     __slots__ = (
         "ahead_blocks",
-        "asked_until",
         "finishes",
         "has_capability",
         "is_linkable",
         "known_blocks",
         "open_count",
         "read_position",
+        "requested_until",
         "was_written",
     )
 
@@ -44,7 +44,7 @@ class OpenInode:
         # Number of blocks according to st_blocks in the kernel's cache, or -1 if unknown.
         self.known_blocks = -1
         # Index of the first block of the file that read-ahead has not requested yet.
-        self.asked_until = 0
+        self.requested_until = 0
 
     def forget_capability(self) -> None:
         """Reset the cached presence of ``security.capability``, because it changed."""

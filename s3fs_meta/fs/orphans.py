@@ -106,7 +106,7 @@ class Orphans:
         elif row.mapped_blocks > self._slices.purged_blocks:
             self._enqueue(ino)
         else:
-            self._purge_or_leave(row)
+            self._purge_or_skip(row)
 
     def _enqueue(self, ino: Ino) -> None:
         self._queue.append(ino)
@@ -128,7 +128,7 @@ class Orphans:
                 except BadRowError as exc:
                     if not exc.changed_nothing:
                         self._status.break_off(f"purging a removed file failed: {exc}")
-                    self._leave(ino, exc)
+                    self._skip(ino, exc)
                 except S3fsError as exc:
                     _log.exception("purging inode %d failed", ino)
                     self._status.break_off(f"purging a removed file failed: {exc}")
@@ -145,11 +145,11 @@ class Orphans:
             if row is None or row.nlink:
                 self._known.discard(ino)
                 return
-            if self._purge_or_leave(row):
+            if self._purge_or_skip(row):
                 return
             await trio.sleep(trio.current_time() - started_s)
 
-    def _purge_or_leave(self, row: Attributes) -> bool:
+    def _purge_or_skip(self, row: Attributes) -> bool:
         """Call ``purge_piece``; skip an orphan whose rows cannot be read.
 
         Return whether the work on the orphan is finished.
@@ -160,10 +160,10 @@ class Orphans:
         except BadRowError as exc:
             if self._db.rows_changed() != before:
                 raise
-            self._leave(row.ino, exc)
+            self._skip(row.ino, exc)
             return True
 
-    def _leave(self, ino: Ino, exc: BadRowError) -> None:
+    def _skip(self, ino: Ino, exc: BadRowError) -> None:
         """Skip an orphan with unreadable rows. The next mount purges it after a repair by fsck."""
         _log.error(
             "cannot free the space of the removed inode %d: %s; the next mount tries again",

@@ -258,8 +258,8 @@ def sectors(size_bytes: int, mapped_bytes: int) -> int:
 
     Holes are not mapped. The limit excludes the part of the last block beyond the end of the file.
     """
-    whole = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
-    return min(whole, mapped_bytes) // SECTOR_BYTES
+    allocated = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+    return min(allocated, mapped_bytes) // SECTOR_BYTES
 
 
 def caller(ctx: pyfuse3.RequestContext) -> Caller:

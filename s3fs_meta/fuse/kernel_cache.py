@@ -35,7 +35,7 @@ from s3fs_meta.fuse.notifications import (
 )
 from s3fs_meta.limits import READDIR_ROWS_MAX
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
-from s3fs_meta.sync.kernel import Turned
+from s3fs_meta.sync.kernel import SwitchChanges
 
 # Number of names or inodes between two schedule points; they take less than a millisecond.
 _SLICE_ROWS = 2000
@@ -52,26 +52,26 @@ class KernelCache:
         self._open_files = filesystem.open_files
         self._read_directory = filesystem.read_directory
 
-    async def before_turn(self, turned: Turned | None) -> None:
+    async def before_switch(self, changes: SwitchChanges | None) -> None:
         """Forbid caching, and invalidate the names and attributes that will change (step 1)."""
         self._converter.let_remember(False)
-        if turned is None:
+        if changes is None:
             await self._forget_all()
             return
-        names, inodes = await self._known_names(turned), await self._known(turned.inodes)
+        names, inodes = await self._known_names(changes), await self._known(changes.inodes)
         await trio.to_thread.run_sync(_forget, names, inodes, ())
 
-    def at_turn(self) -> None:
+    def at_switch(self) -> None:
         """Allow caching again (step 3). Never yields to other tasks."""
         self._converter.let_remember(True)
 
-    async def after_turn(self, turned: Turned | None) -> None:
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
         """Invalidate changed names, attributes and content after the switch to a txg (step 4)."""
-        if turned is None:
+        if changes is None:
             await self._forget_all()
             return
-        names, inodes = await self._known_names(turned), await self._known(turned.inodes)
-        contents = await self._known(turned.contents)
+        names, inodes = await self._known_names(changes), await self._known(changes.inodes)
+        contents = await self._known(changes.contents)
         self._forget_capabilities(inodes)
         await trio.to_thread.run_sync(_forget, names, inodes, contents)
 
@@ -107,10 +107,10 @@ class KernelCache:
             await trio.lowlevel.checkpoint()
         return known
 
-    async def _known_names(self, turned: Turned) -> Names:
+    async def _known_names(self, changes: SwitchChanges) -> Names:
         """Return the changed names in directories that have a lookup count."""
         known: list[tuple[Ino, bytes]] = []
-        for piece in slices(list(turned.names), _SLICE_ROWS):
+        for piece in slices(list(changes.names), _SLICE_ROWS):
             known += [entry for entry in piece if self._knows(entry[0])]
             await trio.lowlevel.checkpoint()
         return known

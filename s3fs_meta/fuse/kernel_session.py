@@ -62,9 +62,9 @@ class FuseOptions(KernelOptions):
     # The URL of the bucket; the mount table shows the URL as the device.
     source: str = field(kw_only=True)
 
-    def words(self) -> set[str]:
+    def fuse_options(self) -> set[str]:
         """Return the mount options for libfuse, including default_permissions."""
-        words = {
+        fuse_options = {
             "default_permissions",
             f"fsname={quote(self.source, safe=_PRINTABLE)}",
             f"subtype={SUBTYPE}",
@@ -73,20 +73,20 @@ class FuseOptions(KernelOptions):
             "nosuid" if self.nosuid else "suid",
             "noexec" if self.noexec else "exec",
         }
-        return words | {"allow_other"} if self.allow_other else words
+        return fuse_options | {"allow_other"} if self.allow_other else fuse_options
 
 
 class _Mounted(NamedTuple):
     """The mountpoint of a session, and the device number of its mount."""
 
     mountpoint: Path
-    place: str  # resolved path; resolving it later would access the mount
+    mountpoint_path: str  # resolved path; resolving it later would access the mount
     device: int | None
     grace_s: float  # time for programs to close files after a signal to unmount
 
     def is_here(self) -> bool:
         """Return whether the filesystem of this session is still mounted on its path."""
-        return device_number(self.place) == self.device
+        return device_number(self.mountpoint_path) == self.device
 
 
 def _ignore() -> None:
@@ -121,9 +121,11 @@ async def serve(
         # Let a signal that has already arrived cancel this call before the filesystem is mounted.
         for _ in range(_SIGNAL_PASSES):
             await trio.lowlevel.checkpoint()
-        place = _mount(operations, mountpoint, options.words())
-        mounted = _Mounted(mountpoint, place, device_number(place), unmount_grace_s)
-        operations.write_back.begin(place, mounted.device or 0)
+        mountpoint_path = _mount(operations, mountpoint, options.fuse_options())
+        mounted = _Mounted(
+            mountpoint, mountpoint_path, device_number(mountpoint_path), unmount_grace_s
+        )
+        operations.write_back.begin(mountpoint_path, mounted.device or 0)
         ending = partial(_unmount_on_signal, signals, mounted, operations.write_back, on_signal)
         await _serve_mounted(operations, mounted, ending, on_ready, read_only=options.read_only)
 
@@ -142,7 +144,7 @@ async def _serve_mounted(
         async with trio.open_nursery() as nursery:
             raw = RawOperations(operations, nursery, mounted.device or 0)
             raw_operations.install(raw, read_only=read_only)
-            nursery.start_soon(_tune_kernel, mounted.place)
+            nursery.start_soon(_tune_kernel, mounted.mountpoint_path)
             nursery.start_soon(ending)
             with request_loop.direct():
                 await pyfuse3.main(max_tasks=FUSE_TASKS_MAX)
@@ -185,7 +187,7 @@ def _abort(mounted: _Mounted) -> None:
         fd = os.open(connection(mounted.device or 0) / "abort", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         if mounted.is_here():
-            _libc.umount2(os.fsencode(mounted.place), _MNT_FORCE)
+            _libc.umount2(os.fsencode(mounted.mountpoint_path), _MNT_FORCE)
         return
     try:
         os.write(fd, b"1")
@@ -193,15 +195,15 @@ def _abort(mounted: _Mounted) -> None:
         os.close(fd)
 
 
-def _mount(operations: Operations, mountpoint: Path, words: Set[str]) -> str:
+def _mount(operations: Operations, mountpoint: Path, fuse_options: Set[str]) -> str:
     """Mount the filesystem; return the resolved path of the mountpoint."""
-    place = os.path.realpath(mountpoint)
+    mountpoint_path = os.path.realpath(mountpoint)
     try:
-        pyfuse3.init(operations, str(mountpoint), set(words))
+        pyfuse3.init(operations, str(mountpoint), set(fuse_options))
     except RuntimeError as exc:
         # libfuse prints the reason on standard error and does not return it.
         raise UsageError(f"cannot mount on {str(mountpoint)!r}: {exc}") from exc
-    return place
+    return mountpoint_path
 
 
 def _ending_signals() -> list[signal.Signals]:
@@ -285,16 +287,16 @@ async def detach(mountpoint: Path) -> None:
         _log.warning("%s: %s", command[0], result.stderr.decode(errors="replace").strip())
 
 
-async def _tune_kernel(place: str) -> None:
+async def _tune_kernel(mountpoint_path: str) -> None:
     """Increase the kernel's read-ahead and number of background requests, if allowed.
 
     The kernel's defaults are 128 KiB and 12 background requests. Then 12 reads that wait for an
     unreachable bucket would delay the write-back of every other file.
     """
-    await trio.to_thread.run_sync(tune_mount, place, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(tune_mount, mountpoint_path, abandon_on_cancel=True)
 
 
-def tune_mount(place: str) -> None:
+def tune_mount(mountpoint_path: str) -> None:
     """Write the kernel settings of a served mount. Call this in a thread.
 
     The kernel sets its own values when the first request (INIT) is answered. So this function first
@@ -302,10 +304,10 @@ def tune_mount(place: str) -> None:
     because another filesystem may be mounted there by then.
     """
     try:
-        os.stat(place)
+        os.stat(mountpoint_path)
     except OSError:
         return  # the filesystem is already unmounted
-    device = device_number(place)
+    device = device_number(mountpoint_path)
     if device is None:
         return
     assert fuse_intercept.is_in_use(), (
@@ -328,14 +330,14 @@ def connection(device: int) -> Path:
     return Path(f"/sys/fs/fuse/connections/{os.minor(device)}")
 
 
-def device_number(place: str) -> int | None:
+def device_number(mountpoint_path: str) -> int | None:
     """Return the device number of the s3fs-meta mount at a resolved path, or None."""
     found = None
     # Split only at newlines: the kernel escapes a newline in a path, but no other line break.
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):
         fields = line.split(" ")
         ours = f"fuse.{SUBTYPE}" in fields
-        if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == place:
+        if ours and _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]) == mountpoint_path:
             major, _, minor = fields[2].partition(":")
             # The last matching line describes the topmost mount.
             found = os.makedev(int(major), int(minor))

@@ -73,10 +73,10 @@ def _is_number(digits: bytes) -> bool:
     return digits.isdigit() and len(digits) <= _DIGITS_MAX
 
 
-def without(ranges: Iterable[range], gone: Iterable[range]) -> list[range]:
-    """Return the parts of *ranges* that do not overlap with *gone*."""
+def without(ranges: Iterable[range], removed: Iterable[range]) -> list[range]:
+    """Return the parts of *ranges* that do not overlap with *removed*."""
     left = list(ranges)
-    for cut in gone:
+    for cut in removed:
         left = [
             piece
             for one in left

@@ -65,17 +65,17 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
     Raises:
         MetadataError: a block is not at its recorded file position; its rows are unchanged.
     """
-    gone: list[BlockId] = []
+    removed: list[BlockId] = []
     for placement in placements:
         row = blocks.find(db, placement.block)
         if row is None:
             continue
         if row.refs == 0:  # the file no longer uses the block
             blocks.delete(db, row.block)
-            gone.append(row.block)
+            removed.append(row.block)
         elif _apply_one(db, placement, row):
-            gone.append(row.block)
-    return gone
+            removed.append(row.block)
+    return removed
 
 
 def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:

@@ -129,7 +129,7 @@ class Replica:
             "INSERT OR IGNORE INTO temp.touched_packs SELECT b.pack FROM temp.touched_blocks AS t"
             " JOIN blocks AS b ON b.block = t.number WHERE b.pack IS NOT NULL"
         )
-        gone = db.all(
+        removed = db.all(
             "DELETE FROM blocks WHERE refs = 0"
             " AND block IN (SELECT number FROM temp.touched_blocks) RETURNING block"
         )
@@ -145,7 +145,7 @@ class Replica:
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
         db.commit()
-        return [BlockId(row[0]) for row in gone]
+        return [BlockId(row[0]) for row in removed]
 
     def _require_places(self, where: str) -> None:
         """Raise FormatError if a used block has no location, or a reference count is negative."""

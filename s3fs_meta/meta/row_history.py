@@ -55,12 +55,12 @@ class ChangedRows(NamedTuple):
     names: set[LostName]
 
 
-def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
+def changed_rows(changeset: bytes, *, is_complete: bool) -> ChangedRows:
     """Return the inodes and names that a changeset changes.
 
     Args:
         changeset: changes of one txg.
-        is_whole: the changeset contains all changes of the txg. Otherwise the number of the first
+        is_complete: the changeset contains all changes of the txg. Otherwise the number of the first
             new block may be missing; then each block is treated as new.
 
     Raises:
@@ -68,7 +68,7 @@ def changed_rows(changeset: bytes, *, is_whole: bool) -> ChangedRows:
     """
     found = ChangedRows(set(), set(), set())
     content, other, _ = found
-    mapped = _Mapped(_NO_BLOCK if is_whole else 0)
+    mapped = _Mapped(_NO_BLOCK if is_complete else 0)
     for table, old, new in changesets.rows(changeset):
         row = new if old is None else old
         assert row is not None, "a change has old values, new values, or both"
@@ -215,20 +215,22 @@ def _mtime_part(columns: dict[str, int]) -> int:
     return columns.get("ctime_ns", 0) + columns.get("mtime_delta_ns", 0)
 
 
-def changes_of(changeset: bytes, inos: Iterable[Ino], *, is_whole: bool) -> dict[Ino, InodeChange]:
+def changes_of(
+    changeset: bytes, inos: Iterable[Ino], *, is_complete: bool
+) -> dict[Ino, InodeChange]:
     """Return the changes of some inodes in a changeset; unchanged inodes are not in the result.
 
     Args:
         changeset: changes of one txg.
         inos: the inodes.
-        is_whole: the changeset contains all changes of the txg; see ``changed_rows``.
+        is_complete: the changeset contains all changes of the txg; see ``changed_rows``.
 
     Raises:
         FormatError: the changeset is damaged.
     """
     wanted = frozenset(inos)
     found: dict[Ino, InodeChange] = {}
-    mapped = _Mapped(_NO_BLOCK if is_whole else 0)
+    mapped = _Mapped(_NO_BLOCK if is_complete else 0)
     for table, old, new in changesets.rows(changeset):
         row = new if old is None else old
         assert row is not None, "a change has old values, new values, or both"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.kernel_cache import KernelCache
-from s3fs_meta.sync.kernel import Turned
+from s3fs_meta.sync.kernel import SwitchChanges
 
 
 class _Served(NamedTuple):
@@ -33,17 +33,17 @@ class KernelSide:
         """Make the kernel write back dirty pages; return whether all were written back."""
         return self._served is None or await self._served.write_back.collect()
 
-    async def before_turn(self, turned: Turned | None) -> None:
+    async def before_switch(self, changes: SwitchChanges | None) -> None:
         """Make the kernel drop the cached replies that a txg affects."""
         if self._served is not None:
-            await self._served.cache.before_turn(turned)
+            await self._served.cache.before_switch(changes)
 
-    def at_turn(self) -> None:
+    def at_switch(self) -> None:
         """Let the kernel cache replies again. Never yields to other tasks."""
         if self._served is not None:
-            self._served.cache.at_turn()
+            self._served.cache.at_switch()
 
-    async def after_turn(self, turned: Turned | None) -> None:
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
         """Make the kernel drop replies older than the txg, and changed file content."""
         if self._served is not None:
-            await self._served.cache.after_turn(turned)
+            await self._served.cache.after_switch(changes)

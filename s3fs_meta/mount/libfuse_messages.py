@@ -26,6 +26,6 @@ def quoting_libfuse(log: Path) -> Iterator[None]:
         yield
     except UsageError as exc:
         written = log.read_bytes()[before_bytes:].decode(errors="replace") if log.exists() else ""
-        words = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
-        advice = [what for text, what in _ADVICE if any(text in line for line in words)]
-        raise UsageError("; ".join([exc.message, *words, *advice])) from exc
+        lines = [line for line in written.splitlines() if line.startswith(("fuse", "mount:"))]
+        advice = [what for text, what in _ADVICE if any(text in line for line in lines)]
+        raise UsageError("; ".join([exc.message, *lines, *advice])) from exc

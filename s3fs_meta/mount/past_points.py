@@ -59,14 +59,14 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     def state_of(txg: Txg) -> StateDir:
         return StateDir(temporary_state(plan.place.state, txg, os.getpid()))
 
-    async def find_elsewhere(located: Located) -> Found | None:  # noqa: RUF029 - callers await it
+    async def find_other_copy(located: Located) -> Found | None:  # noqa: RUF029 - callers await it
         return intact_location(session.db, located)
 
     points = OpenPoints(
         session.volume,
         session.cache.disk,
         state_of,
-        find_elsewhere,
+        find_other_copy,
         is_shared=filesystem.waiting_room.is_shared,
         may_spawn=_may_spawn(plan.mountpoint),
     )

@@ -28,7 +28,7 @@ from s3fs_meta.options.settings import (
     KernelOptions,
     MountOptions,
     SqliteOptions,
-    option_words,
+    option_texts,
     parse_mount_options,
 )
 from s3fs_meta.sync.volume import OpenOptions
@@ -131,8 +131,8 @@ def mount_command(url: str, mountpoint: str, options: MountOptions) -> str:
         value = getattr(options, field)
         if value is not None:
             flags += [f"--{field.replace('_', '-')}", str(value)]
-    words = option_words(options, {*_FLAGS, *_ONCE})
-    joined = ["-o", ",".join(words)] if words else []
+    option_list = option_texts(options, {*_FLAGS, *_ONCE})
+    joined = ["-o", ",".join(option_list)] if option_list else []
     return shlex.join(("s3fs-meta", "mount", *flags, *joined, url, mountpoint))
 
 

@@ -573,8 +573,8 @@ class Mount:
         if self._session.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
         with self._session.throttles.upload.lifted():
-            gone = await self._session.reclaimer.reclaim_all(_progress_to(report))
-        return gone.as_json(deleted=True)
+            reclaimed = await self._session.reclaimer.reclaim_all(_progress_to(report))
+        return reclaimed.as_json(deleted=True)
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})

@@ -123,7 +123,7 @@ def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
         raise
 
 
-def words_of(options: S3Options) -> list[str]:
+def s3_arguments(options: S3Options) -> list[str]:
     """Return S3 options as arguments of a command."""
     given = zip(S3_FLAGS, options, strict=True)
     return [word for name, value in given if value is not None for word in (name, value)]
@@ -136,7 +136,7 @@ def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     the URL.
     """
     text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
-    flags = words_of(options)
+    flags = s3_arguments(options)
     if not flags:
         return text
     command = re.compile(

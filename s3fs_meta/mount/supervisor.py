@@ -41,14 +41,14 @@ def watchdog_s(environment: Mapping[str, str], pid: int) -> float | None:
 def status_text(figures: Mapping[str, Any]) -> str:
     """Return one line for ``systemctl status``: state, reason, outage, changes to upload."""
     found = health.exposure(figures)
-    words = [figures["state"], figures["why"], figures["offline"], *_outage(figures)]
+    parts = [figures["state"], figures["why"], figures["offline"], *_outage(figures)]
     if found.content_bytes:
-        words.append(f"{output.human_bytes(found.content_bytes)} to upload")
+        parts.append(f"{output.human_bytes(found.content_bytes)} to upload")
     if found.age_s:
-        words.append(f"the oldest change is {found.age_s:.0f} s old")
+        parts.append(f"the oldest change is {found.age_s:.0f} s old")
     elif not found.content_bytes:
-        words.append(_EVERYTHING)
-    return _one_line("; ".join(filter(None, words)))
+        parts.append(_EVERYTHING)
+    return _one_line("; ".join(filter(None, parts)))
 
 
 def _outage(figures: Mapping[str, Any]) -> list[str]:

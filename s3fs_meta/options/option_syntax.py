@@ -171,8 +171,8 @@ def parse_point_in_time(text: str, now_ns: int) -> PointInTime | None:
     try:
         # The datetime module of Python 3.10 parses neither "Z" nor nanoseconds.
         # A time without a zone is local.
-        whole = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
-        when = datetime.fromisoformat(whole).astimezone()
+        normalized = re.sub("[zZ]$", "+00:00", _FRACTION.sub("", text))
+        when = datetime.fromisoformat(normalized).astimezone()
     except (ValueError, OverflowError):
         return None
     return PointInTime(text, (when - _EPOCH) // timedelta(seconds=1) * 10**9 + fraction_ns)
@@ -251,14 +251,14 @@ def integer(minimum: int, maximum: int) -> Callable[[str, str], int]:
 class OneOf:
     """A parser that accepts only the given words, in upper or lower case."""
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
 
     def __call__(self, word: str, text: str) -> str:
         """Return the word; raise UsageError if the option does not accept the word."""
-        if text.lower() not in self.words:
+        if text.lower() not in self.choices:
             raise UsageError(
-                f"{word}={text} is not one of {', '.join(self.words)}{nearest(text, self.words)}"
+                f"{word}={text} is not one of {', '.join(self.choices)}{nearest(text, self.choices)}"
             )
         return text.lower()
 

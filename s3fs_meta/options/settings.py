@@ -208,7 +208,7 @@ def given_options(texts: Sequence[str]) -> dict[str, GivenOption]:
     return found
 
 
-def option_words(options: MountOptions, without: Container[str] = ()) -> list[str]:
+def option_texts(options: MountOptions, without: Container[str] = ()) -> list[str]:
     r"""Return the options whose values differ from the defaults, as parts of a ``-o`` string.
 
     Args:

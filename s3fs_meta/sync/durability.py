@@ -97,7 +97,7 @@ class Durability:
         self._broken = self._broken or why
         self._status.degrade(why)
 
-    def _require_sound(self) -> None:
+    def _require_not_broken(self) -> None:
         self._notice_log()
         if self._broken:
             raise DatabaseError(self._broken)
@@ -202,7 +202,7 @@ class Durability:
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
-            self._require_sound()
+            self._require_not_broken()
             wal.append_room(room_bytes)
             await trio.lowlevel.checkpoint()
         await trio.to_thread.run_sync(self._db.sync_wal)
@@ -249,14 +249,14 @@ class Durability:
             OSError, DatabaseError: operations are not durable. The mount is read-only from now on,
                 and every later call also fails, because the kernel reports a lost page only once.
         """
-        self._require_sound()
+        self._require_not_broken()
         try:
             if may_log and self._db.wal is not None:
                 commit = await self._log_content(data_only=data_only)
             else:
                 await self._sync_files()
                 commit = None
-            self._require_sound()
+            self._require_not_broken()
             if commit is None and self._is_synced(data_only=data_only):
                 return
             if commit is None:
@@ -267,7 +267,7 @@ class Durability:
         except (OSError, DatabaseError) as exc:
             self._give_up(f"the local disk failed to sync: {exc}")
             raise
-        self._require_sound()
+        self._require_not_broken()
         self.synced_mark = max(self.synced_mark, commit.mark)
 
     async def _sync_files(self) -> None:
@@ -315,7 +315,7 @@ class Durability:
     async def _sync_log(self, begun: tuple[int, int]) -> None:
         """Sync the WAL if no other call has synced it since these operations were committed."""
         async with self._log_lock:
-            self._require_sound()
+            self._require_not_broken()
             if self._synced < begun:
                 covered = self._committed
                 await self._log_thread.run(self._db.sync_wal)

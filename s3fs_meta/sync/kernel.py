@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from s3fs_meta.model import Ino
 
 
-class Turned(NamedTuple):
+class SwitchChanges(NamedTuple):
     """The names, inodes and file contents that a txg changed."""
 
     names: set[tuple[Ino, bytes]]
@@ -24,19 +24,19 @@ class Kernel(Protocol):
         """Make the kernel write back all dirty pages, within a time limit."""
         ...
 
-    async def before_turn(self, turned: Turned | None) -> None:
-        """Drop the cached replies that a txg affects; cache no reply until ``at_turn``.
+    async def before_switch(self, changes: SwitchChanges | None) -> None:
+        """Drop the cached replies that a txg affects; cache no reply until ``at_switch``.
 
         Args:
-            turned: the changes of the txg; None: drop all cached replies.
+            changes: the changes of the txg; None: drop all cached replies.
         """
         ...
 
-    def at_turn(self) -> None:
+    def at_switch(self) -> None:
         """Allow the kernel to cache replies again: the new txg is visible. Never yields."""
         ...
 
-    async def after_turn(self, turned: Turned | None) -> None:
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
         """Drop replies older than the new txg, and file content that the txg changed."""
         ...
 
@@ -47,11 +47,11 @@ class NoKernel:
     async def collect(self) -> None:
         """Do nothing, because no dirty pages exist."""
 
-    async def before_turn(self, turned: Turned | None) -> None:
+    async def before_switch(self, changes: SwitchChanges | None) -> None:
         """Do nothing, because no replies are cached."""
 
-    def at_turn(self) -> None:
+    def at_switch(self) -> None:
         """Do nothing, because replies are never cached."""
 
-    async def after_turn(self, turned: Turned | None) -> None:
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
         """Do nothing, because no file content is cached."""

@@ -108,10 +108,10 @@ class Session:
             undo=volume.db.rollback,
         )
         self.damage = DamageMarker(volume.db, self.status)
-        self.elsewhere = newest_state(volume) if volume.throwaway else None
+        self.newest = newest_state(volume) if volume.temporary else None
         handlers = DamageHandlers(self.damage.note)
-        if self.elsewhere is not None:
-            handlers = handlers._replace(find_elsewhere=self.elsewhere.find)
+        if self.newest is not None:
+            handlers = handlers._replace(find_other_copy=self.newest.find)
         self.files = BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp)
         self.cache = BlockCache(
             volume.db,
@@ -171,7 +171,7 @@ class Session:
             self.durability,
             status,
             interval_s=options.sync_interval_s,
-            publish_anew=self._publish_older,
+            publish_as_txg=self._publish_older,
             hook=self._hook,
         )
         self.imager = Imager(volume, self.cache, self.shipper, self.durability, status, self._hook)
@@ -192,7 +192,7 @@ class Session:
         self.compactor = Compactor(volume, self.cache, self.files, self.damage.mark)
         self.reclaimer = Reclaimer(volume, self.shipper, self.durability, hook=self._hook)
         self._publisher = Publisher(
-            volume.db, volume.store, self.damage, self.healer, self.imager.make_anew
+            volume.db, volume.store, self.damage, self.healer, self.imager.publish_as_txg
         )
         self.indexer = Indexer(volume, status, self._hook)
         self.leveler = Leveler(volume, status, self._hook, self.indexer.take)
@@ -257,8 +257,8 @@ class Session:
         # A follower does not run this task, but verifies each suspect block before its first use.
         elif self.cache.suspects.are_marked:
             tasks["verification"] = self.verify_copies
-        if self.elsewhere is not None:
-            tasks["lost content"] = self.elsewhere.run
+        if self.newest is not None:
+            tasks["lost content"] = self.newest.run
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_all, tasks)
             if not self.status.read_only:
@@ -424,7 +424,7 @@ class Session:
         link = await self.shipper.ship(progress)
         if link is None:
             await self.shipper.require_shipped(progress)
-        self.uploader.require_whole()
+        self.uploader.require_no_lost_block()
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
@@ -479,9 +479,9 @@ class Session:
         await self.shipper.ship(progress, anyway=True)
         await self._tend_superblock(tend)
 
-    async def publish_anew(self, progress: Progress = no_progress) -> Head:
+    async def publish_as_txg(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg."""
-        head = await self.imager.make_anew(progress)
+        head = await self.imager.publish_as_txg(progress)
         # Ship the block locations that were recorded after the cut.
         await self.shipper.ship(progress, anyway=True)
         return head

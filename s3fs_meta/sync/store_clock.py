@@ -31,8 +31,8 @@ class StoreClock:
         self._store = store
         self._clock = clock
         self._offset_ns = 0  # nanoseconds to add to this host's time; 0 if the clocks agree
-        self._looked_ns = 0  # this host's wall-clock time at the last measurement
-        self._looked_s = 0.0  # this host's monotonic time at the last measurement
+        self._checked_ns = 0  # this host's wall-clock time at the last measurement
+        self._checked_s = 0.0  # this host's monotonic time at the last measurement
         self.difference = ""  # the difference of the clocks as text; "" if they agree
         self.disagreement = ""  # effect of the difference on a writer, as one line of text
 
@@ -66,7 +66,7 @@ class StoreClock:
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
-        self._looked_ns, self._looked_s = after_ns, trio.current_time()
+        self._checked_ns, self._checked_s = after_ns, trio.current_time()
         ours_ns = min(
             max(theirs_ns or after_ns, before_ns), after_ns
         )  # the store read its clock between the two readings of this host's clock
@@ -75,9 +75,10 @@ class StoreClock:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""
             return
         self._offset_ns = off_ns
-        way = "behind" if off_ns > 0 else "ahead of"
+        direction = "behind" if off_ns > 0 else "ahead of"
         self.difference = (
-            f"this host's clock is {_describe(abs(off_ns))} {way} the clock of {self._store.url}"
+            f"this host's clock is {_describe(abs(off_ns))} {direction} the clock of"
+            f" {self._store.url}"
         )
         self.disagreement = (
             f"{self.difference}: new txgs use the store's time, and no garbage is deleted until "
@@ -89,8 +90,8 @@ class StoreClock:
 
         Raises the same errors as ``compare``.
         """
-        passed_ns = self._clock.now_ns() - self._looked_ns
-        elapsed_ns = int((trio.current_time() - self._looked_s) * _S)
+        passed_ns = self._clock.now_ns() - self._checked_ns
+        elapsed_ns = int((trio.current_time() - self._checked_s) * _S)
         if abs(passed_ns - elapsed_ns) > CLOCK_OFF_S_MAX * _S:
             await self.compare()
 

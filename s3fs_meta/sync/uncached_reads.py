@@ -34,7 +34,7 @@ from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
-FindElsewhere = Callable[[Located], Awaitable[Found | None]]
+FindOtherCopy = Callable[[Located], Awaitable[Found | None]]
 
 
 class Content(NamedTuple):
@@ -69,20 +69,20 @@ class UncachedReader:
         db: Database,
         store: ObjectStore,
         keyring: Keyring,
-        find_elsewhere: FindElsewhere | None = None,
+        find_other_copy: FindOtherCopy | None = None,
         *,
         windows_max: int = CONTENT_WINDOWS_MAX,
     ) -> None:
         """Create a reader for the blocks of *db*.
 
         Args:
-            find_elsewhere: finds another location for a block whose recorded location is damaged.
+            find_other_copy: finds another location for a block whose recorded location is damaged.
             windows_max: the maximum number of windows (ranges around small blocks) in memory.
         """
         self._db = db
         self._store = store
         self._keyring = keyring
-        self._find_elsewhere = find_elsewhere
+        self._find_other_copy = find_other_copy
         self._windows_max = windows_max
         self._windows: OrderedDict[tuple[PackId, int], _Window] = OrderedDict()
 
@@ -96,12 +96,12 @@ class UncachedReader:
         for run in _runs(wanted):
             found += [Content(data, len(data)) for data in await self._read_run(run)]
         for number, located in enumerate(wanted):
-            if not found[number].data and located.plain_bytes and self._find_elsewhere is not None:
-                data = await self._read_elsewhere(located, self._find_elsewhere)
+            if not found[number].data and located.plain_bytes and self._find_other_copy is not None:
+                data = await self._read_elsewhere(located, self._find_other_copy)
                 found[number] = Content(data, len(data))
         return found
 
-    async def _read_elsewhere(self, located: Located, find: FindElsewhere) -> bytes:
+    async def _read_elsewhere(self, located: Located, find: FindOtherCopy) -> bytes:
         """Return the content of a block from another location, or b"" if there is none."""
         other = await find(located)
         if other is None:

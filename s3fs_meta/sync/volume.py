@@ -98,7 +98,7 @@ class Volume:
     mended: tuple[str, ...] = ()  # faults of the chain and abandoned txgs, one line each
     offline: str = ""  # reason for opening the volume without the bucket; "" otherwise
     # True for a snapshot, whose state directory is removed when the snapshot is closed.
-    throwaway: bool = False
+    temporary: bool = False
 
     @property
     def uuid(self) -> str:

@@ -198,7 +198,7 @@ class ModelFilesystem:
         ino = self.find(parent, name)
         if self.nodes[ino].is_directory:
             raise RefusesDirectoryError(ino)
-        self._leave(parent, name)
+        self._drop_name(parent, name)
 
     def remove_directory(self, parent: Ino, name: bytes) -> None:
         """Remove an empty directory."""
@@ -207,15 +207,15 @@ class ModelFilesystem:
             raise NeedsDirectoryError(ino)
         if self.nodes[ino].entries:
             raise DirectoryInUseError(ino)
-        self._leave(parent, name)
+        self._drop_name(parent, name)
 
     def remove_tree(self, parent: Ino, name: bytes) -> None:
         """Remove a name and the tree below it."""
         ino = self.find(parent, name)
         for directory in reversed(list(self._below(ino))):
             for child in list(self.nodes[directory].entries):
-                self._leave(directory, child)
-        self._leave(parent, name)
+                self._drop_name(directory, child)
+        self._drop_name(parent, name)
 
     def clone(
         self,
@@ -288,9 +288,9 @@ class ModelFilesystem:
             return
         if target is not None:
             self._refuse_replacing(moved, target)
-            self._leave(new_parent, new_name)
+            self._drop_name(new_parent, new_name)
         self._enter(new_parent, new_name, moved)
-        self._leave(parent, name)
+        self._drop_name(parent, name)
 
     def _refuse_loop(self, moved: Ino, new_parent: Ino) -> None:
         if any(ino == new_parent for ino in self._below(moved)):
@@ -315,7 +315,7 @@ class ModelFilesystem:
         directory = self.nodes[parent]
         self.nodes[parent] = replace(directory, entries={**directory.entries, name: ino})
 
-    def _leave(self, parent: Ino, name: bytes) -> None:
+    def _drop_name(self, parent: Ino, name: bytes) -> None:
         directory = self.nodes[parent]
         ino = directory.entries[name]
         rest = {other: child for other, child in directory.entries.items() if other != name}

@@ -42,7 +42,7 @@ class CacheBench:
         self.elsewhere: Found | None = None
         self.cache = self.new_cache()
 
-    async def _find_elsewhere(self, located: Located) -> Found | None:
+    async def _find_other_copy(self, located: Located) -> Found | None:
         self.asked.append(located.block)
         return self.elsewhere
 
@@ -55,8 +55,8 @@ class CacheBench:
             self.files,
             CacheOptions(cache_bytes=bytes_max, read_timeout_s=60, write_timeout_s=60),
             DamageHandlers(
-                lambda located, is_gone: self.heard.append((located.block, is_gone)),
-                self._find_elsewhere,
+                lambda located, is_missing: self.heard.append((located.block, is_missing)),
+                self._find_other_copy,
             ),
         )
         cache.load()

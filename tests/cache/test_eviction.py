@@ -59,7 +59,7 @@ async def test_cancelled_removal_of_deleted_blocks_leaves_no_files_without_rows(
 
     with trio.CancelScope() as scope:
         scope.cancel()
-        await bench.cache.forget_gone([block])
+        await bench.cache.forget_removed([block])
 
     assert bench.cache.index.get(block) is None
     assert list(bench.files.numbers()) == []

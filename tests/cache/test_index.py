@@ -106,7 +106,7 @@ def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
     index = CacheIndex()
     index.put(BlockId(1), BlockState.CLEAN, 10)
     for block in (2, 3, 4):
-        index.put_unasked(BlockId(block), 10)
+        index.put_unrequested(BlockId(block), 10)
     assert (index.oldest_clean(29), index.oldest_clean(30)) == (2, 1)
 
     index.used(BlockId(2))
@@ -128,7 +128,7 @@ def test_pinned_block_is_never_selected_as_the_next_block_to_evict() -> None:
         index.pin(BlockId(block), 10)
     index.pin(BlockId(1), 10)  # Block 1 is already pinned.
     index.move(BlockId(3), BlockState.CLEAN)
-    index.put_unasked(BlockId(4), 2)
+    index.put_unrequested(BlockId(4), 2)
     index.used(BlockId(1))
 
     assert index.oldest_clean() == 2
@@ -194,7 +194,7 @@ def test_index_returns_the_latest_state_and_size_of_each_block_after_random_chan
             index.drop(block)
             expected.pop(block, None)
         elif change == 1:
-            index.put_unasked(block, size_bytes)
+            index.put_unrequested(block, size_bytes)
             expected[block] = Held(BlockState.CLEAN, size_bytes)
         elif change == 2 and is_clean and block not in pinned:
             if not index.unspare(block):

@@ -133,6 +133,6 @@ def test_damage_mark_is_wrong_if_the_object_is_intact() -> None:
     If a pack is readable, all its marks are wrong.
     """
     marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
-    assert marks.refuted(marked, {5}, is_whole=False) == ["damaged/1/5"]
-    assert marks.refuted(marked, {5, 6}, is_whole=True) == [one.name for one in marked]
-    assert marks.refuted(marked, set(), is_whole=False) == []
+    assert marks.refuted(marked, {5}, is_complete=False) == ["damaged/1/5"]
+    assert marks.refuted(marked, {5, 6}, is_complete=True) == [one.name for one in marked]
+    assert marks.refuted(marked, set(), is_complete=False) == []

@@ -187,8 +187,8 @@ def test_shell_completion_of_points_in_time_does_not_read_the_bucket(
 
 def test_program_completes_a_command_line_only_if_a_shell_requests_it() -> None:
     """The program reads the words to complete only if the shell has set the completion variable."""
-    assert completion.words_to_complete({"COMP_WORDS": "s3fs-meta mount"}) is None
-    assert completion.words_to_complete(
+    assert completion.typed_arguments({"COMP_WORDS": "s3fs-meta mount"}) is None
+    assert completion.typed_arguments(
         {completion.VARIABLE: "complete_bash", "COMP_WORDS": "s3fs-meta mount -o ro"}
     ) == ["mount", "-o", "ro"]
 

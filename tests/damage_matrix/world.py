@@ -187,9 +187,9 @@ class Host:
 
         For an earlier point in time, lost content is also searched in the newest state.
         """
-        if self.session.elsewhere is None:
+        if self.session.newest is None:
             return await self._observe()
-        async with running(self.session.elsewhere.run):
+        async with running(self.session.newest.run):
             return await self._observe()
 
     async def _observe(self) -> Tree:

@@ -9,11 +9,11 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.kernel_cache import KernelCache
 from s3fs_meta.limits import ENTRY_TIMEOUT_S
 from s3fs_meta.model import ROOT_INO, Ino
-from s3fs_meta.sync.kernel import Turned
+from s3fs_meta.sync.kernel import SwitchChanges
 from tests.fuse.conftest import Context, Handlers
 
 KNOWN, UNKNOWN = Ino(1000), Ino(2000)
-TURNED = Turned(
+TURNED = SwitchChanges(
     {(ROOT_INO, b"a"), (KNOWN, b"b"), (UNKNOWN, b"c")}, {KNOWN, UNKNOWN}, {KNOWN, UNKNOWN}
 )
 
@@ -58,12 +58,12 @@ async def test_only_entries_that_the_kernel_may_have_cached_are_invalidated(
     not invalidated.
     """
     names = {(ROOT_INO, b"a"), (KNOWN, b"b"), (ROOT_INO, "content"), (KNOWN, "content")}
-    await cache.before_turn(TURNED)
+    await cache.before_switch(TURNED)
     assert set(reported) == names | {(KNOWN, "attributes")}
     reported.clear()
 
-    cache.at_turn()
-    await cache.after_turn(TURNED)
+    cache.at_switch()
+    await cache.after_switch(TURNED)
     assert set(reported) == names | {(KNOWN, "attributes")}
     assert reported.count((KNOWN, "content")) == 2
 
@@ -72,11 +72,11 @@ async def test_kernel_caches_nothing_while_a_new_txg_is_prepared(
     handlers: Handlers, cache: KernelCache, converter: Converter, reported: list[tuple[object, ...]]
 ) -> None:
     """Until the switch to a new txg, replies to the kernel have a timeout of 0."""
-    await cache.before_turn(TURNED)
+    await cache.before_switch(TURNED)
     assert converter.no_entry.entry_timeout == 0.0
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == 0.0
 
-    cache.at_turn()
+    cache.at_switch()
 
     assert converter.no_entry.entry_timeout == ENTRY_TIMEOUT_S
     assert converter.entry(handlers.fs.getattr(ROOT_INO)).attr_timeout == ENTRY_TIMEOUT_S
@@ -89,7 +89,7 @@ async def test_capability_of_an_open_file_is_looked_up_again_after_a_new_txg(
     record = handlers.fs.open_files.opened(KNOWN)
     assert handlers.fs.xattrs.lacks_capability(KNOWN)
 
-    await cache.after_turn(TURNED)
+    await cache.after_switch(TURNED)
 
     assert (KNOWN, "content") in reported
     assert record.has_capability is None
@@ -104,7 +104,7 @@ async def test_all_kernel_caches_are_invalidated_if_the_changes_are_unknown(
     await handlers.operations.mkdir(Ino(unknown.st_ino), b"below", 0o755, context)
     handlers.fs.forget(Ino(unknown.st_ino), 1)
 
-    await cache.before_turn(None)
+    await cache.before_switch(None)
 
     names = {name for _, name in reported if isinstance(name, bytes)}
     assert names == {b"known", b"unknown"}

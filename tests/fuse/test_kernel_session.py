@@ -25,7 +25,7 @@ CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 def test_kernel_always_checks_permissions() -> None:
     """The option default_permissions is always set."""
-    words = FuseOptions(source="s3://bucket/a,b é").words()
+    words = FuseOptions(source="s3://bucket/a,b é").fuse_options()
     assert words == {
         "default_permissions",
         "fsname=s3://bucket/a%2Cb%20%C3%A9",
@@ -36,7 +36,7 @@ def test_kernel_always_checks_permissions() -> None:
         "exec",
     }
     chosen = FuseOptions(source="x", read_only=True, allow_other=True, nodev=False, nosuid=False)
-    assert {"ro", "allow_other", "dev", "suid"} < chosen.words()
+    assert {"ro", "allow_other", "dev", "suid"} < chosen.fuse_options()
 
 
 def test_request_to_end_a_session_that_does_not_run_has_no_effect() -> None:

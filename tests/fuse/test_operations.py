@@ -70,7 +70,9 @@ async def test_listing_increments_lookup_counts_only_of_returned_entries(
     await handlers.operations.forget([(ino, 1) for ino in inos])
     replies = await list_root(handlers, reply, itertools.chain((1, 1, 7), itertools.repeat(1000)))
     assert replies[:2] == [[b"."], [b".."]]
-    assert sorted(sum(replies[2:], [])) == sorted(b"n%d" % number for number in range(60))
+    assert sorted(itertools.chain.from_iterable(replies[2:])) == sorted(
+        b"n%d" % number for number in range(60)
+    )
     assert {handlers.fs.lookups.count(ino) for ino in inos} == {1}
     assert handlers.fs.lookups.count(ROOT_INO) == 0
 
@@ -95,7 +97,7 @@ async def test_listing_of_a_slow_database_is_divided_into_several_replies(
         connection.set_progress_handler(None)
 
     assert {len(each) for each in replies[1:-1]} == {READDIR_ROWS_MIN}
-    assert sorted(sum(replies, [])) == sorted([b".", b"..", *names])
+    assert sorted(itertools.chain.from_iterable(replies)) == sorted([b".", b"..", *names])
 
 
 async def test_removed_open_directory_lists_only_dot_and_dotdot(

@@ -101,7 +101,7 @@ def test_changed_rows_are_the_rows_that_differ_between_two_states(
             tree.step()
         db.commit()
         after = contents(db.connection)
-        found = row_history.changed_rows(recorder.changesets[-1], is_whole=True)
+        found = row_history.changed_rows(recorder.changesets[-1], is_complete=True)
         wanted = expected(before, after)
         assert found.content == wanted.content
         assert found.other - found.content == wanted.other - wanted.content
@@ -120,7 +120,7 @@ def test_inode_history_contains_the_row_before_and_after_each_change(
             tree.step()
         db.commit()
         new = rows_of_inodes(db)
-        found = row_history.changes_of(recorder.changesets[-1], [*old, *new], is_whole=True)
+        found = row_history.changes_of(recorder.changesets[-1], [*old, *new], is_complete=True)
         for ino, change in found.items():
             if ino in old and change.before is not None:
                 row = dict(zip(INODE_COLUMNS, old[ino], strict=True))
@@ -142,7 +142,7 @@ def test_inode_columns_equal_the_columns_of_the_schema(history: History) -> None
 def test_change_of_only_the_atime_is_ignored(history: History) -> None:
     query = "UPDATE inodes SET atime_delta_ns = 7 WHERE ino = ?"
     changeset = history.changeset(lambda db: db.inodes.run(query, (history.ino,)))
-    assert row_history.changed_rows(changeset, is_whole=True) == ChangedRows(set(), set(), set())
+    assert row_history.changed_rows(changeset, is_complete=True) == ChangedRows(set(), set(), set())
 
 
 def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -> None:
@@ -154,14 +154,14 @@ def test_deduplication_of_a_block_does_not_count_as_a_change(history: History) -
 
     for _ in range(2):
         changeset = history.changeset(write)
-        assert row_history.changed_rows(changeset, is_whole=True).content == {ino}
-        assert row_history.changes_of(changeset, [ino], is_whole=True)[ino].is_content_changed
+        assert row_history.changed_rows(changeset, is_complete=True).content == {ino}
+        assert row_history.changes_of(changeset, [ino], is_complete=True)[ino].is_content_changed
     older = BlockId(history.db.counters.next_block - 2)
     changeset = history.changeset(lambda db: block_map.set(db, ino, BlockIndex(0), older))
-    assert row_history.changed_rows(changeset, is_whole=True).content == set()
-    assert row_history.changes_of(changeset, [ino], is_whole=True) == {}
-    assert row_history.changed_rows(changeset, is_whole=False).content == {ino}
-    assert row_history.changes_of(changeset, [ino], is_whole=False)[ino].blocks == 1
+    assert row_history.changed_rows(changeset, is_complete=True).content == set()
+    assert row_history.changes_of(changeset, [ino], is_complete=True) == {}
+    assert row_history.changed_rows(changeset, is_complete=False).content == {ino}
+    assert row_history.changes_of(changeset, [ino], is_complete=False)[ino].blocks == 1
 
 
 def test_new_mtime_counts_as_new_content_but_a_new_ctime_does_not(history: History) -> None:
@@ -169,8 +169,8 @@ def test_new_mtime_counts_as_new_content_but_a_new_ctime_does_not(history: Histo
 
     def content_after(**times: int) -> set[Ino]:
         changeset = history.changeset(lambda db: inodes.touch(db, ino, **times))
-        found = row_history.changed_rows(changeset, is_whole=True)
-        change = row_history.changes_of(changeset, [ino], is_whole=True)[ino]
+        found = row_history.changed_rows(changeset, is_complete=True)
+        change = row_history.changes_of(changeset, [ino], is_complete=True)[ino]
         assert change.is_content_changed == (ino in found.content)
         assert ino in found.content | found.other
         return found.content
@@ -187,10 +187,10 @@ def test_dentry_with_a_new_inode_is_recorded_by_its_cookie(history: History) -> 
         lambda db: db.run("UPDATE dentries SET ino = ? WHERE name = ?", (other, b"f"))
     )
 
-    assert row_history.changed_rows(changeset, is_whole=True).names == {
+    assert row_history.changed_rows(changeset, is_complete=True).names == {
         LostName(ROOT_INO, b"", cookie, history.ino)
     }
-    found = row_history.changes_of(changeset, [history.ino, other], is_whole=True)
+    found = row_history.changes_of(changeset, [history.ino, other], is_complete=True)
     assert found[history.ino].lost == [LostName(ROOT_INO, b"", cookie, history.ino)]
     assert found[other].replaced == [(ROOT_INO, cookie)]
 
@@ -204,7 +204,7 @@ def test_changes_of_a_file_include_blocks_and_names_and_xattrs(history: History)
         dentries.add(db, ROOT_INO, b"g", ino)
         dentries.remove(db, ROOT_INO, b"f")
 
-    found = row_history.changes_of(history.changeset(change), [ino], is_whole=True)
+    found = row_history.changes_of(history.changeset(change), [ino], is_complete=True)
     assert found[ino].blocks == 1
     assert found[ino].xattrs == {b"user.x"}
     assert found[ino].gained == [(ROOT_INO, b"g")]
@@ -233,7 +233,7 @@ def test_damaged_changeset_is_refused_or_contains_values_of_the_declared_types(
     for at in range(len(changeset)):
         for bit in range(8):
             try:
-                found = row_history.changed_rows(flipped(changeset, at, bit), is_whole=True)
+                found = row_history.changed_rows(flipped(changeset, at, bit), is_complete=True)
             except FormatError:
                 refused += 1
                 continue

@@ -7,6 +7,6 @@ from s3fs_meta.sync.kernel import NoKernel
 async def test_kernel_calls_do_nothing_without_a_mountpoint() -> None:
     for kernel in (KernelSide(), NoKernel()):
         assert await kernel.collect() in {True, None}
-        await kernel.before_turn(None)
-        kernel.at_turn()
-        await kernel.after_turn(None)
+        await kernel.before_switch(None)
+        kernel.at_switch()
+        await kernel.after_switch(None)

@@ -14,7 +14,7 @@ from s3fs_meta.options.settings import (
     IGNORED_WORDS,
     REFUSED_WORDS,
     MountOptions,
-    option_words,
+    option_texts,
     parse_mount_options,
     split_options,
 )
@@ -166,7 +166,7 @@ EVERY_KIND = [
 def test_mount_options_written_as_text_are_parsed_unchanged(text: str) -> None:
     options = parse_mount_options([text])
 
-    again = parse_mount_options([",".join(option_words(options))])
+    again = parse_mount_options([",".join(option_texts(options))])
 
     if options.at is not None and again.at is not None and options.at.is_ago:
         again = dataclasses.replace(again, at=again.at._replace(time_ns=options.at.time_ns))
@@ -184,11 +184,11 @@ def test_text_of_mount_options_contains_every_option_that_is_not_default() -> No
                 value: Any = row.parse(row.word, text)
                 if value != getattr(MountOptions(), row.field):
                     changed = dataclasses.replace(MountOptions(), **{row.field: value})
-                    missing += [] if option_words(changed) else [row.word]
+                    missing += [] if option_texts(changed) else [row.word]
                     break
     assert missing == ["at_least"]  # A printed mount command never contains at_least.
 
 
 def test_chosen_mount_options_can_be_omitted_from_the_text() -> None:
     options = parse_mount_options(["ro,region=x"])
-    assert option_words(options, {"region"}) == ["ro"]
+    assert option_texts(options, {"region"}) == ["ro"]

@@ -19,5 +19,5 @@ async def repair(power: Power, host: str = "b") -> None:
     async with power.session(host, options=OpenOptions(repairing=True), tasks=False) as session:
         examined = Examined(session.db, power.store, session.volume.keyring)
         await check_filesystem(examined, FsckOptions(repair=Mode.ALL), Report(), SystemClock())
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()

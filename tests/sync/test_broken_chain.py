@@ -145,7 +145,7 @@ async def test_last_txg_of_a_level_object_is_restored_without_its_changelog(
         async with power.session("b", tasks=False) as session:
             # The newest txg is the fence record of the new mount.
             assert session.volume.link.txg == lost + 1
-            await session.publish_anew()
+            await session.publish_as_txg()
 
 
 @DAMAGES
@@ -310,7 +310,7 @@ async def test_txg_published_as_an_image_can_be_restored_without_its_changelog(
     async with power.session("a", tasks=False) as session:
         write_file(session, b"before")
         await session.flush()
-        await session.publish_anew()
+        await session.publish_as_txg()
         image = session.link
         write_file(session, b"after")
         newest = await flushed(session)

@@ -9,7 +9,7 @@ from s3fs_meta.check.from_packs import rebuild
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS, LEVEL_FAN_OUT
+from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S, LEVEL_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.options.settings import SessionOptions
@@ -152,7 +152,7 @@ async def test_running_follower_continues_despite_object_keys_with_impossible_tx
         strew(power, number, content)
         for _ in range(FOLLOW_LISTING_POLLS + 2):
             await session.follower.poll_once()
-        autojump_clock.jump(FOLLOW_ANEW_S + 1)
+        autojump_clock.jump(FOLLOW_RESYNC_S + 1)
         assert session.follower.last_error == ""
         assert session.link.txg == 9
         await require_files(session, inos, 9)

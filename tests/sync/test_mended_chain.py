@@ -5,7 +5,7 @@ import trio.testing
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.changelog import key_of
-from s3fs_meta.limits import FOLLOW_ANEW_S
+from s3fs_meta.limits import FOLLOW_RESYNC_S
 from s3fs_meta.model import ObjectKey, PointInTime, Txg
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.options.settings import SessionOptions
@@ -59,7 +59,7 @@ async def test_follower_continues_after_a_repair_of_the_chain(
             end = other.link.txg
             await other.close()
         for _ in range(3):
-            autojump_clock.jump(FOLLOW_ANEW_S + 1)
+            autojump_clock.jump(FOLLOW_RESYNC_S + 1)
             await follower.poll_once()
         assert follower.link.txg == end
         assert follower.last_error == ""

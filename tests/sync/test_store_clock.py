@@ -246,7 +246,7 @@ async def mended(power: Power, right: HandClock) -> dict[str, Link]:
         [notice] = session.volume.notices
         assert "fsck -y begins a new time span" in notice
         assert session.volume.link.created_ns > links["end"].created_ns
-        await session.publish_anew()
+        await session.publish_as_txg()
         links["span"] = session.link
     return links
 
@@ -311,7 +311,7 @@ async def test_fsck_begins_no_new_time_span_while_the_clocks_disagree(
         await history(session, right, 2)
     async with released(power, "b", Beside(right, -YEARS_10)) as session:
         before = session.volume.link
-        await session.publish_anew()
+        await session.publish_as_txg()
         assert session.link.created_ns > before.created_ns
     assert not any(b"begins_span" in data for data in power.store.objects.values())
     bucket = await bucket_of(power)

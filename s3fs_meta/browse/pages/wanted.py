@@ -13,7 +13,7 @@ from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.limits import NAME_BYTES_MAX
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.snapshot_source import Reading
-from s3fs_meta.mount.stores import words_of
+from s3fs_meta.mount.stores import s3_arguments
 from s3fs_meta.sync.chain.chain import Link
 
 _NUMBER: Final = re.compile("[0-9]{1,19}")
@@ -79,19 +79,19 @@ def commands(source: Source, txg: Txg, path: bytes) -> list[tuple[str, str]]:
         mountpoint = os.fsencode(place.mountpoint)
         back = _renamed(os.path.basename(path), txg)
         entries = os.path.join(mountpoint, path), os.path.join(mountpoint, back)
-        words = [b"s3fs-meta", b"clone", b"--at=txg=%d" % txg, *entries]
-        text = " ".join(map(shell_word, words))
+        arguments = [b"s3fs-meta", b"clone", b"--at=txg=%d" % txg, *entries]
+        text = " ".join(map(shell_word, arguments))
         found.append(("In the mount, under a new name; nothing is downloaded or replaced:", text))
-    words = [b"s3fs-meta", b"restore", b"--at", b"txg=%d" % txg, b"--to", b"restored"]
-    words += [*target_words(source.reading), *([_no_option(path)] if path else [])]
-    text = " ".join(map(shell_word, words))
+    arguments = [b"s3fs-meta", b"restore", b"--at", b"txg=%d" % txg, b"--to", b"restored"]
+    arguments += [*target_arguments(source.reading), *([_no_option(path)] if path else [])]
+    text = " ".join(map(shell_word, arguments))
     found.append(("Into a new directory, on any host:", text))
     return found
 
 
-def target_words(reading: Reading) -> list[bytes]:
+def target_arguments(reading: Reading) -> list[bytes]:
     """Return the command arguments with which any host can open a filesystem."""
-    return [os.fsencode(word) for word in (*words_of(reading.options), reading.place.url)]
+    return [os.fsencode(word) for word in (*s3_arguments(reading.options), reading.place.url)]
 
 
 def _renamed(name: bytes, txg: Txg) -> bytes:

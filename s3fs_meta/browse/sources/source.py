@@ -70,7 +70,7 @@ class Source:
         self._known_s = 0.0  # time at which the bounds of the history were read
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path)
-        self._points = OpenPoints(first, disk, self._state_of, self._find_elsewhere)
+        self._points = OpenPoints(first, disk, self._state_of, self._find_other_copy)
         self.sizes = Sizes()
         self.compared = Compared()
         # Start time, end time and number of changed inodes per run, keyed by first and last txg.
@@ -149,7 +149,7 @@ class Source:
     def _state_of(self, txg: Txg) -> StateDir:
         return StateDir(temporary_state(self.place.state, txg, os.getpid()))
 
-    async def _find_elsewhere(self, located: Located) -> Found | None:
+    async def _find_other_copy(self, located: Located) -> Found | None:
         newest = (await self.bounds()).newest
         async with self._points.used(newest.txg) as point:
             return intact_location(point.db, located)

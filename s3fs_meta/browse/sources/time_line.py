@@ -216,6 +216,6 @@ async def _completed(source: Source, run: _Indexed, times: dict[Txg, int]) -> in
     return len(run.inos)
 
 
-def _inodes(changeset: bytes, is_whole: bool) -> set[Ino]:
-    rows = row_history.changed_rows(changeset, is_whole=is_whole)
+def _inodes(changeset: bytes, is_complete: bool) -> set[Ino]:
+    rows = row_history.changed_rows(changeset, is_complete=is_complete)
     return {*rows.content, *rows.other}

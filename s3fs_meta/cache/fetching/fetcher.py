@@ -73,7 +73,7 @@ def _ignore(_located: Located, _is_gone: bool) -> None:
     """Ignore the report of a damaged block."""
 
 
-async def _nowhere(_located: Located) -> None:
+async def _no_other_copy(_located: Located) -> None:
     """Return None: by default, no other location of a block is known."""
 
 
@@ -82,7 +82,7 @@ class DamageHandlers(NamedTuple):
 
     # called with a damaged block, and with True if its pack is missing
     note: Callable[[Located, bool], None] = _ignore
-    find_elsewhere: Callable[[Located], Awaitable[Found | None]] = _nowhere
+    find_other_copy: Callable[[Located], Awaitable[Found | None]] = _no_other_copy
 
 
 NO_HANDLERS: Final = DamageHandlers()
@@ -121,7 +121,7 @@ class Fetcher:
         options: CacheOptions,
         *,
         arrived: Callable[[Located], None],
-        arrived_unasked: Callable[[Located], None],
+        arrived_unrequested: Callable[[Located], None],
         throttle: Throttle,
         damage: DamageHandlers = NO_HANDLERS,
     ) -> None:
@@ -131,7 +131,7 @@ class Fetcher:
         self._files = files
         self._read_timeout_s = options.read_timeout_s
         self._arrived = arrived
-        self._arrived_unasked = arrived_unasked
+        self._arrived_unrequested = arrived_unrequested
         self._damage = damage
         self._under_way: dict[BlockId, _Fetch] = {}
         self._limiter = trio.CapacityLimiter(FETCHES_MAX)
@@ -318,7 +318,7 @@ class Fetcher:
                     self._unpack_quietly, piece, object_key, first, stored
                 )
                 for each, _content in unpacked:
-                    self._arrived_unasked(each)
+                    self._arrived_unrequested(each)
                 self.fetched_blocks += len(unpacked)
 
     async def _get_into_memory(self, located: Located, object_key: ObjectKey) -> Content:
@@ -342,10 +342,10 @@ class Fetcher:
             return await self._get_alone(located, object_key, unpack)
         except (ObjectMissingError, FormatError) as exc:
             damage: ObjectMissingError | FormatError = exc
-        is_gone = isinstance(damage, ObjectMissingError)
-        if not is_gone or await has_superblock(self._store):
-            self._damage.note(located, is_gone)
-        found = await self._damage.find_elsewhere(located)
+        is_missing = isinstance(damage, ObjectMissingError)
+        if not is_missing or await has_superblock(self._store):
+            self._damage.note(located, is_missing)
+        found = await self._damage.find_other_copy(located)
         if found is None:
             raise damage
         _log.info(

@@ -372,7 +372,7 @@ class BlockFiles:
         for number in self._directory.numbers(first):
             yield BlockId(number)
 
-    def quarantine(self, blocks: Iterable[BlockId], aside: Path) -> None:
+    def quarantine(self, blocks: Iterable[BlockId], directory: Path) -> None:
         """Move block files into another directory on the same disk; create it if needed.
 
         The move is durable, so a power cut cannot restore an old name that a new file may use. Runs
@@ -385,14 +385,14 @@ class BlockFiles:
         target: NumberedDir | None = None
         for block in blocks:
             if target is None:
-                make_durably(aside)
-                target = NumberedDir(aside)
+                make_durably(directory)
+                target = NumberedDir(directory)
             self._open.forget(block)
             self._directory.move_to(target, _name(block))
         if target is not None:
             self.sync_everything()
 
-    def link_to(self, blocks: Iterable[BlockId], aside: Path) -> None:
+    def link_to(self, blocks: Iterable[BlockId], directory: Path) -> None:
         """Link block files durably into another directory; create it if needed.
 
         Missing files are skipped. Runs in a thread.
@@ -401,8 +401,8 @@ class BlockFiles:
             FileExistsError: the directory has a file with a block's number.
             OSError: the disk failed.
         """
-        make_durably(aside)
-        target = NumberedDir(aside)
+        make_durably(directory)
+        target = NumberedDir(directory)
         for block in blocks:
             with contextlib.suppress(FileNotFoundError):
                 target.link_new(self._directory.path(_name(block)), _name(block))

@@ -385,12 +385,12 @@ def _purge_trees(exam: Examination, invariant: Invariant) -> None:
         " ON CONFLICT DO UPDATE SET names = excluded.names"
     )
     exam.run("DELETE FROM dentries WHERE parent IN (SELECT ino FROM temp.check_dying)")
-    gone = (
+    unused = (
         "(SELECT t.ino FROM temp.check_dying AS t LEFT JOIN temp.check_names AS n"
         " ON n.ino = t.ino WHERE t.names = coalesce(n.names, 0))"
     )
     for table in ("block_map", "symlinks", "xattrs", "hard_links", "inodes"):
-        exam.run(f"DELETE FROM {table} WHERE ino IN {gone}")
+        exam.run(f"DELETE FROM {table} WHERE ino IN {unused}")
 
 
 TREES: Final = (

@@ -94,4 +94,4 @@ def verify_copies(exam: Examination, keyring: Keyring, blocks_query: str) -> Non
         except LostBlockError:
             continue
         if keyring.block_hash(data) == digest:
-            exam.evidence.note_sound_copies([block])
+            exam.evidence.note_intact_copies([block])

@@ -178,7 +178,7 @@ def _note(
         return
     files.adopt(block, content)
     exam.note_new_files([(block, len(content))])
-    exam.evidence.note_sound_copies([block])
+    exam.evidence.note_intact_copies([block])
 
 
 def _location(block: BlockId, pack: _Pack, entry: PackEntry) -> SeenLocation:

@@ -83,7 +83,7 @@ async def _rescue_one(
         return
     saved = await trio.to_thread.run_sync(_save, keyring, data, found, files)
     exam.note_new_files((row.block, row.plain_bytes) for row in saved)
-    exam.evidence.note_sound_copies(row.block for row in saved)
+    exam.evidence.note_intact_copies(row.block for row in saved)
     exam.report.remember(
         f"pack {found.key} is stored under the key {key}: {len(saved)} of its blocks are"
         " uploaded again in another pack"

@@ -55,7 +55,9 @@ class PackVerdict(NamedTuple):
     index_fault: str  # reason why the index is invalid or incomplete; empty if it is valid
     # Unreadable blocks at their recorded locations, with the reasons.
     unreadable: list[tuple[BlockId, str]]
-    elsewhere: list[SeenLocation]  # blocks that are readable only at the location in the index
+    index_locations: list[
+        SeenLocation
+    ]  # blocks that are readable only at the location in the index
     # Blocks that are unreadable at their recorded location and at the location in the index.
     lost: list[BlockId]
     rescued: list[BlockId]  # blocks copied to the cache directory because the index is damaged
@@ -193,7 +195,7 @@ def _note(
     if verdict.index_fault:
         exam.evidence.note_bad_indexes([(pack, verdict.index_fault)])
     exam.evidence.note_unreadable(verdict.unreadable)
-    exam.evidence.note_locations(verdict.elsewhere)
+    exam.evidence.note_locations(verdict.index_locations)
     exam.evidence.forget_locations(key, verdict.lost)
     lost = set(verdict.lost)
     offsets = [row.pack_offset for row in rows if row.block in lost]
@@ -201,7 +203,7 @@ def _note(
         pack, [one for one in offsets if one is not None and one >= 0]
     )
     exam.evidence.note_false_marks(verdict.refuted)
-    exam.evidence.note_sound_copies(verdict.rescued)
+    exam.evidence.note_intact_copies(verdict.rescued)
     exam.note_new_files((row.block, row.plain_bytes) for row in rows if row.block in rescued)
 
 
@@ -223,7 +225,7 @@ def verify_pack(
     by_hash = {entry.hash: entry for entry in entries}
     by_block = {entry.block: entry for entry in entries}
     unreadable: list[tuple[BlockId, str]] = []
-    elsewhere: list[SeenLocation] = []
+    index_locations: list[SeenLocation] = []
     lost: list[BlockId] = []
     readable: list[BlockRow] = []
     for row in rows:
@@ -233,7 +235,7 @@ def verify_pack(
             unreadable.append((row.block, exc.what))
             entry = by_hash.get(row.hash or b"") or by_block.get(row.block)
             if entry is not None and _reads(keyring, key, data, entry):
-                elsewhere.append(_location(row.block, key, data, entry))
+                index_locations.append(_location(row.block, key, data, entry))
             else:
                 lost.append(row.block)
         else:
@@ -241,7 +243,7 @@ def verify_pack(
     refuted = _refuted(keyring, key, data, marked, entries, readable) if marked else []
     fault = fault or _incomplete(by_hash, readable)
     rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
-    return PackVerdict(fault, unreadable, elsewhere, lost, rescued, refuted)
+    return PackVerdict(fault, unreadable, index_locations, lost, rescued, refuted)
 
 
 def _refuted(
@@ -254,9 +256,9 @@ def _refuted(
 ) -> list[str]:
     """Return the names of damage marks that are wrong, because the marked bytes are readable."""
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
-    is_whole = bool(entries) and len(found) == len(entries)
+    is_complete = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)
-    return marks.refuted(marked, found, is_whole=is_whole)
+    return marks.refuted(marked, found, is_complete=is_complete)
 
 
 def _rescue(

@@ -118,5 +118,5 @@ def bytes_to_keep(span: Span, plain_bytes: int) -> int:
 
 def cut(size_bytes: int, block_bytes: int) -> Shortening:
     """Return the blocks to remove and to cut when a file is shortened to *size_bytes*."""
-    whole, rest = divmod(size_bytes, block_bytes)
-    return Shortening(BlockIndex(whole + (rest > 0)), BlockIndex(whole), rest)
+    full, rest = divmod(size_bytes, block_bytes)
+    return Shortening(BlockIndex(full + (rest > 0)), BlockIndex(full), rest)

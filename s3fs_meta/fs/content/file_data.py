@@ -378,12 +378,12 @@ class FileData:
         self, plan: WritePlan, offset: int, data: bytes | memoryview, *, sets_times: bool
     ) -> None:
         """Write all parts without a schedule point. Rows match the content even after an error."""
-        before, whole = plan.before, memoryview(data)
+        before, source = plan.before, memoryview(data)
         done = mapped = 0
         try:
             for step in plan.steps:
                 length = step.span.stop - step.span.start
-                mapped += self._write_step(before, step, whole[done : done + length])
+                mapped += self._write_step(before, step, source[done : done + length])
                 done += length
         finally:
             if done and self._db.in_group:

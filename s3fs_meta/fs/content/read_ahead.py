@@ -58,10 +58,10 @@ class ReadAhead:
         length = stop - offset
         # The kernel's own read-ahead may send two requests that arrive in reverse order.
         if before < 0 or not -2 * length <= offset - before <= length:
-            record.ahead_blocks = record.asked_until = 0
+            record.ahead_blocks = record.requested_until = 0
             return
         index = (stop - 1) // self._block_bytes
-        if index + record.ahead_blocks >= record.asked_until:
+        if index + record.ahead_blocks >= record.requested_until:
             self._ask(ino, record, index)
 
     def _ask(self, ino: Ino, record: OpenInode, index: int) -> None:
@@ -75,17 +75,17 @@ class ReadAhead:
         record.ahead_blocks = min(
             max(READAHEAD_GROWTH * record.ahead_blocks, run_blocks), self.window_blocks_max
         )
-        first = max(index + 1, record.asked_until)
+        first = max(index + 1, record.requested_until)
         last = (index + record.ahead_blocks) // run_blocks * run_blocks
         last += run_blocks - 1
-        record.asked_until = last + 1
+        record.requested_until = last + 1
         found = block_map.locate_range(self._db, ino, BlockIndex(first), BlockIndex(last))
         wanted = [each for each in found.values() if each.state is None and each.pack is not None]
         try:
             for run in runs(wanted, plain_bytes_max=run_blocks * self._block_bytes):
                 self._send.send_nowait(run)
         except trio.WouldBlock:
-            record.asked_until = 0
+            record.requested_until = 0
 
     async def run(self) -> None:
         """Fetch the queued blocks in order, until cancelled."""

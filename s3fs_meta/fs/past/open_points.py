@@ -43,7 +43,7 @@ from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
-from s3fs_meta.sync.uncached_reads import FindElsewhere, UncachedReader
+from s3fs_meta.sync.uncached_reads import FindOtherCopy, UncachedReader
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="o
 class OpenPoint:
     """One open point in time: its database, and the reader of its content."""
 
-    def __init__(self, volume: Volume, find_elsewhere: FindElsewhere) -> None:
+    def __init__(self, volume: Volume, find_other_copy: FindOtherCopy) -> None:
         self.volume = volume
         self.db = volume.db
         self.reader = UncachedReader(
             volume.db,
             volume.store,
             volume.keyring,
-            find_elsewhere,
+            find_other_copy,
             windows_max=PAST_WINDOWS_MAX,
         )
         self.users = 0  # number of running requests that use this point in time
@@ -78,7 +78,7 @@ class OpenPoints:
         volume: Volume,
         disk: DiskSpace,
         state_of: Callable[[Txg], StateDir],
-        find_elsewhere: FindElsewhere,
+        find_other_copy: FindOtherCopy,
         *,
         is_shared: bool = False,
         may_spawn: bool = True,
@@ -90,7 +90,7 @@ class OpenPoints:
             volume: the mounted filesystem, of which only the bucket and the keys are used.
             disk: the free space of the local disk, which the mounted filesystem also uses.
             state_of: returns the directory for the temporary state of a txg.
-            find_elsewhere: finds a block's content if it is no longer at the recorded location.
+            find_other_copy: finds a block's content if it is no longer at the recorded location.
             is_shared: several users may send requests.
             may_spawn: a separate process may restore a large database.
             apart_bytes_min: the size from which a database is treated as large.
@@ -99,7 +99,7 @@ class OpenPoints:
         self._disk = disk
         self._waiting = WaitingRoom(is_shared=is_shared, most=PAST_WAITING_MAX)
         self._state_of = state_of
-        self._find_elsewhere = find_elsewhere
+        self._find_other_copy = find_other_copy
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
@@ -235,7 +235,7 @@ class OpenPoints:
             except (DatabaseError, MetadataError, SettingsError, OSError) as exc:
                 raise self._failure(txg, exc) from exc
             _log.info("opened the filesystem as of txg %d", txg)
-            self._open[txg] = point = OpenPoint(volume, self._find_elsewhere)
+            self._open[txg] = point = OpenPoint(volume, self._find_other_copy)
             point.used_s = trio.current_time()
             return point
 

@@ -30,7 +30,7 @@ from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.orphans import Orphans
 from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.slices import Slices
-from s3fs_meta.fs.trees.remove import TreeRemoval, give_way, wait_for_log
+from s3fs_meta.fs.trees.remove import TreeRemoval, wait_for_log, yield_to_tasks
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
     LINKS_MAX,
@@ -267,7 +267,7 @@ class TreeClone:
         with self._group():
             self._changes.begin_entry(*target)
             dentries.add(self._db, *target, new)
-            tree_copies.give_place(self._db, new, target.parent, nlink)
+            tree_copies.set_nlink_and_parent(self._db, new, target.parent, nlink)
             inodes.change_directory(
                 self._db, target.parent, self._now_ns(), entries=1, subdirectories=is_directory
             )
@@ -300,7 +300,7 @@ class TreeClone:
             if done.revived:
                 await work.revived(done.revived)
             await self._copy_contents(done.files, work)
-            await give_way(worked_s)
+            await yield_to_tasks(worked_s)
             await wait_for_log(self._db, self._changes)
         return directories
 
@@ -363,7 +363,7 @@ class TreeClone:
             worked_s = trio.current_time() - began_s
             if revived:
                 await work.revived(revived)
-            await give_way(worked_s)
+            await yield_to_tasks(worked_s)
             await wait_for_log(self._db, self._changes)
 
     async def _copy_living(self, files: Sequence[tuple[Ino, Ino]]) -> None:
@@ -403,7 +403,7 @@ class TreeClone:
             reach = self._copy_piece(new, piece, reach)
             after = BlockIndex(piece.parts[-1][0] + 1)
             self._db.commit()
-            await give_way(trio.current_time() - began_s)
+            await yield_to_tasks(trio.current_time() - began_s)
         self._changes.begin(new)
         size_bytes = min(size_bytes, inodes.get(self._db, old).size_bytes)
         inodes.set_size(self._db, new, max(reach, size_bytes), 0)

@@ -19,7 +19,7 @@ from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.flags.name_marks import mark, mark_above
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
-from s3fs_meta.fs.trees.remove import give_way, wait_for_log
+from s3fs_meta.fs.trees.remove import wait_for_log, yield_to_tasks
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import MARK_PASSES_MAX
 from s3fs_meta.meta.db.database import Database
@@ -82,7 +82,7 @@ class TreeLock:
                 began_s = trio.current_time()
                 self.progress = progress = progress.step(*await self._lock_slice(waiting))
                 on_progress(progress)
-                await give_way(trio.current_time() - began_s)
+                await yield_to_tasks(trio.current_time() - began_s)
                 await wait_for_log(self._db, self._changes)
         finally:
             self.progress = None

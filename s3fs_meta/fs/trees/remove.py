@@ -89,7 +89,7 @@ class _PendingForget(NamedTuple):
 class _Sorted(NamedTuple):
     """The inodes of a slice, grouped by the effect of the removal on each inode."""
 
-    gone: list[Ino]  # inodes whose rows are deleted
+    removed: list[Ino]  # inodes whose rows are deleted
     mapped: list[Ino]  # deleted files that had blocks
     linked: Counter[Ino]  # number of removed names of each inode that keeps other names
     orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
@@ -272,7 +272,7 @@ class TreeRemoval:
             except S3fsError as exc:
                 _log.exception("deleting a removed tree failed")
                 self._status.break_off(f"deleting a removed tree failed: {exc}")
-            await give_way(trio.current_time() - began_s)
+            await yield_to_tasks(trio.current_time() - began_s)
 
     def _has_room(self) -> bool:
         """Return whether the disk and the WAL have room for a slice.
@@ -306,7 +306,7 @@ class TreeRemoval:
         if names:
             self._drop_links(names, fates, now_ns)
             self._drop_contents(names, fates)
-            removed_trees.delete(self._db, fates.gone, fates.file_bytes)
+            removed_trees.delete(self._db, fates.removed, fates.file_bytes)
         ended = chosen.scope.parents if chosen.scope.until is None else []
         self._end_tops([*ended, *chosen.inner])
         self._note_fates(fates, now_ns)
@@ -337,10 +337,10 @@ class TreeRemoval:
             names_max //= 2
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
-        whole = chosen.entries + sum(sizes)
-        if sizes and whole > most >= _SMALL_SHARE * max(sizes):
+        total = chosen.entries + sum(sizes)
+        if sizes and total > most >= _SMALL_SHARE * max(sizes):
             # Choose fewer directories, so that the slice can remove entries of each directory.
-            names_max = max(most * chosen.entries // whole, 1)
+            names_max = max(most * chosen.entries // total, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max
         elif 2 * chosen.blocks(purged_max) > purged_max:
@@ -427,11 +427,11 @@ class TreeRemoval:
         """Remove blocks, symlink targets and extended attributes of deleted inodes."""
         if fates.mapped:
             self._release(fates.mapped)
-        gone = set(fates.gone)
+        removed = set(fates.removed)
         links = {each.ino for each in names if each.mode and stat.S_ISLNK(each.mode)}
-        removed_trees.delete_targets(self._db, links & gone)
+        removed_trees.delete_targets(self._db, links & removed)
         flagged = {each.ino for each in names if each.mode and each.flags & InodeFlag.HAS_XATTRS}
-        removed_trees.delete_xattrs(self._db, flagged & gone)
+        removed_trees.delete_xattrs(self._db, flagged & removed)
 
     def _release(self, inos: Collection[Ino]) -> None:
         named = removed_trees.unmap_all(self._db, inos)
@@ -476,7 +476,7 @@ async def wait_for_log(db: Database, changes: Changes) -> None:
         await trio.sleep(TREE_PAUSE_S)
 
 
-async def give_way(worked_s: float) -> None:
+async def yield_to_tasks(worked_s: float) -> None:
     """Let other tasks run; if they had work, sleep for *worked_s* seconds."""
     began_s = trio.current_time()
     await trio.lowlevel.checkpoint()
@@ -523,7 +523,7 @@ def _put(fates: _Sorted, name: Name, count: int, *, is_held: bool, is_large: boo
     elif is_held or is_large:
         fates.orphans.append(name.ino)
     else:
-        fates.gone.append(name.ino)
+        fates.removed.append(name.ino)
         if name.mapped_blocks:
             fates.mapped.append(name.ino)
         return name.size_bytes if stat.S_ISREG(name.mode or 0) else 0

@@ -11,7 +11,7 @@ import trio
 
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
-from s3fs_meta.fs.trees.remove import give_way
+from s3fs_meta.fs.trees.remove import yield_to_tasks
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees import removed_trees, tree_content
 from s3fs_meta.meta.trees.tree_content import TreeBlock
@@ -55,7 +55,7 @@ async def walk(
             names_max = max(names_max, 2 * (db.counters.dentries + 1) * len(inos))
         if names_seen > names_max:
             raise MetadataError("the directories of a tree form a cycle", ROOT_INO)
-        await give_way(trio.current_time() - began_s)
+        await yield_to_tasks(trio.current_time() - began_s)
 
 
 def _take_blocks(

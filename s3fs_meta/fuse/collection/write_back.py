@@ -76,9 +76,9 @@ class WriteBack:
         self._began_s = self._collected_s = self._asked_s = float("-inf")
         self.last_error = ""
 
-    def begin(self, place: str, device: int) -> None:
+    def begin(self, mountpoint: str, device: int) -> None:
         """Record the mountpoint and the device, so that ``collect`` can be called."""
-        self._place, self._device, self._serves = place, device, True
+        self._place, self._device, self._serves = mountpoint, device, True
 
     async def close(self) -> None:
         """Cancel running collections of dirty pages, and stop the write-back process."""
@@ -216,7 +216,7 @@ class ProcessEndedError(OSError):
 class CollectingProcess:
     """One write-back process, and the daemon's connection to the process."""
 
-    def __init__(self, place: str, barrier_name: bytes) -> None:
+    def __init__(self, mountpoint: str, barrier_name: bytes) -> None:
         """Start the process in the main thread, because it exits with the thread that started it.
 
         Raises:
@@ -226,12 +226,12 @@ class CollectingProcess:
         # A blocked daemon answers no request, so the program must not be on the daemon's own mount.
         # posix_spawn(3) is used, because subprocess waits until the child has closed inherited files.
         for path in (os.path.realpath(sys.executable), os.path.realpath(_SCRIPT)):
-            if os.path.commonpath([path, place]) == place:
+            if os.path.commonpath([path, mountpoint]) == mountpoint:
                 raise OSError(
                     f"cannot start the write-back process: {path} lies below the mountpoint"
                 )
         name, parent = os.fsdecode(barrier_name), str(os.getpid())
-        command = [sys.executable, "-I", "-S", str(_SCRIPT), place, name, parent]
+        command = [sys.executable, "-I", "-S", str(_SCRIPT), mountpoint, name, parent]
         environment = {key: os.environ[key] for key in _INHERITED if key in os.environ}
         ours, theirs = socket.socketpair()
         with theirs:

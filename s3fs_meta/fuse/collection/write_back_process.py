@@ -34,34 +34,34 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")  # escaped blanks and backslashes in /pr
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def collect(place: bytes, name: bytes, device: int) -> None:
+def collect(mountpoint: bytes, name: bytes, device: int) -> None:
     """Start write-back of all dirty pages in a mount, then open and close its barrier.
 
     The barrier is a hidden file of the daemon. The kernel queues the release of a closed file
     behind all earlier writes. When the daemon receives the release, it has received these writes.
 
     Args:
-        place: the mountpoint.
+        mountpoint: the mountpoint.
         name: the name of the barrier, in the root of the filesystem.
-        device: the device number of the filesystem; 0 to use any filesystem on *place*.
+        device: the device number of the filesystem; 0 to use any filesystem on *mountpoint*.
 
     Raises:
         OSError: the filesystem cannot be reached, or a system call failed.
     """
-    with _root(place, device) as root:
-        _checked(_libc.syncfs(root), place)
+    with _root(mountpoint, device) as root:
+        _checked(_libc.syncfs(root), mountpoint)
         os.close(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root))
 
 
 @contextmanager
-def _root(place: bytes, device: int) -> Iterator[int]:
+def _root(mountpoint: bytes, device: int) -> Iterator[int]:
     """Open the root of the mount; with CAP_SYS_ADMIN, the mountpoint does not become busy.
 
     Raises:
         OSError: no mount of the filesystem is visible to this process.
     """
-    why = OSError(errno.ENXIO, "the filesystem is no longer mounted here", os.fsdecode(place))
-    for path in _candidates(place, device):
+    why = OSError(errno.ENXIO, "the filesystem is no longer mounted here", os.fsdecode(mountpoint))
+    for path in _candidates(mountpoint, device):
         try:
             root = open_root(path)
         except OSError as exc:
@@ -76,9 +76,9 @@ def _root(place: bytes, device: int) -> Iterator[int]:
     raise why
 
 
-def _candidates(place: bytes, device: int) -> Iterator[bytes]:
+def _candidates(mountpoint: bytes, device: int) -> Iterator[bytes]:
     """Yield paths at which a filesystem may be mounted, including other mount namespaces."""
-    yield place
+    yield mountpoint
     found = _mountpoints(b"self", device)
     yield from found
     if not found:
@@ -138,7 +138,7 @@ def serve(requests: int, answers: int, work: Callable[[int], None]) -> None:
             os.write(answers, b"%s %s\n" % (number, answer))
 
 
-def main(place: str, name: str, parent: str) -> None:
+def main(mountpoint: str, name: str, parent: str) -> None:
     """Serve the daemon that started this process, and exit when the daemon exits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon needs this process until it exits
@@ -148,7 +148,7 @@ def main(place: str, name: str, parent: str) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         return  # the parent exited before PR_SET_PDEATHSIG was set
-    where, barrier = os.fsencode(place), os.fsencode(name)
+    where, barrier = os.fsencode(mountpoint), os.fsencode(name)
     serve(0, 1, lambda device: collect(where, barrier, device))
 
 

@@ -462,7 +462,7 @@ class Database(Statements):
         self._view = None
         self.remembers = True
 
-    def exchange(self, other: Path, aside: Path) -> None:
+    def exchange(self, other: Path, old_dir: Path) -> None:
         """Replace the file of a follower's database with another database, and open the new file.
 
         The rows of fetched blocks are lost, even after an error, because they are outside the file.
@@ -471,7 +471,7 @@ class Database(Statements):
 
         Args:
             other: a database with the same pragmas, which no process has open.
-            aside: a directory on the same disk, to which the old file is moved.
+            old_dir: a directory on the same disk, to which the old file is moved.
 
         Raises:
             DatabaseError, FormatError: the replacement failed. The old file is in use again, or
@@ -484,10 +484,10 @@ class Database(Statements):
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
             self.connection.close()
-            files = Exchange(self.path, other, aside)
+            files = Exchange(self.path, other, old_dir)
             try:
                 files.do()
-                self._open_anew()
+                self._reopen()
             except (apsw.Error, OSError, S3fsError) as exc:
                 self._go_back(files)
                 if isinstance(exc, OSError):
@@ -495,7 +495,7 @@ class Database(Statements):
                     raise DatabaseError(text) from exc
                 raise
 
-    def _open_anew(self) -> None:
+    def _reopen(self) -> None:
         self._use(connections.connect(self.path, read_only=False))
         self._configure(read_only=False)
         self._load(repairing=False)
@@ -505,7 +505,7 @@ class Database(Statements):
         self.connection.close()
         try:
             files.undo()
-            self._open_anew()
+            self._reopen()
         except (apsw.Error, OSError, S3fsError) as exc:
             _log.error("cannot reopen the old database %s: %s", self.path, exc)
             self.connection.close()

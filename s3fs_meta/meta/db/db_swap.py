@@ -17,17 +17,17 @@ _LOGS: Final = ("-wal", "-shm")
 class Exchange:
     """Replaces a database file with another one, and can undo the replacement."""
 
-    def __init__(self, path: Path, other: Path, aside: Path) -> None:
+    def __init__(self, path: Path, other: Path, old_dir: Path) -> None:
         """Prepare the replacement; no file is changed yet.
 
         Args:
             path: the database to be replaced.
             other: the new database, which has no log.
-            aside: a directory on the same disk; the old database is moved there as ``gone.db``.
+            old_dir: a directory on the same disk; the old database is moved there as ``gone.db``.
         """
         self._path = path
         self._other = other
-        self._aside = aside
+        self._old_dir = old_dir
         self._done: list[tuple[Path, Path]] = []
 
     def do(self) -> None:
@@ -35,7 +35,7 @@ class Exchange:
         for suffix in ("", *_LOGS):
             left = _beside(self._path, suffix)
             if left.exists():
-                self._move(left, unfinished(self._aside, f"gone.db{suffix}"))
+                self._move(left, unfinished(self._old_dir, f"gone.db{suffix}"))
         self._move(self._other, self._path)
 
     def _move(self, source: Path, target: Path) -> None:

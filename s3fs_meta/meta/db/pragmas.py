@@ -100,8 +100,8 @@ def default_cache_size() -> int:
 
 def _require_one_of(option: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
-        words = ", ".join(str(word) for word in known)
-        raise UsageError(f"option {option}={value} is not valid; the valid values are {words}")
+        valid = ", ".join(str(word) for word in known)
+        raise UsageError(f"option {option}={value} is not valid; the valid values are {valid}")
 
 
 def _require_between(option: str, value: int, lowest: int, highest: int) -> None:

@@ -187,7 +187,7 @@ def _place_map(db: Database) -> None:
 def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
     """Create rows for doubtful blocks, with new numbers, in a new inode for each file and epoch."""
     db.run(
-        "CREATE TEMP TABLE aside AS SELECT c.*,"
+        "CREATE TEMP TABLE apart AS SELECT c.*,"
         " dense_rank() OVER (ORDER BY c.epoch, c.ino)"
         " + max((SELECT max(ino) FROM temp.claims), ?2 - 1) AS new_ino,"
         " row_number() OVER (ORDER BY c.epoch, c.ino, c.block_index)"
@@ -199,11 +199,13 @@ def _place_apart(db: Database, next_ino: int, next_block: int) -> None:
     )
     db.run(
         "INSERT INTO blocks SELECT new_block, 0, plain_bytes, hash, pack, pack_offset,"
-        " stored_bytes FROM temp.aside"
+        " stored_bytes FROM temp.apart"
     )
-    db.run("INSERT INTO block_map SELECT new_ino, block_index, new_block FROM temp.aside")
-    db.run("CREATE TEMP TABLE told (new_ino INTEGER PRIMARY KEY, ino INTEGER, epoch INTEGER)")
-    db.run("INSERT INTO temp.told SELECT DISTINCT new_ino, ino, epoch FROM temp.aside")
+    db.run("INSERT INTO block_map SELECT new_ino, block_index, new_block FROM temp.apart")
+    db.run(
+        "CREATE TEMP TABLE apart_files (new_ino INTEGER PRIMARY KEY, ino INTEGER, epoch INTEGER)"
+    )
+    db.run("INSERT INTO temp.apart_files SELECT DISTINCT new_ino, ino, epoch FROM temp.apart")
 
 
 def _home(db: Database, now_ns: int) -> Ino | None:
@@ -220,7 +222,7 @@ def _home(db: Database, now_ns: int) -> Ino | None:
 
 
 def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool) -> int:
-    if apart_only and db.one("SELECT 1 FROM temp.told LIMIT 1") is None:
+    if apart_only and db.one("SELECT 1 FROM temp.apart_files LIMIT 1") is None:
         return 0
     home = _home(db, now_ns)
     if home is None:
@@ -229,7 +231,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
         " count(*), ?5, 0, 0, 0, ?6, 0, 0 FROM block_map AS m JOIN blocks AS b ON b.block = m.block"
-        " WHERE NOT ?7 OR m.ino IN (SELECT new_ino FROM temp.told) GROUP BY m.ino",
+        " WHERE NOT ?7 OR m.ino IN (SELECT new_ino FROM temp.apart_files) GROUP BY m.ino",
         (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, apart_only),
     )
     totals = db.one(
@@ -243,7 +245,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
     after = 0
     while rows := db.all(
         "SELECT i.ino, a.ino, a.epoch FROM inodes AS i"
-        " LEFT JOIN temp.told AS a ON a.new_ino = i.ino"
+        " LEFT JOIN temp.apart_files AS a ON a.new_ino = i.ino"
         " WHERE i.ino > ?1 AND i.mode = ?2 AND (NOT ?4 OR a.ino IS NOT NULL)"
         " ORDER BY i.ino LIMIT ?3",
         (after, _FILE_MODE, _NAMES_AT_ONCE, apart_only),

@@ -49,7 +49,7 @@ class _Table(NamedTuple):
     kind: str  # kind of the table: table, shadow, virtual or view
     without_rowid: bool
     columns: tuple[tuple[object, ...], ...]
-    words: Counter[str]
+    keywords: Counter[str]
 
 
 class _Schema(NamedTuple):
@@ -210,9 +210,9 @@ def _schema_of(connection: apsw.Connection, key: str) -> _Schema:
         text = _normal(sql)
         if kind == "table" and name in _TABLES:
             [[table_kind, without_rowid]] = connection.execute(_KIND, (name,)).fetchall()
-            words = Counter(word.upper() for word in _NOT_IN_COLUMNS.findall(text))
+            keywords = Counter(word.upper() for word in _NOT_IN_COLUMNS.findall(text))
             columns = tuple(connection.execute(_COLUMNS, (name,)).fetchall())
-            found.tables[name] = _Table(str(table_kind), bool(without_rowid), columns, words)
+            found.tables[name] = _Table(str(table_kind), bool(without_rowid), columns, keywords)
         elif kind == "index" and of_table in _TABLES:
             found.indexes[name] = text
         elif kind == "table" and text.upper().startswith("CREATE VIRTUAL"):

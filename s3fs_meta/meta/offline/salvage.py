@@ -176,7 +176,9 @@ class TableReader:
         self._table = table
         names = table.columns[: table.key]
         self._key = f"({', '.join(names)})" if table.key > 1 else names[0]
-        self._order = {way: ", ".join(f"{name}{way}" for name in names) for way in ("", " DESC")}
+        self._order = {
+            order: ", ".join(f"{name}{order}" for name in names) for order in ("", " DESC")
+        }
         self._places = "(?, ?)" if table.key > 1 else "?"
         self._has_name = table.columns[table.key - 1] in table.blobs
         self._part = 1 << 8 * (_NAME_BYTES if self._has_name else _NUMBER_BYTES)
@@ -228,18 +230,20 @@ class TableReader:
             return None
         return self._bound() if not rows else self._packed(rows[0])
 
-    def _run(self, low: int, high: int, way: str) -> Iterator[Row]:
+    def _run(self, low: int, high: int, order: str) -> Iterator[Row]:
         """Yield rows between two keys up to an unreadable page; set ``_reached`` to the last key."""
         self._probes += 1
         self._broke = False
-        self._reached = high if way else low
-        start = high if way else low + 1
+        self._reached = high if order else low
+        start = high if order else low + 1
         last: Row | None = None
-        where = f" WHERE {self._key} {'<' if way else '>='} {self._places}"
+        where = f" WHERE {self._key} {'<' if order else '>='} {self._places}"
         bound = self._parts(start)
         if start in {0, self._bound()}:  # scan from the end, because a search would load long rows
             where, bound = "", ()
-        sql = f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[way]}"
+        sql = (
+            f"SELECT {self._columns()} FROM {self._table.name}{where} ORDER BY {self._order[order]}"
+        )
         try:
             for row in self._connection.execute(sql, bound):
                 key = self._packed(row)
@@ -248,7 +252,7 @@ class TableReader:
                 if key >= high or key <= low:
                     return
                 names = row[: self._table.key]
-                if last is not None and not (names < last if way else names > last):
+                if last is not None and not (names < last if order else names > last):
                     break  # the pages of the table form a cycle
                 last, self._reached = names, key
                 if self._is_intact(row):

@@ -110,9 +110,9 @@ def marks_of(db: Database, pack: PackId) -> list[Mark]:
     return [_required(db, row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
 
 
-def remove(db: Database, gone: Iterable[Mark]) -> None:
+def remove(db: Database, removed: Iterable[Mark]) -> None:
     """Remove damage marks, because their locations are intact. Requires an open transaction."""
-    db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in gone])
+    db.run_many("DELETE FROM properties WHERE name = ?", [(mark.name,) for mark in removed])
 
 
 def forget_pack(db: Database, pack: PackId) -> None:

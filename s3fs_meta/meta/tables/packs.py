@@ -108,7 +108,7 @@ def condemn(db: Database, pack: PackId) -> None:
     """Condemn a pack without live blocks, so that no block refers to it again. Needs a transaction.
 
     A pack that never had a live block in this history has no died_txg yet. This function sets it,
-    because the pack may have had live blocks in another history (``die_anew``).
+    because the pack may have had live blocks in another history (``renew_died_txg``).
     """
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
@@ -208,7 +208,7 @@ def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None
     return [_row(row) for row in rows if row[0] not in db.held_packs]
 
 
-def die_anew(db: Database) -> None:
+def renew_died_txg(db: Database) -> None:
     """Set died_txg of every dead pack to the open txg. Requires an open transaction.
 
     Call this if the chain continues without some txgs, which other hosts can still restore: packs

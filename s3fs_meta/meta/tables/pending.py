@@ -171,8 +171,8 @@ class ChangeRecorder:
         """
         put_outbox(self._db, txg, data)
         # The next changelog reports packs that changed after the cut, so their rows stay.
-        gone = [(pack,) for pack in reported if pack not in self._db.packs_changed_after_cut]
-        self._db.run_many("DELETE FROM pack_news WHERE pack = ?", gone)
+        confirmed = [(pack,) for pack in reported if pack not in self._db.packs_changed_after_cut]
+        self._db.run_many("DELETE FROM pack_news WHERE pack = ?", confirmed)
         local_state.put_all(self._db, {_SHIPPED_SEQ: str(seq_max), _FLOOR: str(next_block)})
         self.shipped_seq = seq_max
         while self._sizes and self._sizes[0][0] <= seq_max:

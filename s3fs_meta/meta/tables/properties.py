@@ -171,9 +171,9 @@ def _numbers(db: Database, name: str, count: int) -> list[int]:
     row = db.one("SELECT value FROM properties WHERE name = ?", (name,))
     if row is None:
         return [0] * count
-    words = row[0].decode("ascii", "replace").split() if type(row[0]) is bytes else []
-    numbers = [number for word in words if (number := decimal(word)) is not None]
-    if len(words) != count or len(numbers) != count:
+    parts = row[0].decode("ascii", "replace").split() if type(row[0]) is bytes else []
+    numbers = [number for part in parts if (number := decimal(part)) is not None]
+    if len(parts) != count or len(numbers) != count:
         raise FormatError(
             str(db.path), f"the property {name!r} is damaged; unmount, and run s3fs-meta fsck -y"
         )

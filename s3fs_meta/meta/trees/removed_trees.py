@@ -211,9 +211,9 @@ def remove_names(db: Database, within: Scope) -> None:
         return
     parent = within.parents[0]
     sql = "DELETE FROM dentries WHERE parent = ? AND cookie <= ?"
-    gone = db.run(sql, (parent, within.until))
-    db.counters.dentries -= gone
-    db.inodes.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (gone, parent))
+    deleted = db.run(sql, (parent, within.until))
+    db.counters.dentries -= deleted
+    db.inodes.run("UPDATE inodes SET size_bytes = size_bytes - ? WHERE ino = ?", (deleted, parent))
 
 
 def emptied_in_use(db: Database, inos: Collection[Ino]) -> None:
@@ -331,12 +331,12 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
         for block, refs, plain_bytes, pack, stored_bytes in rows
         if refs == named[block] and block not in kept
     ]
-    gone = {each.block for each in freed}
+    deleted = {each.block for each in freed}
     db.run_many(
         "UPDATE blocks SET refs = refs - ? WHERE block = ?",
-        [(count, block) for block, count in named.items() if block not in gone],
+        [(count, block) for block, count in named.items() if block not in deleted],
     )
-    db.run(f"DELETE FROM blocks WHERE block IN {_GIVEN}", (json.dumps(list(gone)),))
+    db.run(f"DELETE FROM blocks WHERE block IN {_GIVEN}", (json.dumps(list(deleted)),))
     db.counters.block_bytes -= sum(each.plain_bytes for each in freed)
     _drop_live_bytes(db, freed)
     return freed

@@ -366,7 +366,7 @@ def directories_in(db: Database, parent: Ino) -> int:
     return int(row[0])
 
 
-def give_place(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
+def set_nlink_and_parent(db: Database, ino: Ino, parent: Ino, nlink: int) -> None:
     """Set nlink and parent of a copy that is about to get its name. Needs a transaction."""
     db.inodes.run(
         f"UPDATE inodes SET nlink = ?, parent = ?, flags = flags & ~{InodeFlag.REMOVED:d}"

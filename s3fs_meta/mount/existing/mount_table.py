@@ -83,8 +83,8 @@ def flags(wanted: Mounted, table: Iterable[str], *, anywhere: bool = False) -> F
 def owner(wanted: Mounted) -> int | None:
     """Return the ID of the user who mounted a filesystem, or None without a mount."""
     found = flags_here(wanted)
-    words = () if found is None else found.filesystem
-    return next((int(word[8:]) for word in words if word.startswith("user_id=")), None)
+    options = () if found is None else found.filesystem
+    return next((int(word[8:]) for word in options if word.startswith("user_id=")), None)
 
 
 def flags_here(wanted: Mounted, *, anywhere: bool = False) -> Flags | None:

@@ -232,8 +232,8 @@ def mount_flags(place: Target) -> dict[str, str]:
 
     Options after ``-o`` are not included.
     """
-    words = shlex.split(place.again)[2:]
-    pairs = zip(words[::2], words[1::2], strict=False)
+    arguments = shlex.split(place.again)[2:]
+    pairs = zip(arguments[::2], arguments[1::2], strict=False)
     return dict(itertools.takewhile(lambda pair: pair[0].startswith("--"), pairs))
 
 

@@ -121,9 +121,9 @@ def _mount(path: str, flags: Flags, *, read_only: bool) -> None:
     Raises:
         SettingsError: the kernel refuses the remount.
     """
-    words = flags.mount | flags.filesystem
+    flag_names = flags.mount | flags.filesystem
     value = _MS_REMOUNT | (_MS_RDONLY if read_only else 0)
-    value |= sum(bit for word, bit in _KEPT.items() if word in words)
+    value |= sum(bit for word, bit in _KEPT.items() if word in flag_names)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(None, os.fsencode(path), None, ctypes.c_ulong(value), None) == 0:
         return

@@ -32,7 +32,7 @@ class DownloadWatch(UploadWatch):
     @override
     def note(self, left: RemainingUpload) -> None:
         """Process the result of a poll; print a line if one is due. Never yields to other tasks."""
-        if not (left.is_silent or left.away_s >= UPLOAD_AWAY_S_MIN):
+        if not (left.is_silent or left.unreachable_s >= UPLOAD_AWAY_S_MIN):
             if self._is_silent:
                 self._lines.notice(f"the bucket {left.where} responds again")
             self._is_silent, self._next_s = False, -math.inf
@@ -44,7 +44,7 @@ class DownloadWatch(UploadWatch):
             return
         why = f": {left.why}" if left.why else ""
         self._lines.notice(
-            f"no response from {left.where} for {max(left.away_s, left.silent_s):.0f} s{why}; "
+            f"no response from {left.where} for {max(left.unreachable_s, left.silent_s):.0f} s{why}; "
             "the download continues when the store responds; cached content is kept"
         )
         self._next_s = now_s + self._wait_s

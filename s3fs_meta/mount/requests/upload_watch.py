@@ -39,7 +39,7 @@ class RemainingUpload(NamedTuple):
     packs: int  # number of packs that the content would fill uncompressed; 0 if unknown
     has_changes: bool  # True if metadata changes have not been uploaded
     rate: tuple[str, ...]  # speed and remaining time of the upload, as text
-    away_s: float  # time since the bucket began to fail; 0 if it does not fail
+    unreachable_s: float  # time since the bucket began to fail; 0 if it does not fail
     silent_s: float  # time since the last response of the bucket, counted while requests wait
     why: str  # last error of the bucket or of an upload; "" after a successful upload
 
@@ -56,7 +56,7 @@ class RemainingUpload(NamedTuple):
             packs=upload.get("pending_packs", 0),
             has_changes=bool(chain["unshipped_since_ns"]),
             rate=rate_of(upload),
-            away_s=outage.get("age_s", 0.0),
+            unreachable_s=outage.get("age_s", 0.0),
             silent_s=outage.get("silent_s", 0.0),
             why=outage.get("why") or upload["last_error"] or chain["last_error"],
         )
@@ -81,9 +81,9 @@ class RemainingUpload(NamedTuple):
         return self.silent_s >= SILENCE_SHOWN_S_MIN
 
     @property
-    def is_away(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Return whether an outage is longer than a retry, or the bucket refused an upload."""
-        return bool(self.why) and not 0 < self.away_s < UPLOAD_AWAY_S_MIN
+        return bool(self.why) and not 0 < self.unreachable_s < UPLOAD_AWAY_S_MIN
 
 
 def rate_of(upload: Mapping[str, Any]) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class UploadWatch:
         # Result of the last poll; None before the first poll.
         self._left: RemainingUpload | None = None
         self._is_announced = False
-        self._is_away = False
+        self._is_unreachable = False
         self._is_mute = False  # True if the daemon did not answer the last poll
         self._next_line_s = -math.inf
         self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
@@ -162,15 +162,15 @@ class UploadWatch:
         if not self._is_announced and left.is_anything:
             self._is_announced = True
             self._print(f"uploading {left.described} to {left.where}")
-        if left.is_away is not self._is_away:
-            self._is_away = left.is_away
+        if left.is_unreachable is not self._is_unreachable:
+            self._is_unreachable = left.is_unreachable
             self._pause_s = UPLOAD_LINE_PAUSE_S_MIN
             self._print(
-                _waiting(left) if left.is_away else f"the bucket {left.where} responds again"
+                _waiting(left) if left.is_unreachable else f"the bucket {left.where} responds again"
             )
         elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
-            self._print(_waiting(left) if left.is_away else _progress(left))
-        if left.away_s >= UPLOAD_FORCE_S_MIN:
+            self._print(_waiting(left) if left.is_unreachable else _progress(left))
+        if left.unreachable_s >= UPLOAD_FORCE_S_MIN:
             self._give_up()
 
     def _print(self, text: str) -> None:
@@ -200,7 +200,7 @@ def _progress(left: RemainingUpload) -> str:
 
 def _waiting(left: RemainingUpload) -> str:
     """Return the line about an outage, with the server, the reason and advice."""
-    since = f", no response for {left.away_s:.0f} s" if left.away_s else ""
+    since = f", no response for {left.unreachable_s:.0f} s" if left.unreachable_s else ""
     return (
         f"waiting for {left.where}{since}: {left.why}; {left.described} to upload; no change is"
         " lost, and the mount will retry"

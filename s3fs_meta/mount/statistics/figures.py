@@ -89,14 +89,14 @@ def _compression(session: Session) -> float | None:
     return ratio(counters.block_bytes - pending_bytes, counters.stored_bytes)
 
 
-def ratio(whole: int, part: int) -> float | None:
-    """Return the ratio of *whole* to *part*, or None if *part* is 0."""
-    return round(whole / part, 3) if part else None
+def ratio(total: int, part: int) -> float | None:
+    """Return the ratio of *total* to *part*, or None if *part* is 0."""
+    return round(total / part, 3) if part else None
 
 
 def _cache(session: Session) -> dict[str, Any]:
     cache = session.cache
-    asked = cache.hits + cache.misses
+    lookups = cache.hits + cache.misses
     return {
         "bytes": cache.index.total_bytes,
         "bytes_max": session.cache.bytes_max,
@@ -105,7 +105,7 @@ def _cache(session: Session) -> dict[str, Any]:
         "pinned_bytes": cache.index.pinned_bytes,
         "hits": cache.hits,
         "misses": cache.misses,
-        "hit_ratio": round(cache.hits / asked, 4) if asked else None,
+        "hit_ratio": round(cache.hits / lookups, 4) if lookups else None,
     }
 
 

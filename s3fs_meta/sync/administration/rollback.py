@@ -74,7 +74,7 @@ async def roll_back(
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
     stamp = ""  # time in the name of the quarantine directory; "" if no state is quarantined
-    aside: Session | None = None
+    published: Session | None = None
     try:
         session.recover()
         why = await _ship(session, progress)
@@ -87,16 +87,16 @@ async def roll_back(
         beside = StateDir(volume.state_dir.rollback)
         notices += await _restore_beside(volume, past, before, beside, progress)
         hook("past restored")
-        aside = await _open_beside(volume, before, beside, clock, hook)
-        await aside.publish_anew(progress)
-        now = aside.volume.position.link
+        published = await _open_beside(volume, before, beside, clock, hook)
+        await published.publish_as_txg(progress)
+        now = published.volume.position.link
         hook("past published")
-        await aside.close()
-        aside = None
+        await published.close()
+        published = None
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            if aside is not None:
-                aside.db.close()
+            if published is not None:
+                published.db.close()
             shutil.rmtree(volume.state_dir.rollback, ignore_errors=True)
             await session.close()
         raise

@@ -368,8 +368,8 @@ def _section(sections: Sequence[Section]) -> Section:
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
     """Return the last note about each pack that no piece reports as deleted."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
-    gone = set(_forgotten(pieces))
-    return tuple(note for pack, note in notes.items() if pack not in gone)
+    forgotten_packs = set(_forgotten(pieces))
+    return tuple(note for pack, note in notes.items() if pack not in forgotten_packs)
 
 
 def _forgotten(pieces: Sequence[MergeInput]) -> tuple[PackId, ...]:

@@ -100,15 +100,15 @@ class Replayer:
                 database has the state before that txg.
             FormatError: a level object does not fit the rows.
         """
-        way = await self._way(link, upto, by_levels=by_levels)
+        plan = await self._plan(link, upto, by_levels=by_levels)
         start = link.txg
-        while link.txg < way.end:
-            progress("changes", link.txg - start, way.end - start)
-            level = await self._level(way, link)
+        while link.txg < plan.end:
+            progress("changes", link.txg - start, plan.end - start)
+            level = await self._level(plan, link)
             if level is not None:
                 link = await self._apply_level(level)
                 continue
-            link = await self._step(link, way.end)
+            link = await self._step(link, plan.end)
         progress("changes", link.txg - start, link.txg - start)
         return link
 
@@ -126,12 +126,12 @@ class Replayer:
             raise BrokenChainError(exc.key, exc.what, link.txg, end, misfit=misfit) from exc
         return fetched.link
 
-    async def _way(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Way":
+    async def _plan(self, link: Link, upto: Txg | None, *, by_levels: bool) -> "_Plan":
         """Return the last txg to apply and the usable level objects, avoiding long listings."""
         if upto is not None and upto <= link.txg:
-            return _Way(link.txg, {})
+            return _Plan(link.txg, {})
         if upto is not None and await self._exists(upto):
-            return await self._way_to(link, upto, by_levels=by_levels)
+            return await self._plan_to(link, upto, by_levels=by_levels)
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
         ends: dict[Txg, list[Txg]] = {}
@@ -142,7 +142,7 @@ class Replayer:
             last = max(numbers, default=link.txg)
             numbers.append(await levels.last_after(self._store, self._keyring, last))
         end = max(numbers, default=link.txg)
-        return _Way(end if upto is None else min(end, upto), ends)
+        return _Plan(end if upto is None else min(end, upto), ends)
 
     async def _exists(self, txg: Txg) -> bool:
         """Return whether the bucket has a readable changelog for a txg."""
@@ -152,17 +152,17 @@ class Replayer:
             return False
         return True
 
-    async def _way_to(self, link: Link, upto: Txg, *, by_levels: bool) -> "_Way":
+    async def _plan_to(self, link: Link, upto: Txg, *, by_levels: bool) -> "_Plan":
         """Return the usable level objects up to an existing txg, without listing any later ones."""
         count = upto - link.txg
         if not by_levels:
-            return _Way(upto, {})
+            return _Plan(upto, {})
         if count < LEVEL_FAN_OUT:
             numbers = await numbers_from(self._store, self._keyring, link.next_txg, count)
             if len(numbers) == count and _are_without_gap(numbers, link):
-                return _Way(upto, {})
+                return _Plan(upto, {})
         ends = await levels.ends_by_first(self._store, self._keyring, link.txg, upto)
-        return _Way(upto, ends)
+        return _Plan(upto, ends)
 
     async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
         """Return the last txg that a level object covers, and the txgs of all later changelogs."""
@@ -176,19 +176,19 @@ class Replayer:
                 return [last]
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
-    async def _level(self, way: "_Way", link: Link) -> Level | None:
+    async def _level(self, plan: "_Plan", link: Link) -> Level | None:
         """Return the largest valid level object right after a chain position, or None."""
-        while (key := levels.longest(way.ends, link, way.end)) is not None:
+        while (key := levels.longest(plan.ends, link, plan.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
-                if level.last == way.end:
+                if level.last == plan.end:
                     await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
                 self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
                 _log.warning("using changelogs instead of the level object %s: %s", key, exc)
                 name = level_codec.parse_key(key)
                 assert name is not None, "the key is the name of a level object"
-                way.ends[link.next_txg].remove(name[1])
+                plan.ends[link.next_txg].remove(name[1])
             else:
                 return level
         return None
@@ -272,7 +272,7 @@ def _are_without_gap(numbers: Sequence[Txg], link: Link) -> bool:
     return all(txg == number for number, txg in enumerate(numbers, link.next_txg))
 
 
-class _Way(NamedTuple):
+class _Plan(NamedTuple):
     """The last txg of a replay, and the level objects that it can apply instead of changelogs."""
 
     end: Txg

@@ -77,7 +77,7 @@ class Shipper:
         status: MountStatus,
         *,
         interval_s: float,
-        publish_anew: abandoned_txgs.Publish,
+        publish_as_txg: abandoned_txgs.Publish,
         hook: Hook,
     ) -> None:
         self._db = volume.db
@@ -106,7 +106,7 @@ class Shipper:
         self.last_error = ""
         self._attempt_is_synced = False
         self._watch = ChainWatch(volume.store)
-        self.publish_anew = publish_anew  # True to make the next txg an image of the local state
+        self.publish_as_txg = publish_as_txg
         self._wal_bound = WalBound(volume.db, uploader.bounds.image_wal_bytes)
         volume.recorder.when_recorded(self._recorded)
 
@@ -158,11 +158,11 @@ class Shipper:
         """
         published = abandoned_txgs.wanted(self._db) is not None
         if published:
-            await self.publish_anew(progress)
+            await self.publish_as_txg(progress)
         try:
             link = await self._ship_once(progress, anyway=anyway)
         except OlderBucketError:
-            await self.publish_anew(progress)
+            await self.publish_as_txg(progress)
             link = await self._ship_once(progress, anyway=anyway) or self._position.link
         return self._position.link if published else link
 

@@ -6,7 +6,7 @@ Keeps: no reply mixes two txgs. A second connection commits a txg in a thread, w
 connection reads the previous txg. Then the mount's connection switches without yielding.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
 use the second connection.
-Design: docs/design/concurrency.md, "A follower turns".
+Design: docs/design/concurrency.md, "A follower switches".
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from s3fs_meta.errors import (
     S3fsError,
 )
 from s3fs_meta.limits import (
-    FOLLOW_ANEW_S,
     FOLLOW_LISTING_POLLS,
+    FOLLOW_RESYNC_S,
     FOLLOW_TOUCHED_MAX,
     WAL_CHECKPOINT_BYTES,
 )
@@ -46,7 +46,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.chain.replay import NeedsImageError, Replayer
 from s3fs_meta.sync.follower import follower_resync
-from s3fs_meta.sync.kernel import Kernel, Turned
+from s3fs_meta.sync.kernel import Kernel, SwitchChanges
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
@@ -86,11 +86,11 @@ class Follower:
         # names and inodes changed by the txg that is being applied; None if there are too many
         self._touched: Touched | None = None
         # blocks that applied txgs removed, but whose cache files still exist
-        self._gone: list[BlockId] = []
-        self._turn = trio.Lock()
+        self._removed_blocks: list[BlockId] = []
+        self._switch_lock = trio.Lock()
         self._ended = trio.Event()
         self._missed = 0  # number of polls without a new txg since the last listing
-        self._anew_not_before_s = -math.inf
+        self._resync_not_before_s = -math.inf
         self._position = volume.position
         # reason for showing only local state; "" if the bucket responds
         self.offline = volume.offline
@@ -114,7 +114,7 @@ class Follower:
     @part(Cause.FOLLOWING)
     async def poll_once(self) -> None:
         """Show new txgs; if they are unavailable, keep showing the current txg."""
-        async with self._turn:
+        async with self._switch_lock:
             if self._ended.is_set():
                 return
             try:
@@ -135,7 +135,7 @@ class Follower:
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Apply no txg during the with-block, so that the caller may use the second connection."""
-        async with self._turn:
+        async with self._switch_lock:
             yield
 
     async def close(self) -> None:
@@ -179,11 +179,11 @@ class Follower:
             while fetched := await self._poll(must_list=must_list):
                 await self._take(fetched)
         except NeedsImageError as exc:
-            await self._begin_anew(str(exc), exc.image)
+            await self._resync(str(exc), exc.image)
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError) as exc:
-            await self._begin_anew(str(exc), None)
+            await self._resync(str(exc), None)
 
     async def _poll(self, *, must_list: bool) -> FetchedChangelog | None:
         """Return the changelog after the shown txg, or None if there is none.
@@ -217,9 +217,9 @@ class Follower:
         volume, applier = self._volume, await self.applier()
         self._touched = Touched(set(), set(), set(), set())
         replayer = Replayer(volume.store, volume.keyring, volume.uuid, applier, heard=self._hear)
-        self._gone += await replayer.apply(fetched)
-        turned = await trio.to_thread.run_sync(_turned, applier, self._touched)
-        await self._show(turned, fetched.link)
+        self._removed_blocks += await replayer.apply(fetched)
+        changes = await trio.to_thread.run_sync(_switch_changes, applier, self._touched)
+        await self._show(changes, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
             self._db.go_on()  # from now on no connection reads the WAL, so the next txg restarts it
@@ -246,16 +246,16 @@ class Follower:
         if len(known.names) + len(known.inodes) + len(known.contents) > FOLLOW_TOUCHED_MAX:
             self._touched = None
 
-    async def _begin_anew(self, why: str, image: ManifestRef | None) -> None:
+    async def _resync(self, why: str, image: ManifestRef | None) -> None:
         """Restore the newest txg into a second database, and switch to that database.
 
         Raises:
             StoreError, CorruptionError: the newest txg is unavailable. No other restore is tried
-            until FOLLOW_ANEW_S have passed.
+            until FOLLOW_RESYNC_S have passed.
         """
-        if trio.current_time() < self._anew_not_before_s:
+        if trio.current_time() < self._resync_not_before_s:
             raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
-        self._anew_not_before_s = trio.current_time() + FOLLOW_ANEW_S
+        self._resync_not_before_s = trio.current_time() + FOLLOW_RESYNC_S
         _log.warning(
             "restoring the newest txg from an image, and showing txg %d until then: %s",
             self.link.txg,
@@ -266,20 +266,20 @@ class Follower:
             self._volume, await self.applier(), self.link, image, self._cache, self._clock
         )
         await self.close_applier()
-        await self._cache.forget_gone(self._cache.index.blocks())
+        await self._cache.forget_removed(self._cache.index.blocks())
         try:
-            await self._kernel.before_turn(None)
+            await self._kernel.before_switch(None)
             without_row = self._cache.index.blocks()
             failure = self._exchange(path, link)
         finally:
-            self._kernel.at_turn()
-        await self._kernel.after_turn(None)
+            self._kernel.at_switch()
+        await self._kernel.after_switch(None)
         await self._cache.evictor.remove_files(without_row)
         await trio.to_thread.run_sync(
             image_copy.remove, unfinished(self._volume.state_dir.tmp, "gone.db")
         )
         if failure is not None:
-            await self._cache.forget_gone(self._cache.index.blocks())
+            await self._cache.forget_removed(self._cache.index.blocks())
             raise failure
         _log.info("restored the newest txg, showing txg %d", link.txg)
 
@@ -301,23 +301,23 @@ class Follower:
         if shown is not None:
             self._position.advance(shown)
         self._cache.load()
-        self._gone = []
+        self._removed_blocks = []
         return failure
 
-    async def _show(self, turned: Turned | None, link: Link) -> None:
+    async def _show(self, changes: SwitchChanges | None, link: Link) -> None:
         try:
-            await self._kernel.before_turn(turned)
+            await self._kernel.before_switch(changes)
             self._db.go_on()
             self._cache.evictor.reconsider()  # blocks with healed content may now be evicted
             self._position.advance(link)
         finally:
-            self._kernel.at_turn()
-        await self._kernel.after_turn(turned)
-        await self._cache.forget_gone(self._gone)
-        self._gone = []
+            self._kernel.at_switch()
+        await self._kernel.after_switch(changes)
+        await self._cache.forget_removed(self._removed_blocks)
+        self._removed_blocks = []
 
 
-def _turned(db: Database, touched: Touched | None) -> Turned | None:
+def _switch_changes(db: Database, touched: Touched | None) -> SwitchChanges | None:
     """Return the changes of the last applied txg. The call blocks."""
     if touched is None:
         return None
@@ -326,4 +326,4 @@ def _turned(db: Database, touched: Touched | None) -> Turned | None:
         name = dentries.name_at(db, parent, cookie)
         if name is not None:
             names.add((parent, name))
-    return Turned(names, touched.inodes, touched.contents)
+    return SwitchChanges(names, touched.inodes, touched.contents)

@@ -130,7 +130,7 @@ class Bucket:
         newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
         reserve, earlier = how.reserve, how.earlier
         here = Restorer(
-            self.store, self.keyring, self.uuid, how.progress, reserve=reserve, is_throwaway=True
+            self.store, self.keyring, self.uuid, how.progress, reserve=reserve, is_temporary=True
         )
         if earlier is not None and earlier.link.txg <= link.txg:
             source = earlier.state_dir.database
@@ -232,5 +232,5 @@ async def open_snapshot(
         power_lost=False,
         notices=(*bucket.points.notices, *([unsure] if unsure else []), *notices),
         clock=StoreClock(bucket.store, bucket.clock),
-        throwaway=True,
+        temporary=True,
     )

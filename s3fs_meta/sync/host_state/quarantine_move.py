@@ -32,12 +32,12 @@ _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-jour
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
-def move(state: Path, aside: Path) -> None:
+def move(state: Path, quarantine: Path) -> None:
     """Durably move the local state to a new quarantine directory. The call blocks.
 
     Args:
         state: the locked state directory, whose database no process has open.
-        aside: the quarantine directory in *state*, which must not exist.
+        quarantine: the quarantine directory in *state*, which must not exist.
 
     Raises:
         DatabaseError: the disk is full or failed; no file is lost, and the next process that locks
@@ -45,17 +45,17 @@ def move(state: Path, aside: Path) -> None:
     """
     try:
         (state / _BLOCKS).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        aside.mkdir(mode=DIRECTORY_MODE)
+        quarantine.mkdir(mode=DIRECTORY_MODE)
         try:
-            _link(state, aside)
+            _link(state, quarantine)
         except BaseException:
-            _undo(state, aside)
+            _undo(state, quarantine)
             raise
-        (state / _BLOCKS).rename(aside / _BLOCKS)
-        _finish(state, aside)
+        (state / _BLOCKS).rename(quarantine / _BLOCKS)
+        _finish(state, quarantine)
     except OSError as exc:
         raise DatabaseError(
-            f"cannot quarantine the local state in {str(aside)!r}: {exc.strerror}; nothing was lost"
+            f"cannot quarantine the local state in {str(quarantine)!r}: {exc.strerror}; nothing was lost"
         ) from exc
 
 
@@ -69,26 +69,26 @@ def resume(state: Path, quarantines: str) -> None:
     Raises:
         OSError: the disk failed; the next call continues.
     """
-    for aside in sorted(state.glob(quarantines)):
-        if aside.is_symlink() or not aside.is_dir():
+    for quarantine in sorted(state.glob(quarantines)):
+        if quarantine.is_symlink() or not quarantine.is_dir():
             continue
-        if _is_used_since(state, aside):
-            _unmark(aside)
-        elif not _is_interrupted(state, aside):
-            if not any(aside.iterdir()):  # interrupted before a file was moved
-                aside.rmdir()
-        elif (aside / _BLOCKS).exists():
-            _finish(state, aside)
+        if _is_used_since(state, quarantine):
+            _unmark(quarantine)
+        elif not _is_interrupted(state, quarantine):
+            if not any(quarantine.iterdir()):  # interrupted before a file was moved
+                quarantine.rmdir()
+        elif (quarantine / _BLOCKS).exists():
+            _finish(state, quarantine)
             _log.warning(
                 "the local state is quarantined in %s: the process that quarantined it was"
                 " interrupted; s3fs-meta recover-state copies files out of it",
-                aside,
+                quarantine,
             )
         else:
-            _undo(state, aside)
+            _undo(state, quarantine)
 
 
-def _link(state: Path, aside: Path) -> None:
+def _link(state: Path, quarantine: Path) -> None:
     """Durably give the database and its logs a second name in the quarantine directory.
 
     On a disk without hard links, mark the quarantine directory instead.
@@ -96,61 +96,63 @@ def _link(state: Path, aside: Path) -> None:
     for name in _DATABASE_FILES:
         if (state / name).exists():
             try:
-                os.link(state / name, aside / name, follow_symlinks=False)
+                os.link(state / name, quarantine / name, follow_symlinks=False)
             except OSError as exc:
                 if exc.errno not in _NO_LINKS:
                     raise
-                (aside / _MARK).touch()
+                (quarantine / _MARK).touch()
                 break  # instead of linking the files, ``_finish`` renames them
-    sync_path(aside)
+    sync_path(quarantine)
     sync_path(state)
 
 
-def _finish(state: Path, aside: Path) -> None:
+def _finish(state: Path, quarantine: Path) -> None:
     """Remove the database from the state directory once the block files are durably moved."""
-    sync_path(aside)
+    sync_path(quarantine)
     sync_path(state)
     for name in _DATABASE_FILES:
-        if _is_same(state / name, aside / name):
+        if _is_same(state / name, quarantine / name):
             (state / name).unlink()
-        elif (state / name).exists() and not (aside / name).exists():
-            (state / name).rename(aside / name)
-    sync_path(aside)
+        elif (state / name).exists() and not (quarantine / name).exists():
+            (state / name).rename(quarantine / name)
+    sync_path(quarantine)
     sync_path(state)
-    _unmark(aside)
+    _unmark(quarantine)
 
 
-def _unmark(aside: Path) -> None:
+def _unmark(quarantine: Path) -> None:
     """Durably remove the mark, if it exists, so that no files of a later database are moved."""
-    if (aside / _MARK).exists():
-        (aside / _MARK).unlink()
-        sync_path(aside)
+    if (quarantine / _MARK).exists():
+        (quarantine / _MARK).unlink()
+        sync_path(quarantine)
 
 
-def _undo(state: Path, aside: Path) -> None:
+def _undo(state: Path, quarantine: Path) -> None:
     """Remove the second names of the database and its logs, and the quarantine directory."""
     for name in _DATABASE_FILES:
-        if _is_same(state / name, aside / name):
-            (aside / name).unlink()
-    if (aside / _MARK).exists():
-        (aside / _MARK).unlink()
-    aside.rmdir()
+        if _is_same(state / name, quarantine / name):
+            (quarantine / name).unlink()
+    if (quarantine / _MARK).exists():
+        (quarantine / _MARK).unlink()
+    quarantine.rmdir()
     sync_path(state)
 
 
-def _is_interrupted(state: Path, aside: Path) -> bool:
+def _is_interrupted(state: Path, quarantine: Path) -> bool:
     """Return whether the move into a quarantine directory was interrupted."""
-    is_marked = (aside / _MARK).exists()
-    return is_marked or any(_is_same(state / name, aside / name) for name in _DATABASE_FILES)
+    is_marked = (quarantine / _MARK).exists()
+    return is_marked or any(_is_same(state / name, quarantine / name) for name in _DATABASE_FILES)
 
 
-def _is_used_since(state: Path, aside: Path) -> bool:
+def _is_used_since(state: Path, quarantine: Path) -> bool:
     """Return whether a process has used the state directory since a marked move was interrupted.
 
     Older program versions ignore the mark, and every use creates the directory of the block files
     again. The files in *state* then belong to a later database.
     """
-    return all(path.exists() for path in (aside / _MARK, aside / _BLOCKS, state / _BLOCKS))
+    return all(
+        path.exists() for path in (quarantine / _MARK, quarantine / _BLOCKS, state / _BLOCKS)
+    )
 
 
 def _is_same(one: Path, other: Path) -> bool:

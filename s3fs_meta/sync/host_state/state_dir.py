@@ -132,11 +132,11 @@ class StateDir:
         """Return the recorded holder name and nonces of this host, or [] if there are none."""
         return read_holder(self.path)
 
-    def keep_holder(self, words: Sequence[str]) -> None:
+    def keep_holder(self, fields: Sequence[str]) -> None:
         """Durably store the holder name and nonces in the file ``holder``. The call blocks."""
-        data = "\n".join(words).encode("ascii")
+        data = "\n".join(fields).encode("ascii")
         assert len(data) <= HOLDER_BYTES_MAX, "the file must fit into one read"
-        if self.holder == list(words):
+        if self.holder == list(fields):
             return
         replace_durably(self.path / "holder", data)
 
@@ -285,9 +285,9 @@ class StateDir:
         Raises:
             DatabaseError: the disk is full or failed; no file is lost.
         """
-        aside = self.quarantine(stamp)
-        quarantine_move.move(self.path, aside)
-        return aside
+        quarantined = self.quarantine(stamp)
+        quarantine_move.move(self.path, quarantined)
+        return quarantined
 
 
 def _remove_blocks(root: Path) -> None:

@@ -181,7 +181,7 @@ async def _restored(store: DaemonStore, wanted: dict[str, Any]) -> dict[str, Any
         wanted["uuid"],
         no_progress,
         reserve=store.reserve,
-        is_throwaway=True,
+        is_temporary=True,
     )
     try:
         link = await restorer.restore(newest, Path(wanted["target"]), Txg(wanted["upto"]))

@@ -63,7 +63,7 @@ class Restorer:
         progress: Progress,
         *,
         reserve: Reserve | None = None,
-        is_throwaway: bool = False,
+        is_temporary: bool = False,
         links_max: int = IMAGE_LINKS_MAX,
     ) -> None:
         """Create a restorer of databases.
@@ -71,13 +71,13 @@ class Restorer:
         Args:
             reserve: called with the size of each image before it is downloaded; raises
                 NoSpaceLeftError if the disk has no room for it.
-            is_throwaway: do not sync the database, because it is not used after a crash.
+            is_temporary: do not sync the database, because it is not used after a crash.
             links_max: the maximum number of images that may follow one another in the chain, if
                 each of them replaces a changelog.
         """
         self._links_max = links_max
         self._reserve = reserve
-        self._is_throwaway = is_throwaway
+        self._is_temporary = is_temporary
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -94,7 +94,7 @@ class Restorer:
     ) -> Link:
         """Restore a database to *target* atomically: the file does not appear until it is complete.
 
-        The file is synced, unless the restorer was created with *is_throwaway*.
+        The file is synced, unless the restorer was created with *is_temporary*.
 
         Args:
             newest: the first image to try. If it is None, later than *upto*, or was deleted because
@@ -395,10 +395,10 @@ class Restorer:
 
     def _finish(self, path: Path, target: Path) -> None:
         """Sync a database, unless it is temporary, and rename it to *target*. The call blocks."""
-        if not self._is_throwaway:
+        if not self._is_temporary:
             _sync(path)
         path.rename(target)
-        if not self._is_throwaway:
+        if not self._is_temporary:
             _sync(target.parent)
 
 

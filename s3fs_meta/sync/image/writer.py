@@ -4,7 +4,7 @@ Owns: the copy of the database, its pieces, the order of steps until the image i
 Does not know: FUSE, its callers, how a txg is shipped.
 Keeps: an image refers only to blocks in the store, and its txg is in the chain; the head in
 the lease changes only after the manifest is in the store.
-Tasks: any task may call ``make`` and ``make_anew``; one call runs at a time.
+Tasks: any task may call ``make`` and ``publish_as_txg``; one call runs at a time.
 Design: docs/design/durability.md, "From cut to head".
 """
 
@@ -137,7 +137,7 @@ class Imager:
             FormatError: an unclean shutdown has damaged the database; no image was made.
         """
         if abandoned_txgs.wanted(self._db) is not None:
-            await self._shipper.publish_anew(progress)
+            await self._shipper.publish_as_txg(progress)
         async with self._lock:
             await self._shipper.ship_blocks(progress)
             async with self._room(progress) as copy:
@@ -159,7 +159,7 @@ class Imager:
         await self._move_head(head)
         return head
 
-    async def make_anew(self, progress: Progress = no_progress) -> Head:
+    async def publish_as_txg(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg. Raises the same errors as ``make``.
 
         The image also contains changes that were not recorded, such as repairs by fsck.
@@ -179,7 +179,7 @@ class Imager:
         async with self._lock, self._room(progress) as copy:
             if abandoned_txgs.wanted(self._db) is not None:
                 self._db.begin_local()
-                packs.die_anew(self._db)
+                packs.renew_died_txg(self._db)
                 properties.note_replaced_history(self._db, Txg(self._db.counters.txg))
             await self._shipper.ship_as_image(put, progress)
             head = heads_made[0]

@@ -114,7 +114,7 @@ class LeaseKeeper:
         self._replaced: Lease | None = None
         # the last lease object that ``_found`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         # error that reports the loss of the lease; None while this host holds it
         self.fenced: FencedError | None = None
 
@@ -221,9 +221,9 @@ class LeaseKeeper:
         """
         if self.fenced is not None:
             raise self.fenced
-        if trio.current_time() - self._looked_s < self._check_s:
+        if trio.current_time() - self._checked_s < self._check_s:
             return
-        self._looked_s = trio.current_time()
+        self._checked_s = trio.current_time()
         try:
             await self.require_hold()
         except (StoreError, CorruptionError) as exc:
@@ -240,7 +240,7 @@ class LeaseKeeper:
             StoreError: the lease cannot be read.
         """
         found, etag = await self._found()
-        self._looked_s = trio.current_time()
+        self._checked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
         if self._ends_hold(found):
@@ -362,7 +362,7 @@ class LeaseKeeper:
             self.fenced = None
             self._is_acquired = True
             self._replaced = before
-            self._looked_s = trio.current_time()
+            self._checked_s = trio.current_time()
 
         try:
             await finish(take, CLEANUP_S_MAX)

@@ -68,10 +68,10 @@ async def mend_lease(
     else:
         if lease.epoch <= EPOCH_LEAP_MAX:
             return None
-        anew = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
-        if lease.epoch - anew.epoch <= EPOCH_LEAP_MAX:
+        derived = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
+        if lease.epoch - derived.epoch <= EPOCH_LEAP_MAX:
             return None
-        why = f"the lease's epoch {lease.epoch} is far above {anew.epoch}, the latest in the bucket"
+        why = f"the lease's epoch {lease.epoch} is far above {derived.epoch}, the latest in the bucket"
     lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:

@@ -156,7 +156,7 @@ class CurrentDatabase:
                 raise
             broken: S3fsError = exc
         else:
-            await chooser.make_way(path)
+            await chooser.remove_replaced(path)
             return self._put_in_place(path, lease)
         return await self._end_chain(chooser, lease, holder, broken)
 
@@ -220,7 +220,7 @@ class CurrentDatabase:
         else:
             await self._require_right(last, lease, holder)
             path, kept = await self._restore(lease, beside=left is not None, upto=last)
-            await chooser.make_way(path)
+            await chooser.remove_replaced(path)
             db = self._put_in_place(path, lease)
         store, keyring, uuid = self._store, self._keyring, self._superblock.uuid
         self.behind = await abandoned_txgs.behind_all(store, keyring, uuid, lease, kept)

@@ -184,7 +184,7 @@ class Chooser:
     async def choose(self, local: Local) -> Database | None:
         """Return the local database with the last txg of the chain, or None if it cannot be used.
 
-        State that cannot be used stays in ``left`` until ``make_way``, because a restore may
+        State that cannot be used stays in ``left`` until ``remove_replaced``, because a restore may
         fail.
 
         Raises:
@@ -202,10 +202,10 @@ class Chooser:
             return None
         if local.doubtful:
             why = "a crash with this journal mode or synchronous=off may have damaged the database"
-            return self._leave(local.db, why, intact=False)
+            return self._reject(local.db, why, intact=False)
         link = chain.recorded(local.db)
         if link is None:
-            return self._leave(
+            return self._reject(
                 local.db, "it is unknown on which txg the local state is based", keep=True
             )
         try:
@@ -215,7 +215,7 @@ class Chooser:
             local.db.close()
             raise
 
-    async def make_way(self, restored: Path) -> None:
+    async def remove_replaced(self, restored: Path) -> None:
         """Remove the state in ``left``, or quarantine it if it may be the only copy.
 
         Args:
@@ -255,11 +255,11 @@ class Chooser:
         if image is not None:
             why = f"the bucket has a later image, {image}, but no changelogs that lead to it"
             if not self._publishes:
-                return self._leave(db, why, keep=True)
+                return self._reject(db, why, keep=True)
             newer = self._replace(db, OlderBucketError(self._store.url, link.txg, why))
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
             why = "another host has written since, and its history does not contain these changes"
-            return self._leave(db, why, keep=True)
+            return self._reject(db, why, keep=True)
         unsettled = replica.is_unsettled(db)
         if self._follows or newer or unsettled:
             await trio.to_thread.run_sync(self._drop_fence, db)
@@ -271,7 +271,7 @@ class Chooser:
                 " so it cannot follow: mount it for writing first, or use another --cachedir"
             )
         if not is_exact(db):
-            return self._leave(db, "another host has written since", link=link)
+            return self._reject(db, "another host has written since", link=link)
         return await self._follow(db, link)
 
     async def _follow(self, db: Database, link: Link) -> Database | None:
@@ -279,16 +279,16 @@ class Chooser:
         try:
             await replayer.forward(link, self._progress)
         except NeedsImageError:
-            return self._leave(db, "a txg of the bucket is a complete image", link=link)
+            return self._reject(db, "a txg of the bucket is a complete image", link=link)
         except (FormatError, ObjectMissingError) as exc:
             if (
                 isinstance(exc, BrokenChainError)
                 and not exc.misfit
                 and await self._is_passed(Txg(exc.last_txg + 1))
             ):
-                return self._leave(db, _LONG_AGO)
+                return self._reject(db, _LONG_AGO)
             why = f"later txgs in the bucket cannot be applied to the local state: {exc}"
-            return self._leave(db, why, link=chain.recorded(db), keep=True)
+            return self._reject(db, why, link=chain.recorded(db), keep=True)
         self.notices += replayer.notices
         db.begin_local()
         replica.settle_at_txg(db)
@@ -375,11 +375,11 @@ class Chooser:
         """Return the error for a bucket in which this host's last changelog is missing."""
         if not self._mends:
             return OlderBucketError(self._store.url, link.txg, why)
-        way_out = (
+        remedy = (
             "move the state directory away. To publish the local state instead, although another"
             " host may have written since, run s3fs-meta fsck -y --publish-local"
         )
-        return OlderBucketError(self._store.url, link.txg, why, way_out)
+        return OlderBucketError(self._store.url, link.txg, why, remedy)
 
     async def _why_lost(self, db: Database, link: Link) -> str:
         """Return why the changelog at a chain position cannot be read, or "" if it can be read.
@@ -437,7 +437,7 @@ class Chooser:
         """Record that local state will not be used, because its changelog was deleted or lost."""
         first = await chain.listed_from(self._store, Txg(0), 1)
         is_reclaimed = bool(first) and (first[0] > link.txg or await self._is_passed(link.txg))
-        return self._leave(db, _LONG_AGO, keep=not is_reclaimed)
+        return self._reject(db, _LONG_AGO, keep=not is_reclaimed)
 
     async def _is_passed(self, txg: Txg) -> bool:
         """Return whether a txg is below the retention floor, so its changelog may be deleted."""
@@ -507,7 +507,7 @@ class Chooser:
             chain.drop_fence(db)
             db.commit()
 
-    def _leave(
+    def _reject(
         self,
         db: Database,
         why: str,

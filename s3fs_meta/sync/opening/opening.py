@@ -470,6 +470,6 @@ async def mark_clean(db: Database) -> None:
 
 def let_go(volume: Volume) -> None:
     """Unlock the state directory; remove it first if it is temporary."""
-    if volume.throwaway:
+    if volume.temporary:
         volume.state_dir.remove()
     volume.state_dir.unlock()

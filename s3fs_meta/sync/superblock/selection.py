@@ -294,13 +294,13 @@ async def find_trace(store: ObjectStore) -> ObjectKey | None:
         "pack/": pack_codec.parse_key,
     }
     for prefix, parse in parsers.items():
-        looked_at = 0
+        examined = 0
         async with aclosing(store.list(prefix)) as listing:
             async for info in listing:
                 if parse(info.key) is not None:
                     return info.key
-                looked_at += 1
-                if looked_at == TRACE_KEYS_MAX:
+                examined += 1
+                if examined == TRACE_KEYS_MAX:
                     break
     return None
 

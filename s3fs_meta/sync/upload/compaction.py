@@ -117,22 +117,22 @@ class Compactor:
                 count = await self._empty(row)
             except (ObjectMissingError, FormatError) as exc:
                 failed += 1
-                await self._leave(row, exc)
+                await self._skip(row, exc)
                 continue
             moved += count
             emptied += bool(count)
             await trio.lowlevel.checkpoint()
         return moved
 
-    async def _leave(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
+    async def _skip(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
         """Log a pack that cannot be emptied; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
         _log.error("compaction skips %s, whose blocks cannot be moved: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
             return
-        is_gone = isinstance(exc, ObjectMissingError)
-        if not is_gone or await has_superblock(self._store):
-            self._mark(Mark(pack.pack, None), "is missing" if is_gone else "is damaged")
+        is_missing = isinstance(exc, ObjectMissingError)
+        if not is_missing or await has_superblock(self._store):
+            self._mark(Mark(pack.pack, None), "is missing" if is_missing else "is damaged")
 
     async def _empty(self, pack: PackRow) -> int:
         live = blocks.in_pack(self._db, pack.pack)

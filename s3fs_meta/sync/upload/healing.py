@@ -68,7 +68,7 @@ class DamageMarker:
         self._status = status
         self._due = trio.Event()
 
-    def note(self, located: Located, is_gone: bool) -> None:
+    def note(self, located: Located, is_missing: bool) -> None:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
         If one record of a pack is damaged, the complete object may be truncated or replaced. So no
@@ -79,7 +79,7 @@ class DamageMarker:
             return
         if (row.pack, row.pack_offset) != (located.pack, located.pack_offset):
             return  # the block has moved to a new location
-        what = "is missing" if is_gone else f"is damaged at offset {row.pack_offset}"
+        what = "is missing" if is_missing else f"is damaged at offset {row.pack_offset}"
         self.mark(Mark(row.pack, None), what)
 
     def mark(self, mark: Mark, what: str) -> None:

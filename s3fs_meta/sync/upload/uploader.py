@@ -213,7 +213,7 @@ class Uploader:
         if failure is not None:
             raise failure
 
-    def require_whole(self) -> None:
+    def require_no_lost_block(self) -> None:
         """Raise LostBlockError if a file uses a block whose only copy is lost."""
         for block, exc in self.lost.items():
             row = blocks.find(self._db, block)

@@ -96,7 +96,7 @@ async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_
 
             report = await checked(session, Mode.SAFE)
             assert report.exit_status == 1
-            await session.publish_anew()
+            await session.publish_as_txg()
             assert "I67" not in (await checked(session)).broken
         async with power.session(f"b{harm}", options=TAKEOVER) as session:
             assert await read_file(session, ino) == b"kept"
@@ -196,7 +196,7 @@ async def test_repaired_chain_of_changelogs_is_intact(power: Power, lost: str, d
             _damage(power, txg)
     options = OpenOptions(mend=Mend(Txg(numbers[4] - 1)))
     async with power.session("b", options=options, tasks=False) as session:
-        await session.publish_anew()
+        await session.publish_as_txg()
         report = await checked(session, deep=deep)
         assert (report.lines(), report.exit_status) == (["clean"], 0)
         reported = [note for note in report.notes if "cannot be restored" in note]

@@ -96,7 +96,7 @@ async def test_wrong_row_of_a_block_is_distinguished_from_a_damaged_pack(healthy
 
     assert verdict.index_fault == ""
     assert [block for block, _ in verdict.unreadable] == [one]
-    assert [(seen.block, seen.pack_offset) for seen in verdict.elsewhere] == [(one, 0)]
+    assert [(seen.block, seen.pack_offset) for seen in verdict.index_locations] == [(one, 0)]
 
 
 async def test_wrong_offset_of_a_block_is_corrected_from_the_index(healthy: Healthy) -> None:

@@ -146,7 +146,7 @@ async def test_read_ahead_request_is_dropped_if_the_queue_is_full(
     for number in range(READAHEAD_REQUESTS_MAX + 1):  # No task fetches the queued blocks.
         read_ahead.note(ino, 0, STEP)
         read_ahead.note(ino, STEP, 2 * STEP)
-        assert (record.asked_until == 0) is (number == READAHEAD_REQUESTS_MAX)
+        assert (record.requested_until == 0) is (number == READAHEAD_REQUESTS_MAX)
         read_ahead.note(ino, 6 * STEP, 7 * STEP)
 
 

@@ -20,7 +20,7 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.trees.clone import CloneTarget
-from s3fs_meta.fs.trees.remove import give_way
+from s3fs_meta.fs.trees.remove import yield_to_tasks
 from s3fs_meta.limits import FILE_BYTES_MAX, MIB
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, inodes
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
@@ -233,9 +233,9 @@ async def test_copy_of_a_file_that_grows_during_the_copy_is_a_prefix_of_its_cont
         assert size_bytes < 9 * BLOCK_BYTES, "the copy does not end while the file grows"
         await fs.write(file, size_bytes, b"x" * (BLOCK_BYTES - size_bytes % BLOCK_BYTES))
         await fs.write(file, fs.getattr(file).size_bytes, b"y" * (BLOCK_BYTES - 7))
-        await give_way(worked_s)
+        await yield_to_tasks(worked_s)
 
-    monkeypatch.setattr("s3fs_meta.fs.trees.clone.give_way", append)
+    monkeypatch.setattr("s3fs_meta.fs.trees.clone.yield_to_tasks", append)
     await clone(fs, b"file")
 
     content = await fs.read(file, 0, 10 * MIB)

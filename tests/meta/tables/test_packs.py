@@ -95,7 +95,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
         packs.drop_live_bytes(db, pack, 10)
     packs.condemn(db, made[1])
     db.counters.txg = 9
-    packs.die_anew(db)
+    packs.renew_died_txg(db)
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
@@ -109,7 +109,7 @@ def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_after_a_repair(
     assert packs.get(db, orphan).died_txg == 4
 
     db.counters.txg = Txg(9)
-    packs.die_anew(db)
+    packs.renew_died_txg(db)
 
     assert packs.get(db, orphan).died_txg == 9
 

@@ -41,7 +41,7 @@ def test_unfinished_tree_copy_is_marked_as_removed(db: Database) -> None:
     assert (row.ctime_ns, row.mtime_ns, row.btime_ns) == (LATER_NS, NOW_NS, LATER_NS)
     assert row.flags == InodeFlag.REMOVED | InodeFlag.HAS_XATTRS
     assert xattrs.get(db, source.new, b"user.a") == b"1"
-    tree_copies.give_place(db, source.new, ROOT_INO, 2)
+    tree_copies.set_nlink_and_parent(db, source.new, ROOT_INO, 2)
     assert inodes.get(db, source.new).flags == InodeFlag.HAS_XATTRS
 
 

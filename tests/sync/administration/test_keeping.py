@@ -581,7 +581,7 @@ async def test_pack_renumbered_by_a_repair_stays_pinned(power: Power) -> None:
         db.run("UPDATE packs SET pack = ? WHERE pack = ?", (new, number))
         db.run("UPDATE blocks SET pack = ? WHERE pack = ?", (new, number))
         properties.renumber_packs(db, db.counters.txg, new + 1)
-        await session.publish_anew()
+        await session.publish_as_txg()
         empty(session, dict(files))
         await forget(session)
         assert key in power.store.objects

@@ -63,7 +63,7 @@ async def test_history_listing_includes_abandoned_txgs(power: Power) -> None:
     await written(power)
     rot(power, 7)
     async with power.session("b", options=end_at(6), tasks=False) as session:
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
     bucket = await bucket_of(power)
 

@@ -50,7 +50,7 @@ async def test_no_level_object_is_created_for_txgs_that_contain_an_image(power: 
         await append_empty_changelogs(session, 2)
     async with power.session("b", tasks=False, options=TAKEOVER) as session:
         ino = write_file(session, b"x")
-        await session.publish_anew()
+        await session.publish_as_txg()
         await append_empty_changelogs(session, 2 * RUN)
         session.leveler.done = Txg(0)
         await session.leveler.make_due()

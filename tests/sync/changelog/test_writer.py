@@ -106,7 +106,7 @@ async def test_changes_after_a_txg_published_as_an_image_are_shipped(power: Powe
         double, zeros = write_file(session, b"same" * 2000), write_file(session, bytes(9000))
         write_file(session, b"fresh" * 2000)
 
-        await session.publish_anew()
+        await session.publish_as_txg()
 
         assert pending.is_empty(session.db)
         remove_file(session, double)
@@ -370,12 +370,12 @@ async def test_image_that_must_be_the_next_txg_is_postponed_after_a_limited_numb
         with pytest.raises(
             StoreUnavailableError, match=f"after {IMAGE_CUTS_MAX} attempts .*the WAL grew by 1 MiB"
         ):
-            await session.imager.make_anew()
+            await session.imager.publish_as_txg()
         assert len(cuts) == IMAGE_CUTS_MAX
         assert session.db.changed
 
         store.grow(None)
-        await session.imager.make_anew()
+        await session.imager.publish_as_txg()
         expected = contents(session.db.connection, SETTLED)
     async with power.session("b", options=TAKEOVER) as session:
         assert contents(session.db.connection, SETTLED) == expected
@@ -390,7 +390,7 @@ async def test_failed_append_of_an_image_is_retried_without_a_further_txg(power:
     ) as session:
         write_file(session, b"first")
         with pytest.raises(StoreUnavailableError):
-            await session.imager.make_anew()
+            await session.imager.publish_as_txg()
         attempted = pending.outbox(session.db)
         assert attempted is not None
         assert session.shipper.oldest_ns > 0

@@ -9,7 +9,7 @@ from typing_extensions import override
 from s3fs_meta.limits import MIB
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.follower.follower import Follower
-from s3fs_meta.sync.kernel import NoKernel, Turned
+from s3fs_meta.sync.kernel import NoKernel, SwitchChanges
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from tests.sync.conftest import Power
@@ -25,19 +25,19 @@ class Listener(NoKernel):
         self.follower: Follower | None = None
         # The listener awaits *react* before it announces each txg.
         self.react: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
-        self.turns: list[Turned | None] = []
+        self.turns: list[SwitchChanges | None] = []
         self._waiting: dict[int, trio.Event] = {}
 
     @override
-    async def before_turn(self, turned: Turned | None) -> None:
+    async def before_switch(self, changes: SwitchChanges | None) -> None:
         """Record the changes that the follower announces."""
-        self.turns.append(turned)
+        self.turns.append(changes)
         await self.react()
 
     @override
-    async def after_turn(self, turned: Turned | None) -> None:
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
         """Wake the tests that wait for this txg or an earlier txg."""
-        assert turned is self.turns[-1]
+        assert changes is self.turns[-1]
         for txg, event in self._waiting.items():
             if self._shown() >= txg:
                 event.set()

@@ -13,7 +13,7 @@ from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.sync.follower import follower as follower_module
-from s3fs_meta.sync.kernel import Turned
+from s3fs_meta.sync.kernel import SwitchChanges
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power, location_of, read_file, remove_file, ship, write_file
 from tests.sync.follower.following import FOLLOWS, READS, following
@@ -99,7 +99,7 @@ async def test_follower_notifies_the_kernel_of_exactly_the_changes_in_a_txg(powe
             inodes.touch(writer.db, one, atime_ns=5)
             await listener.wait_for(await ship(writer))
 
-            assert listener.turns == [Turned({(ROOT_INO, b"name")}, {one}, set())]
+            assert listener.turns == [SwitchChanges({(ROOT_INO, b"name")}, {one}, set())]
 
 
 async def test_each_poll_of_a_follower_costs_one_small_request(power: Power) -> None:

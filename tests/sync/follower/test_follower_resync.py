@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import FOLLOW_ANEW_S, FOLLOW_LISTING_POLLS
+from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
@@ -39,7 +39,7 @@ async def test_follower_restores_a_txg_that_was_published_as_an_image(power: Pow
                 await read_file(session, ino)
             facts = [local_state.get(session.db, name) for name in ("holder", "clean", "uuid")]
             remove_file(writer, gone)
-            await writer.publish_anew()
+            await writer.publish_as_txg()
             await listener.wait_for(writer.link.txg)
 
             assert listener.turns == [None]  # The kernel must look up every name a second time.
@@ -162,7 +162,7 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
                 await read_file(session, ino)
 
             listener.react = read
-            await writer.publish_anew()
+            await writer.publish_as_txg()
             await follower.poll_once()
 
             block = location_of(session, ino)
@@ -194,7 +194,7 @@ async def test_failed_resync_preserves_the_visible_state_of_a_follower(
             spoil = beside.unlink if how == "gone" else lambda: beside.write_bytes(b"?" * 8192)
             listener.react = spoiling(spoil)
             remove_file(writer, ino)
-            await writer.publish_anew()
+            await writer.publish_as_txg()
 
             await follower.poll_once()
 
@@ -202,7 +202,7 @@ async def test_failed_resync_preserves_the_visible_state_of_a_follower(
             assert follower.link == shown
             assert session.status.state is MountState.FOLLOWING
             assert await read_file(session, ino) == b"first" * 1000
-            mock_clock.jump(FOLLOW_ANEW_S)
+            mock_clock.jump(FOLLOW_RESYNC_S)
             listener.react = trio.lowlevel.checkpoint
             await follower.poll_once()
             assert follower.last_error == ""
@@ -218,7 +218,7 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
         async with following(power, tasks=False) as (session, _listener):
             follower, shown = follower_of(session), follower_of(session).link
             remove_file(writer, ino)
-            await writer.publish_anew()
+            await writer.publish_as_txg()
 
             with monkeypatch.context() as patch:
                 patch.setattr(restore, "free_bytes", lambda _path: 0)
@@ -227,7 +227,7 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
             assert "no space left" in follower.last_error
             assert follower.link == shown
             assert session.status.state is MountState.FOLLOWING
-            mock_clock.jump(FOLLOW_ANEW_S)
+            mock_clock.jump(FOLLOW_RESYNC_S)
             await follower.poll_once()
             assert follower.last_error == ""
             assert inodes.find(session.db, ino) is None
@@ -245,7 +245,7 @@ async def test_follower_whose_database_is_lost_is_degraded(power: Power) -> None
                 session.db.path.write_bytes(b"?" * 8192)
 
             listener.react = spoiling(spoil)
-            await writer.publish_anew()
+            await writer.publish_as_txg()
             await follower.poll_once()
 
             assert session.status.state is MountState.DEGRADED

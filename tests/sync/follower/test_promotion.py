@@ -322,7 +322,7 @@ async def test_host_appends_no_fence_record_after_the_takeover_by_another_host(
                 power.session("c", options=TAKEOVER, tasks=False)
             )
             if has_image:  # the losing host restores the image, which reads the lease
-                await writer.publish_anew()
+                await writer.publish_as_txg()
             writers.append(writer)
 
         if way == "mount":

@@ -404,7 +404,7 @@ async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power
             await append_empty_changelogs(session, 2 * LEVEL_FAN_OUT)
             session.db.counters.begin_txg(session.link.next_txg)
             await session.leveler.make_due()
-            await session.publish_anew()
+            await session.publish_as_txg()
         head = session.volume.keeper.lease.head
         assert head is not None
         image = image_codec.image_of(head.manifest_key)
@@ -428,7 +428,7 @@ async def test_restore_follows_a_limited_number_of_images_from_one_image(power: 
         first = session.volume.keeper.lease.head
         assert first is not None
         for _ in range(3):
-            await session.publish_anew()
+            await session.publish_as_txg()
         keyring, uuid, link = session.volume.keyring, session.volume.uuid, session.link
     ref, target = ManifestRef(first.manifest_key, first.manifest_hash), power.home / "restored.db"
 

@@ -325,7 +325,7 @@ async def test_block_lost_by_another_host_does_not_prevent_new_images(power: Pow
 
 
 @pytest.mark.parametrize("clean_ends", [0, 1])
-@pytest.mark.parametrize("make", [Session.make_image, Session.publish_anew])
+@pytest.mark.parametrize("make", [Session.make_image, Session.publish_as_txg])
 async def test_no_image_is_made_from_a_database_damaged_by_an_unclean_shutdown(
     power: Power, make: Callable[[Session], Awaitable[object]], clean_ends: int
 ) -> None:

@@ -176,7 +176,7 @@ async def test_fsck_on_the_host_that_wrote_last_publishes_its_missing_changelogs
 
     async with power.session("a", options=FSCK, tasks=False) as session:
         assert session.volume.mended
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
     del before[key_of(Txg(9))]
     require_untouched(power, before)
@@ -317,7 +317,7 @@ async def test_sole_writer_can_abandon_its_last_txgs_without_the_end_at_option(
 
     async with power.session("a", options=FSCK, tasks=False) as session:
         assert "txg 9 is abandoned" in "\n".join(session.volume.mended)
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
     await require_healthy(power, inos, 8, "c")
 
@@ -344,7 +344,7 @@ async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(powe
 
     async with power.session("b", options=end_at(10), tasks=False) as session:
         await require_files(session, inos, 9)
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
     await require_healthy(power, inos, 9, "c")
 
@@ -353,7 +353,7 @@ async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
     inos = await written(power)
     rot(power, 9)
     async with power.session("b", options=end_at(8), tasks=False) as session:
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
 
     async with power.session("a", tasks=False) as session:
@@ -365,7 +365,7 @@ async def test_state_with_abandoned_txgs_is_quarantined(power: Power) -> None:
 async def published(power: Power, options: OpenOptions, hook: Hook) -> None:
     """Repair the chain as fsck -y does, and publish the repaired state."""
     async with power.session("b", options=options, hook=hook, tasks=False) as session:
-        await session.publish_anew()
+        await session.publish_as_txg()
 
 
 @pytest.mark.parametrize(
@@ -398,6 +398,6 @@ async def test_interrupted_repair_of_the_chain_can_be_retried(power: Power, step
     async with power.session("b", options=end_at(8), tasks=False) as session:
         await session.flush_at_end()
         if session.volume.mended:
-            await session.publish_anew()
+            await session.publish_as_txg()
         await session.close()
     await require_healthy(power, inos, 8, "c")

@@ -77,7 +77,7 @@ async def test_stray_block_files_newer_than_a_deleted_database_are_quarantined(
         await unmount(session)
     _copy_database(power, power.home / "backup")
     async with power.session("b", tasks=False) as session:
-        await session.publish_anew()
+        await session.publish_as_txg()
         await session.close()
     await _write_and_kill(power)
     _put_back(power, power.home / "backup")

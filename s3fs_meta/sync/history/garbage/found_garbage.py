@@ -25,7 +25,7 @@ class Garbage(NamedTuple):
     history: list[ObjectInfo]  # index objects
     needed_again: set[PackId]  # condemned packs that a kept point or a retained txg needs
 
-    def leave(self, keys: set[ObjectKey]) -> None:
+    def exclude(self, keys: set[ObjectKey]) -> None:
         """Remove the objects that the store did not delete from these lists."""
         self.packs[:] = [row for row in self.packs if row.object_key not in keys]
         for objects in (self.manifests, self.pieces, self.changelogs, self.levels, self.history):

@@ -239,7 +239,7 @@ class StoredImages:
             pins: the objects that kept points need.
             refused: objects that the store refused to delete; the pieces of such images are kept.
         """
-        gone = [
+        deletable = [
             info
             for info in self._manifests
             if info.key not in stay
@@ -249,11 +249,12 @@ class StoredImages:
             and not pins.needs_image(_image_txg(info.key))
             and await self._is_superseded(info.key, base)
         ]
-        left = self._facts.keys() - {info.key for info in gone if info.key not in refused}
+        left = self._facts.keys() - {info.key for info in deletable if info.key not in refused}
         doubtful = {
             image_codec.image_of(info.key)
             for info in self._manifests
-            if info not in gone and (info.key not in self._opened or info.key in self._exchanged)
+            if info not in deletable
+            and (info.key not in self._opened or info.key in self._exchanged)
         }
         needed = frozenset[ObjectKey]().union(*(self._facts[key].pieces for key in left))
         pieces = [
@@ -265,7 +266,7 @@ class StoredImages:
             and image_codec.image_of(key) not in doubtful
             and await self._is_ours(key)
         ]
-        return gone, pieces
+        return deletable, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
         """Return whether this filesystem wrote a manifest that no restore can need."""
@@ -361,8 +362,8 @@ class Finder:
         head = image_head.recorded(self._db, "head")
         named = [] if head is None else [ManifestRef(head.manifest_key, head.manifest_hash)]
         images = await self.stored_images.list_images(named, kept)
-        gone = properties.abandoned_images(self._db)
-        return [image for image in images if image.key not in gone]
+        deletable = properties.abandoned_images(self._db)
+        return [image for image in images if image.key not in deletable]
 
     async def find(self, images: Sequence[Image], past: RetainedHistory, limit: int) -> Garbage:
         """Return at most *limit* garbage objects; *images* is the last result of ``images``."""

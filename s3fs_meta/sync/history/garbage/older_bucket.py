@@ -38,26 +38,26 @@ class Publisher:
         store: ObjectStore,
         marker: DamageMarker,
         healer: Healer,
-        make_anew: Callable[[Progress], Awaitable[object]],
+        publish_as_txg: Callable[[Progress], Awaitable[object]],
     ) -> None:
         self._db = db
         self._store = store
         self._marker = marker
         self._healer = healer
-        self._make_anew = make_anew
+        self._publish_as_txg = publish_as_txg
 
     async def publish(self, progress: Progress) -> None:
         """Mark missing packs, then publish an image of the local state as the next txg.
 
         Raises:
-            The same errors as ``Imager.make_anew``; the publication is retried with the next txg.
+            The same errors as ``Imager.publish_as_txg``; the publication is retried with the next txg.
         """
         why = abandoned_txgs.wanted(self._db) or ""
         _log.warning("the next txg will be a complete image: %s", why)
         if abandoned_txgs.is_put_back(why):
             await self._mark_missing()
             await self._healer.heal()
-        await self._make_anew(progress)
+        await self._publish_as_txg(progress)
 
     async def _mark_missing(self) -> None:
         """Mark and log each pack that has live blocks but is not in the bucket."""

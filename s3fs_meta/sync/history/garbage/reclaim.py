@@ -369,7 +369,7 @@ class Reclaimer:
 
         async def send(keys: Sequence[ObjectKey], step: str) -> set[ObjectKey]:
             left = await self._deleter.delete(keys, deleted)
-            found.leave(left)
+            found.exclude(left)
             if keys:
                 self._hook(step)
             return left
@@ -386,9 +386,9 @@ class Reclaimer:
         await send(_keys(found.history), "history deleted")
 
     async def _forget(self, found: Garbage) -> None:
-        for gone in slices(found.packs):
+        for removed in slices(found.packs):
             self._db.begin_local()
-            for row in gone:
+            for row in removed:
                 packs.delete(self._db, row.pack)
             await trio.lowlevel.checkpoint()
         if found.packs:
@@ -397,12 +397,12 @@ class Reclaimer:
 
     def _forget_given_up(self, found: Garbage) -> None:
         """Remove the rows of abandoned images whose manifests were deleted."""
-        gone = set(_keys(found.manifests))
+        removed = set(_keys(found.manifests))
         stored_images = self._finder.stored_images
         keys = [
             key
             for key in properties.abandoned_images(self._db)
-            if key in gone or stored_images.lacks(key)
+            if key in removed or stored_images.lacks(key)
         ]
         if keys:
             self._db.begin_local()

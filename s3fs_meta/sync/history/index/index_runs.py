@@ -87,20 +87,20 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChang
     unknown = TxgChanges(fetched.link, changelog.previous, None)
     if changelog.kind is Kind.IMAGE:
         return unknown
-    changes, is_whole = joined.join(), not changelog.parts
+    changes, is_complete = joined.join(), not changelog.parts
     async with aclosing(chain.sections(store, keyring, changelog)) as sections:
         async for section in sections:
             try:
                 changes = await trio.to_thread.run_sync(
-                    _with_section, joined, section.changeset, is_whole
+                    _with_section, joined, section.changeset, is_complete
                 )
             except TooManyChangesError:
                 return unknown
     return TxgChanges(fetched.link, changelog.previous, changes)
 
 
-def _with_section(joined: "_Joined", changeset: bytes, is_whole: bool) -> RunChanges:
-    joined.add(1, changes_in(row_history.changed_rows(changeset, is_whole=is_whole)))
+def _with_section(joined: "_Joined", changeset: bytes, is_complete: bool) -> RunChanges:
+    joined.add(1, changes_in(row_history.changed_rows(changeset, is_complete=is_complete)))
     return joined.join()
 
 

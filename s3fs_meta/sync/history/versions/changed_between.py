@@ -68,7 +68,7 @@ async def changed_between(
     return found
 
 
-def _changed(changeset: bytes, is_whole: bool) -> set[Ino]:
-    rows: ChangedRows = row_history.changed_rows(changeset, is_whole=is_whole)
+def _changed(changeset: bytes, is_complete: bool) -> set[Ino]:
+    rows: ChangedRows = row_history.changed_rows(changeset, is_complete=is_complete)
     parents: Iterable[Ino] = (lost.parent for lost in rows.names)
     return {*rows.content, *rows.other, *parents}

@@ -107,12 +107,12 @@ class ChangelogReader:
                 )
             if fetched.changelog.kind is Kind.FENCE:
                 await self._find_abandoned(fetched)
-            is_whole = not fetched.changelog.parts
+            is_complete = not fetched.changelog.parts
             async with aclosing(
                 chain.sections(self._store, self._keyring, fetched.changelog)
             ) as sections:
                 results = [
-                    await trio.to_thread.run_sync(function, section.changeset, is_whole)
+                    await trio.to_thread.run_sync(function, section.changeset, is_complete)
                     async for section in sections
                 ]
         except NewerFormatError:

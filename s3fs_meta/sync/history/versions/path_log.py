@@ -140,5 +140,5 @@ class PathLog:
             )
 
 
-def _changed_rows(changeset: bytes, is_whole: bool) -> ChangedRows:
-    return row_history.changed_rows(changeset, is_whole=is_whole)
+def _changed_rows(changeset: bytes, is_complete: bool) -> ChangedRows:
+    return row_history.changed_rows(changeset, is_complete=is_complete)

@@ -296,8 +296,8 @@ class PathVersions:
             )
             names.add(row.name for row in rows if row.name and row.mask & mask)
 
-        def lost(changeset: bytes, is_whole: bool) -> set[bytes]:
-            rows = row_history.changed_rows(changeset, is_whole=is_whole)
+        def lost(changeset: bytes, is_complete: bool) -> set[bytes]:
+            rows = row_history.changed_rows(changeset, is_complete=is_complete)
             return {row.name for row in rows.names if row.parent == binding.ino and row.name}
 
         if binding.last == self._last and self._unshipped:
@@ -410,8 +410,8 @@ class PathVersions:
         within, wanted = frozenset(parents), frozenset(names)
         hashes = frozenset(map(self._db.name_hash, names))
 
-        def lost(changeset: bytes, is_whole: bool) -> list[LostName]:
-            rows = row_history.changed_rows(changeset, is_whole=is_whole)
+        def lost(changeset: bytes, is_complete: bool) -> list[LostName]:
+            rows = row_history.changed_rows(changeset, is_complete=is_complete)
             return [
                 row
                 for row in rows.names
@@ -425,8 +425,8 @@ class PathVersions:
         """Return a scan for the changes of the given inodes."""
         wanted = frozenset(inos)
 
-        def changes(changeset: bytes, is_whole: bool) -> dict[Ino, InodeChange]:
-            return row_history.changes_of(changeset, wanted, is_whole=is_whole)
+        def changes(changeset: bytes, is_complete: bool) -> dict[Ino, InodeChange]:
+            return row_history.changes_of(changeset, wanted, is_complete=is_complete)
 
         return KeptScan(self._changelogs, changes, self._kept_max)
 

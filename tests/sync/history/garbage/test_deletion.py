@@ -61,5 +61,5 @@ async def test_missing_credentials_refuse_no_object() -> None:
 def test_objects_that_stay_are_no_deleted_garbage() -> None:
     objects = [ObjectInfo(key, 1) for key in KEYS[:2]]
     found = Garbage(Txg(1), [], [], objects, [], objects.copy(), [], [], set())
-    found.leave({KEYS[0]})
+    found.exclude({KEYS[0]})
     assert found.counts["manifests"] == found.counts["changelogs"] == (1, 1)

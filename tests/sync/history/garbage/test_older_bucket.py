@@ -295,7 +295,7 @@ async def test_flush_fails_while_an_older_bucket_cannot_be_repaired(
             async with power.session("a"):
                 pass
         async with power.session("a", options=OpenOptions(mend=Mend()), tasks=False) as session:
-            await session.publish_anew()
+            await session.publish_as_txg()
             await session.close()
     await require_all(power, inos)
 

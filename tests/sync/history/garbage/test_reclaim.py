@@ -411,7 +411,7 @@ async def test_txg_published_as_an_image_is_kept_while_later_txgs_are_retained(
             clock.pass_by(6 * DAY)
             await _txg(session)
             await session.make_image()
-        await session.publish_anew()
+        await session.publish_as_txg()
         wanted = await _txg(session)
         for _ in range(4):
             clock.pass_by(DAY / 4)

@@ -164,7 +164,7 @@ async def test_index_search_reports_a_txg_with_unknown_changes_as_uncertain(powe
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"x")
         await session.shipper.ship(anyway=True)
-        image = await session.publish_anew()
+        image = await session.publish_as_txg()
         await work(session, RUN)
         await index_all(session)
         found = await found_by(search_of(power, session), of_inode(ino))

@@ -70,7 +70,7 @@ async def test_search_for_changed_inodes_returns_none_if_changes_are_unknown_or_
         write_file(session, b"y")
         await session.shipper.ship(anyway=True)
         shipped = session.link.txg
-        image = await session.publish_anew()
+        image = await session.publish_as_txg()
         assert await between(session, power, shipped, image.txg) is None
         assert await between(session, power, 0, shipped) is not None
         assert await between(session, power, 0, shipped, changes_max=1) is None

@@ -140,7 +140,7 @@ async def test_log_lists_txgs_whose_changes_are_unknown(
     other, _ = await files.make(b"other", 10)
     lost = await files.write(other, 20)
     removed = await files.remove(b"file", top)
-    image = await files.session.publish_anew()
+    image = await files.session.publish_as_txg()
     await files.write(other, 30)
     del power.store.objects[key_of(lost)]
     found = await logged(power, tmp_path, files, b"top", indexing=indexing)

@@ -242,7 +242,7 @@ async def test_lost_changelog_and_image_are_listed_as_unknown_versions(
 ) -> None:
     ino, created = await files.make(b"f", 10)
     lost = await files.write(ino, 20)
-    image = await files.session.publish_anew()
+    image = await files.session.publish_as_txg()
     written = await files.write(ino, 30)
     del power.store.objects[key_of(lost)]
     await settle(files, indexing=True)

@@ -47,7 +47,7 @@ async def test_history_listing_shows_the_kind_and_size_of_each_txg(power: Power)
         await ship(session)
         remove_file(session, ino)
         await ship(session)
-        await session.publish_anew()
+        await session.publish_as_txg()
 
     image, removed, made, fence = await entries(await bucket_of(power))
 

@@ -2,7 +2,8 @@
 
 Owns: the rule that new operations are refused before they use the space reserved for SQLite.
 Without the reserve, SQLITE_FULL could roll back a complete group of acknowledged operations.
-Measuring free space takes a system call, so one measurement covers all writes up to a budget.
+Measuring free space takes a system call, so one measurement covers all writes of a commit group, up
+to a budget. The next group measures again, because other programs may have filled the disk.
 """
 
 import contextlib
@@ -77,6 +78,10 @@ class DiskSpace:
             return False
         self._granted_bytes = min(spare // 2, DISK_CHECK_BYTES)
         return True
+
+    def expire(self) -> None:
+        """Discard the budget, so that the next call of ``spend`` measures free space."""
+        self._granted_bytes = 0
 
     @contextlib.contextmanager
     def holding(self, path: Path, size_bytes: int) -> Iterator[None]:

@@ -128,8 +128,10 @@ class Durability:
     def commit(self) -> None:
         """Commit the open group; on failure the mount becomes read-only.
 
-        The group is then lost, or stays open if a statement before its COMMIT failed.
+        The group is then lost, or stays open if a statement before its COMMIT failed. The operations
+        of the next group measure free disk space again.
         """
+        self._cache.disk.expire()
         try:
             self._db.commit()
         except DatabaseError as exc:

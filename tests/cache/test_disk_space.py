@@ -46,6 +46,20 @@ def test_free_disk_space_is_measured_once_for_many_operations(tmp_path: Path) ->
     assert disk.looks == 1
 
 
+def test_expired_budget_of_disk_space_is_measured_again(tmp_path: Path) -> None:
+    """Another program may have filled the disk since the measurement."""
+    disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
+    disk.spend()
+    disk.spare = 0
+
+    assert disk.can_spend()
+    disk.expire()
+
+    assert not disk.can_spend()
+    with pytest.raises(NoSpaceLeftError):
+        disk.spend()
+
+
 def test_operation_that_needs_the_disk_reserve_is_refused(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 100, lambda _wanted: None)
 

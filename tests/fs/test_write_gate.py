@@ -34,6 +34,19 @@ async def test_operations_are_refused_on_a_full_disk(
     assert fs.lookup(ROOT_INO, b"g") is None
 
 
+async def test_each_commit_group_measures_free_disk_space(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may fill the disk between two operations."""
+    make_file(fs, b"f")
+    monkeypatch.setattr(volume.session.cache.disk, "spare_bytes", lambda: 0)
+    make_file(fs, b"g")
+    volume.session.durability.commit()
+
+    with pytest.raises(NoSpaceLeftError):
+        make_file(fs, b"h")
+
+
 async def test_files_can_be_removed_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:

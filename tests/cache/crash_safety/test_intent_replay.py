@@ -578,7 +578,9 @@ async def test_intent_log_keeps_content_if_the_cache_file_cannot_be_written(
     in_the_way = logged.files.root / "xxx" / f"{block:x}"
     in_the_way.mkdir(parents=True)
 
-    with pytest.raises(DatabaseError, match=r"Is a directory\); the content is still in .*/intent-log"):
+    with pytest.raises(
+        DatabaseError, match=r"Is a directory\); the content is still in .*/intent-log"
+    ):
         await lose_power(logged)
     in_the_way.rmdir()
     await lose_power(logged)

@@ -45,9 +45,10 @@ def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted:
     (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
     subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
 
-    program.ok("umount", mounted.mountpoint)
+    done = program.run("umount", mounted.mountpoint)
 
-    assert program.status(mounted.url)["state"] == "free"
+    assert done.returncode == 0, done.stderr
+    assert program.status(mounted.url)["state"] == "free", done.stderr
 
 
 def test_umount_with_option_force_succeeds_even_if_the_upload_fails(

@@ -14,10 +14,12 @@ that undoes older operations.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.fetching.arrived_content import Content
 from s3fs_meta.errors import (
@@ -583,17 +585,5 @@ class FileData:
 
     async def _fetch_all(self, missing: list[Located], *, for_read: bool) -> None:
         """Fetch several blocks concurrently; raise the first error, not an exception group."""
-        errors: list[S3fsError | OSError] = []
-
-        async def fetch(located: Located) -> None:
-            try:
-                await self._cache.fetch(located, for_read=for_read)
-            except (S3fsError, OSError) as exc:
-                errors.append(exc)
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            for located in missing:
-                nursery.start_soon(fetch, located)
-        if errors:
-            raise errors[0]
+        fetch = partial(self._cache.fetch, for_read=for_read)
+        await run_concurrently(partial(fetch, located) for located in missing)

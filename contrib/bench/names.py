@@ -9,6 +9,7 @@ from typing import Final
 DISK: Final = "ext4"
 CEILING: Final = "do-nothing"
 OURS: Final = "s3fs-meta"
+USED: Final = "s3fs-meta, used"
 JUICEFS: Final = "JuiceFS"
 S3QL: Final = "S3QL"
 PASSTHROUGH: Final = "passthrough_hp"

@@ -2,7 +2,8 @@
 
     make bench-page
     python -m contrib.bench page [--from docs/benchmarks/figures.json] [--to FILE]
-    python -m contrib.bench page --table    (the table in README)
+    python -m contrib.bench page --table      (print the table in README)
+    python -m contrib.bench page --targets    (write docs/benchmarks/targets.md)
 
 The page has a picture for each table of results, with a plot for each column and a bar for each
 row. Single results are shown as a list. The pictures need matplotlib (the extra "bench").
@@ -18,11 +19,12 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contrib.bench import speed_table
+from contrib.bench import speed_table, targets_page
 
 PROJECT: Final = Path(__file__).parents[2]
 SOURCE: Final = PROJECT / "docs" / "benchmarks" / "figures.json"
 TARGET: Final = PROJECT / "build" / "benchmarks" / "index.html"
+TARGETS: Final = PROJECT / "docs" / "benchmarks" / "targets.md"
 HIDDEN: Final = frozenset({"targets", "absent", "values", "ratio_of_turns"})
 PLOTS_WIDE: Final = 3
 STYLE: Final = """body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; }
@@ -160,21 +162,24 @@ def _target(target: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the JSON file, and write the page or print the table."""
+    """Read the JSON file, and write a page or print the table."""
     parser = argparse.ArgumentParser(prog="python -m contrib.bench page", description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, default=SOURCE, help="file to read")
     parser.add_argument("--to", dest="target", type=Path, default=TARGET, help="HTML page to write")
     parser.add_argument("--table", action="store_true", help="print the table for README instead")
+    parser.add_argument("--targets", action="store_true", help=f"write {TARGETS.name} instead")
     arguments = parser.parse_args(argv)
+    report = json.loads(arguments.source.read_text())
     if arguments.table:
-        report = json.loads(arguments.source.read_text())
         print(speed_table.table(report["benchmarks"]["workloads"]["figures"]), end="")
         return 0
-    arguments.target.parent.mkdir(parents=True, exist_ok=True)
-    arguments.target.write_text(
-        render(json.loads(arguments.source.read_text()), arguments.source.name)
-    )
-    print(f"written: {arguments.target}")
+    if arguments.targets:
+        target, made = TARGETS, targets_page.page(report)
+    else:
+        target, made = arguments.target, render(report, arguments.source.name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(made)
+    print(f"written: {target}")
     return 0
 
 

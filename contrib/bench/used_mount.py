@@ -15,11 +15,10 @@ from typing import Any, Final
 import trio
 
 from contrib.bench import fill, history, local_subjects, targets
-from contrib.bench.names import CEILING, JUICEFS, OURS, PASSTHROUGH
+from contrib.bench.names import CEILING, JUICEFS, OURS, PASSTHROUGH, USED
 from contrib.bench.subjects import S3fsSubject
 from contrib.bench.workloads import session, steps
 
-USED: Final = "s3fs-meta, used"
 # The history is made in memory, because each of its many objects would be synced to the disk.
 MEMORY: Final = Path("/dev/shm")
 STEPS: Final = ("untar of sources", "find", "cp -a", "rm -rf of both trees")

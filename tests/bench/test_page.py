@@ -12,11 +12,12 @@ from typing import Any, Final
 import pytest
 
 from contrib.bench import __main__ as bench
-from contrib.bench import page, plans, speed_table, targets
+from contrib.bench import page, plans, speed_table, targets, targets_page
 
 ROOT: Final = Path(__file__).parents[2]
 SUMMARY: Final = {"median": 12.5, "spread": 0.5, "values": [11.0, 12.5, 17.25]}
-COMMITTED: Final = json.loads((ROOT / "docs/benchmarks/figures.json").read_text())["benchmarks"]
+REPORT: Final = json.loads((ROOT / "docs/benchmarks/figures.json").read_text())
+COMMITTED: Final = REPORT["benchmarks"]
 
 
 def _report(**figures: Any) -> dict[str, Any]:
@@ -139,6 +140,14 @@ def test_readme_shows_the_table_of_committed_benchmark_results() -> None:
 
     assert made.count("\n") > 20
     assert made in (ROOT / "README.md").read_text()
+
+
+def test_page_of_targets_shows_the_committed_results() -> None:
+    """The page docs/benchmarks/targets.md is made from the committed results."""
+    made = targets_page.page(REPORT)
+
+    assert made == (ROOT / "docs/benchmarks/targets.md").read_text()
+    assert made.count("| met |") + made.count("| **missed** |") > 100
 
 
 def test_readme_states_the_committed_ratios_to_juicefs() -> None:

@@ -42,7 +42,7 @@ def _sections(benchmarks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             continue
         yield f"## {name}\n"
         yield f"`{entry['command']}`, {entry['date']}, revision {entry['revision']}\n"
-        yield row("target", ("result", "wanted", ""))
+        yield row("measurement", ("result", "target", ""))
         yield row("---", ("---:", "---:", "---"))
         for target in targets:
             yield _target_row(target)
@@ -59,6 +59,7 @@ def _targets(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _target_row(target: Mapping[str, Any]) -> str:
-    wanted = f"{target['sense']} {rounded(target['wanted'], 3)} {target['unit']}".rstrip()
-    result = rounded(target["measured"], 3)
-    return row(target["what"], (result, wanted, "met" if target["met"] else "**missed**"))
+    unit = {"": "", "times": "×", "us": " µs"}.get(target["unit"], f" {target['unit']}")
+    result, wanted = (rounded(target[key], 3) + unit for key in ("measured", "wanted"))
+    verdict = "met" if target["met"] else "**missed**"
+    return row(target["what"], (result, f"{target['sense']} {wanted}", verdict))

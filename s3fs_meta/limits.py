@@ -242,7 +242,7 @@ CLOCK_OFF_S_MAX: Final = 600
 RECLAIM_PROBES_MAX: Final = 64
 
 # --- kept points ------------------------------------------------------------------------------
-# Maximum number of kept points: two years of nightly points, and one page of a listing.
+# Maximum number of kept points: enough for two years of nightly points; one page lists all.
 KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
 # Maximum size of a kept point's object, which usually has 700 bytes.

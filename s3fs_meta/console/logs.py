@@ -130,7 +130,10 @@ def to_lines(print_line: Callable[[str], None]) -> None:
 
 
 def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a record of a library or of Python's warnings without a traceback and line breaks."""
+    """Reduce a record of a library, or a warning of Python, to one line without a traceback.
+
+    All other records are returned unchanged.
+    """
     if record.name.partition(".")[0] not in _LIBRARIES:
         return record
     text = record.getMessage()

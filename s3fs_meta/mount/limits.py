@@ -11,10 +11,10 @@ MOUNTS_ASKED_MAX: Final = 64  # maximum number of mounts that a command queries 
 # Pause before the next request for a flush, if the mount was too busy to accept the previous one.
 FLUSH_PAUSE_S: Final = 1.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files
-# Maximum size of unshipped changes that s3fs-meta versions reads.
+# Maximum size of the unshipped changes that the command versions reads.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 HISTORY_SHOWN_MAX: Final = 2_000  # maximum number of file versions in one control message
-PATTERN_NAMES_MAX: Final = 100  # number of matching names that s3fs-meta versions lists
+PATTERN_NAMES_MAX: Final = 100  # number of matching names that the command versions lists
 MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that warm lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05

@@ -86,7 +86,7 @@ KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "all images, start of the chain": _images_and_start,
     "pack": _pack_of(b"/file-13", build.LAST),
     "kept point": _named("kept/", 0),
-    "pack of the past": _pack_of(b"/file-4", 4),
+    "pack of earlier points": _pack_of(b"/file-4", 4),
 }
 
 # --- kinds of damage to an object --------------------------------------------------------------

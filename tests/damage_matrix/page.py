@@ -42,7 +42,7 @@ _COSTS: Final = {
     "pack": "the content of blocks whose records are damaged and that no host has cached",
     "kept point": "the name of the point; if the object is damaged and not deleted, objects that"
     " the point needs stay until `keep --drop`",
-    "pack of the past": "the same as a pack, but only at earlier points in time",
+    "pack of earlier points": "the same as a pack, but only at earlier points in time",
 }
 
 

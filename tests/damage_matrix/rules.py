@@ -31,7 +31,7 @@ BY_METADATA: Final = (
     "manifest",
     "piece",
     "pack",
-    "pack of the past",
+    "pack of earlier points",
 )
 
 

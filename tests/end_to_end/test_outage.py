@@ -344,7 +344,7 @@ def stopped(server: S3Server) -> Iterator[None]:
 def shown(
     program: QuickProgram, words: tuple[str | Path, ...], *, on_terminal: bool
 ) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
-    """Start a command with its errors on a terminal or pipe; yield the command and a reader."""
+    """Start a command with a terminal or a pipe as stderr; yield the process and its stderr."""
     reader, writer = os.openpty() if on_terminal else os.pipe()
     with (
         program.begin(*words, stderr=writer) as process,

@@ -57,7 +57,7 @@ async def files_of(power: Power, wanted: PointInTime) -> Files:
     volume = await open_snapshot(bucket, StateDir(power.home / "past"), OpenOptions(), wanted)
     try:
         assert volume.notices == ()
-        # UncachedReader reads only the bucket, which must contain all packs of the point.
+        # UncachedReader reads only the bucket, so it fails if a pack is missing there.
         reader = UncachedReader(volume.db, volume.store, volume.keyring)
         found: Files = {}
         for ino, size_bytes in volume.db.all("SELECT ino, size_bytes FROM inodes WHERE ino > 1"):

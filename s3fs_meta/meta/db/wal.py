@@ -213,12 +213,11 @@ class Wal:
         self.failure = why
 
     def checkpoint(self) -> Checkpoint:
-        """Copy the log into the database while the writer continues. Call this in a thread.
+        """Copy the WAL into the database while the writer continues. Call this in a thread.
 
         Raises:
             DatabaseError: the checkpoint failed. If the disk is full, memory is short or the
-                database is locked, the log keeps growing; after any other error of the copying, all
-                later syncs fail.
+                database is locked, the WAL keeps growing; after any other error, all later syncs fail.
         """
         self._in_thread = True
         try:

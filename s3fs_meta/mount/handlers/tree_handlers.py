@@ -51,7 +51,7 @@ class TreeHandlers:
         self._collect = collect
 
     def serve_past(self, past: PastSources | None) -> None:
-        """Enable copies of trees from past points in time."""
+        """Allow copies of trees as they were at an earlier point in time."""
         self._past = past
 
     def handlers(self) -> dict[str, Handler]:

@@ -1,7 +1,8 @@
 """The mount option ``metrics=``: listening for clients that read the statistics.
 
-Owns: the order of steps: a mount listens before it changes the bucket, because the port may be in
-use. Does not know: requests (``metrics_server``, which only mounts with the option import).
+Owns: the order of the start. A mount listens before it changes the bucket, because the port may be
+in use. Does not know: how requests are answered. ``metrics_server`` does that; it is imported only
+with the option.
 """
 
 import contextlib

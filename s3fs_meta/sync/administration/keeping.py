@@ -131,7 +131,7 @@ class PointKeeper:
 
     def _require_writer(self) -> None:
         if self._session.status.read_only:
-            raise ReadOnlyStateError("mounted read-only: only the writer can keep points in time")
+            raise ReadOnlyStateError("mounted read-only: only the writer can keep a point in time")
 
     async def _described(
         self, name: str, wanted: PointInTime | None, kept: KeptPoints, *, auto: bool

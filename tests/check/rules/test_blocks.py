@@ -111,7 +111,7 @@ async def test_overlapping_locations_of_blocks_are_corrected_from_the_pack_index
     assert healthy.dump() == healthy.before
 
 
-async def test_readable_block_that_a_wrong_row_overlaps_is_kept(healthy: Healthy) -> None:
+async def test_readable_block_is_kept_if_a_wrong_row_overlaps_it(healthy: Healthy) -> None:
     """If the pack's index is damaged, fsck reads overlapping blocks at their recorded locations.
 
     Only the block whose row is wrong is lost.

@@ -36,7 +36,7 @@ async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Files
 
 
 @pytest.mark.parametrize("became_immutable", [False, True])
-async def test_only_files_that_became_immutable_while_open_accept_late_writes(
+async def test_file_that_became_immutable_while_open_accepts_cached_writes(
     fs: Filesystem, became_immutable: bool
 ) -> None:
     """The kernel may have accepted these writes before the flag was set.

@@ -78,7 +78,7 @@ async def test_follower_shows_a_txg_whose_display_failed_at_the_next_poll(power:
             listener.react = fail
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
-            async with session.follower.paused():  # type: ignore[union-attr]  # a follower session
+            async with session.follower.paused():  # type: ignore[union-attr]  # it follows
                 pass
 
             assert session.status.state is MountState.FOLLOWING

@@ -409,7 +409,7 @@ async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str
         assert "kept in" in notice
 
 
-async def test_error_of_a_mount_refused_after_a_quarantine_names_the_moved_directories(
+async def test_mount_refused_after_a_quarantine_reports_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a mount quarantines its state and is then refused, the error names the directories."""

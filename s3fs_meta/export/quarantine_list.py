@@ -58,12 +58,21 @@ class Kept(NamedTuple):
 
 
 def find_all(state: Path) -> list[Kept]:
-    """Return the quarantined states of a state directory, oldest first."""
-    found = []
-    for path in sorted(state.glob(f"{PREFIX}*")):
-        stamp = path.name.removeprefix(PREFIX)
-        found.append(Kept(path, int(stamp) if _STAMP.fullmatch(stamp) else path.stat().st_mtime_ns))
-    return found
+    """Return the quarantined states of a state directory, oldest first.
+
+    Other files whose names begin with the prefix are omitted, for example a broken symbolic link.
+    """
+    paths = [path for path in state.glob(f"{PREFIX}*") if path.is_dir()]
+    return sorted(
+        (Kept(path, _quarantined_ns(path)) for path in paths),
+        key=lambda kept: (kept.set_aside_ns, kept.path),
+    )
+
+
+def _quarantined_ns(path: Path) -> int:
+    """Return the time in the name of a quarantined directory; a renamed one has its own time."""
+    stamp = path.name.removeprefix(PREFIX)
+    return int(stamp) if _STAMP.fullmatch(stamp) else path.stat().st_mtime_ns
 
 
 def open_database(kept: Kept) -> Database:

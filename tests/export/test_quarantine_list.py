@@ -38,11 +38,21 @@ def _make(db: Database, parent: Ino, name: bytes, mode: int = REGULAR) -> Ino:
 
 def test_quarantined_directories_are_listed_oldest_first(tmp_path: Path) -> None:
     """The name of a quarantined directory contains the time of its quarantine."""
-    for name in ("kept-20", "kept-10", "blocks"):
+    for name in ("kept-100", "kept-20", "kept-3", "blocks"):
         (tmp_path / name).mkdir()
 
-    assert [kept.set_aside_ns for kept in quarantine_list.find_all(tmp_path)] == [10, 20]
+    assert [kept.set_aside_ns for kept in quarantine_list.find_all(tmp_path)] == [3, 20, 100]
     assert quarantine_list.find_all(tmp_path / "nowhere") == []
+
+
+def test_other_files_are_not_listed_as_quarantined_states(tmp_path: Path) -> None:
+    """A user may have put a file beside the quarantined states, or moved a state elsewhere."""
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "kept-1").symlink_to(tmp_path / "moved")
+    (tmp_path / "kept-2").symlink_to(tmp_path / "missing")
+    (tmp_path / "kept-notes").write_bytes(b"a note of the user")
+
+    assert quarantine_list.find_all(tmp_path) == [Kept(tmp_path / "kept-1", 1)]
 
 
 @pytest.mark.parametrize("name", ["kept-before-upgrade", "kept-\u00b2", "kept-" + 30 * "9"])

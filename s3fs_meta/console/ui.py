@@ -138,7 +138,10 @@ def confirmed(question: str) -> bool:
     """Ask a question on standard error; return whether standard input contains the answer yes."""
     sys.stderr.write(f"{printable(question)} [y/N]: ")
     sys.stderr.flush()
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except UnicodeDecodeError:  # a binary file as standard input is no answer
+        answer = ""
     if not answer.endswith("\n"):  # the input has ended, and the line of the question has not
         sys.stderr.write("\n")
     return answer.strip().lower() in {"y", "yes"}

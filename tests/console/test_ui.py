@@ -126,3 +126,13 @@ def test_only_the_answer_yes_is_a_confirmation(
     assert confirmed("Repair?") is expected
 
     assert capsys.readouterr() == ("", "Repair? [y/N]: " + ("" if typed else "\n"))
+
+
+def test_input_that_is_not_utf_8_is_no_confirmation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+
+    assert not confirmed("Repair?")
+
+    assert capsys.readouterr() == ("", "Repair? [y/N]: \n")

@@ -19,7 +19,6 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console.ui import Front
-from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline.page_size import change_page_size
 from s3fs_meta.mount.existing import targets
@@ -137,8 +136,7 @@ async def _closing_after_error(volume: Volume) -> AsyncIterator[None]:
     except BaseException as exc:
         try:
             if is_orderly(exc) and can_give_back(volume.keeper, volume.db, volume.keyring):
-                with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                    await release_after_error(volume.keeper)
+                await release_after_error(volume.keeper)  # noqa: ASYNC102 - shields itself
         finally:
             volume.db.close()
             let_go(volume)

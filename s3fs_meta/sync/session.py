@@ -26,7 +26,6 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.limits import (
-    CLEANUP_S_MAX,
     IMAGE_CHECK_S,
     RECLAIM_INTERVAL_S,
 )
@@ -516,8 +515,7 @@ class Session:
                 )
             try:
                 if is_orderly(exc):
-                    with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                        await self._release_if_shipped()
+                    await self._release_if_shipped()  # noqa: ASYNC102 - shields itself
             finally:
                 self.volume.db.close()
                 let_go(self.volume)

@@ -151,6 +151,24 @@ async def test_cancelled_end_releases_the_lease(power: Power) -> None:
     await _require_content(power, "a", ino)
 
 
+async def test_lease_that_is_not_released_in_time_is_reported(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that does not reply cannot block the end of a mount; a warning advises what to do."""
+    store = FaultyStore(power.store)
+    async with power.session("a", store=store, tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        await session.flush_at_end()
+        store.hold("replace")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await session.close()
+        assert scope.cancelled_caught
+    assert not is_released(power)
+    assert "the lease was not released" in caplog.text
+    await _require_content(power, "a", ino)
+
+
 async def test_cancelled_release_of_the_lease_waits_for_the_reply(power: Power) -> None:
     store = InterruptingStore(power.store, NEVER, "cancelled before")
     async with power.session("a", store=store, tasks=False) as session:

@@ -6,6 +6,7 @@ Design: docs/design/durability.md, "At mount" and "One writer".
 
 import contextlib
 import logging
+from typing import Final
 
 import trio
 
@@ -53,6 +54,11 @@ from s3fs_meta.sync.volume import (
 
 _log = logging.getLogger(__name__)
 
+_NOT_IN_TIME: Final = (
+    "the lease was not released, because the store did not reply in time; a mount and an unmount on"
+    " this host release it"
+)
+
 
 async def open_filesystem(
     store: ObjectStore,
@@ -83,8 +89,7 @@ async def open_filesystem(
             volume = await opening.run()
     except BaseException as exc:
         if is_orderly(exc):
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await opening.give_lease_back()
+            await opening.give_lease_back()  # noqa: ASYNC102 - shields itself
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
@@ -407,13 +412,19 @@ def can_give_back(keeper: LeaseKeeper, db: Database, keyring: Keyring) -> bool:
 
 
 async def release_after_error(keeper: LeaseKeeper) -> None:
-    """Release the lease if it is held; only log a failure, because the caller reports an error."""
+    """Release the lease if it is held; only log a failure, because the caller reports an error.
+
+    This takes at most ``CLEANUP_S_MAX``, also if the caller is cancelled.
+    """
     if not keeper.is_held:
         return
-    try:
-        await keeper.release()
-    except (S3fsError, OSError) as exc:
-        _log.warning("cannot release the lease: %s", exc)
+    with trio.move_on_after(CLEANUP_S_MAX, shield=True) as scope:
+        try:
+            await keeper.release()
+        except (S3fsError, OSError) as exc:
+            _log.warning("cannot release the lease: %s", exc)
+    if scope.cancelled_caught:
+        _log.warning(_NOT_IN_TIME)
 
 
 def note_kept_lease() -> None:
@@ -442,15 +453,25 @@ async def close_filesystem(volume: Volume, *, release: bool) -> None:
         await mark_clean(volume.db)
     except BaseException as exc:
         if release and is_orderly(exc):
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await release_after_error(volume.keeper)
+            await release_after_error(volume.keeper)  # noqa: ASYNC102 - shields itself
         raise
     else:
-        if release:  # ``finish`` delays a cancellation until the store replies
-            await finish(volume.keeper.release, CLEANUP_S_MAX)
+        if release:
+            await _release(volume.keeper)
     finally:
         volume.db.close()
         let_go(volume)
+
+
+async def _release(keeper: LeaseKeeper) -> None:
+    """Release the lease; delay a cancellation until the store replies, for a limited time."""
+    try:
+        await finish(keeper.release, CLEANUP_S_MAX)
+    except BaseException as exc:
+        # The callers catch a cancellation, which therefore is not reported elsewhere.
+        if not keeper.lease.released and not isinstance(exc, Exception):
+            _log.warning(_NOT_IN_TIME)
+        raise
 
 
 async def mark_clean(db: Database) -> None:

@@ -2,9 +2,9 @@
 
 Owns: the order *block files, COMMIT, WAL*; the times at which groups of operations are committed;
 the ``commit=`` interval. Does not know: the store.
-Keeps: content is durable before the rows that refer to it, so a sync of rows first syncs the
-content of every file. The only exception is data written during the sync: its rows may become
-durable first.
+Keeps: an fsync or a background sync makes the content of every file durable, then the rows. Rows may
+become durable earlier by other syncs, for example when the WAL is extended, and the rows of data
+that is written during a sync. The next mount checks the content of such rows.
 Tasks: ``run_group_commit`` and ``run_background_sync`` run as one task each per mount; any fsync
 handler may call ``sync_file``.
 Design: docs/design/durability.md, "From write to fsync".
@@ -207,7 +207,8 @@ class Durability:
             self._require_not_broken()
             wal.append_room(room_bytes)
             await trio.lowlevel.checkpoint()
-        await trio.to_thread.run_sync(self._db.sync_wal)
+        async with self._log_lock:  # not at the same time as the sync of an fsync
+            await trio.to_thread.run_sync(self._db.sync_wal)
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable.

@@ -58,6 +58,25 @@ async def test_change_during_a_wal_sync_needs_another_sync(power: Power, is_open
         assert log.count == 2 + is_open
 
 
+async def test_extension_of_the_wal_waits_for_the_sync_of_an_fsync(power: Power) -> None:
+    """If two syncs of one file run at the same time, the kernel reports a lost page to only one."""
+    async with power.session("a", tasks=False) as session:
+        await session.durability.sync_all()
+        assert session.db.wal is not None
+        assert session.db.wal.lacks_room
+        log = SlowLog(session)
+        async with trio.open_nursery() as nursery:
+            _change(session)
+            nursery.start_soon(session.durability.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(session.durability.make_log_room)
+            await trio.testing.wait_all_tasks_blocked()
+            assert log.count == 1
+            log.go_on.set()
+        assert log.count == 2
+        assert not session.db.wal.lacks_room
+
+
 async def test_block_that_is_uploaded_again_during_a_sync_is_kept_until_the_next_sync(
     power: Power,
 ) -> None:

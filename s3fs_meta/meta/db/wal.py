@@ -209,8 +209,8 @@ class Wal:
             raise
 
     def _fail(self, why: str) -> None:
+        self.failure = why  # first, because writing the record takes time
         sync_failures.note(self._path.parent)
-        self.failure = why
 
     def checkpoint(self) -> Checkpoint:
         """Copy the WAL into the database while the writer continues. Call this in a thread.

@@ -108,15 +108,16 @@ def _lost_parts(db: Database) -> list[LostPart]:
 
 def _opened(path: Path, uuid: str) -> Database | None:
     """Open the database of a quarantined state; return None if it is unusable. The call blocks."""
+    db: Database | None = None
     try:
         db = Database.open(path / "meta.db", Pragmas(), read_only=True)
+        if local_state.get(db, "uuid") in {None, uuid}:
+            return db
     except S3fsError as exc:
         _log.info("cannot search the quarantined state %s for lost content: %s", path, exc)
-        return None
-    if local_state.get(db, "uuid") not in {None, uuid}:
+    if db is not None:
         db.close()
-        return None
-    return db
+    return None
 
 
 class _Healer:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -150,13 +150,33 @@ async def test_hole_is_healed_only_by_content_with_the_right_hash(
         assert xattrs.find(volume.db, ino, ATTRIBUTE) is not None
 
 
-async def test_quarantine_with_a_damaged_database_does_not_prevent_a_mount(power: Power) -> None:
+def _damage_header(database: Path) -> None:
+    database.write_bytes(b"?" * 8192)
+
+
+def _damage_local_state(database: Path) -> None:
+    """Overwrite the first page of a table that is not read when the database is opened."""
+    db = Database.open(database, Pragmas())
+    [root] = db.one("SELECT rootpage FROM sqlite_master WHERE name = 'local_state'") or ()
+    [page_bytes] = db.one("PRAGMA page_size") or ()
+    db.close()
+    with database.open("r+b") as file:
+        file.seek((root - 1) * page_bytes)
+        file.write(b"\xff" * page_bytes)
+
+
+@pytest.mark.parametrize("damage", [_damage_header, _damage_local_state])
+async def test_quarantine_with_a_damaged_database_does_not_prevent_a_mount(
+    power: Power, damage: Callable[[Path], None]
+) -> None:
     """If one quarantined state has a damaged database, a mount uses the other states."""
     ino = await _lose(power, _one_block)
     async with _opened(power) as volume:
         other = volume.state_dir.quarantine("9" * 19)
         other.mkdir()
-        (other / "meta.db").write_bytes(b"?" * 8192)
+        with closing(volume.db.open_snapshot()) as snapshot:
+            snapshot.copy_to(other / "meta.db")
+        damage(other / "meta.db")
 
         [notice] = await heal_holes(volume)
 

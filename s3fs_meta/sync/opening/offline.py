@@ -25,6 +25,7 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import (
     ObjectMissingError,
+    ObjectTooLargeError,
     OfflineError,
     PassphraseError,
     StoreError,
@@ -56,7 +57,7 @@ async def why_unreachable(store: ObjectStore) -> str:
     with trio.move_on_after(OFFLINE_AFTER_S):
         try:
             await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-        except ObjectMissingError:
+        except (ObjectMissingError, ObjectTooLargeError):
             return ""
         except StoreError as exc:
             return str(exc)
@@ -75,8 +76,7 @@ async def open_offline(
     """Open a complete local state read-only; close it with ``close_filesystem``.
 
     Args:
-        store: the store, which cannot be reached now; content that is not cached is read from it
-            later.
+        store: cannot be reached now; content that is not cached is read from it later.
         state_dir: the state directory of the filesystem.
         secret: unlocks the superblock.
         clock: the clock for the timestamps of files.
@@ -84,7 +84,8 @@ async def open_offline(
         why: the reason why the store cannot be reached.
 
     Raises:
-        OfflineError: the local state is not complete; nothing was changed.
+        OfflineError: the local state is not complete, or its recovery after a crash needs the store;
+            no content was lost.
         OlderBucketError: the local state is older than ``at_least``.
         PassphraseError: the secret does not unlock the superblock.
         HeldError: another process on this host uses the local state.

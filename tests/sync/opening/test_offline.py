@@ -10,8 +10,9 @@ import trio.testing
 
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.errors import MetadataError, OfflineError, PassphraseError, ReadOnlyStateError
-from s3fs_meta.limits import OFFLINE_AFTER_S
+from s3fs_meta.limits import OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import AbbreviatedLink, Txg
 from s3fs_meta.mount.statistics import figures
@@ -287,10 +288,13 @@ async def test_offline_mount_is_refused_if_its_block_size_differs_from_the_super
     assert not StateDir(power.home / "a").is_locked_by_other
 
 
-async def test_bucket_without_a_lease_counts_as_reachable(
+async def test_bucket_without_a_readable_lease_counts_as_reachable(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
+    """A mount with -o ro needs no lease."""
     store = FaultyStore(power.store)
+    assert await why_unreachable(store) == ""
+    power.store.objects[lease_codec.KEY] = bytes(TEXT_OBJECT_BYTES_MAX + 1)
     assert await why_unreachable(store) == ""
     store.fail("get", times=1000)
     hasty = RetryingStore(store, RetryPolicy(attempts_max=2))

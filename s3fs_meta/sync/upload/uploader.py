@@ -431,9 +431,9 @@ class Uploader:
         """Upload one pack: record its row, store the object, record the locations."""
         self._db.begin_local()
         number = packs.create(self._db, pack.key, len(pack.data))
-        await self._make_durable()
-        self._hook("pack intended")
         try:
+            await self._make_durable()
+            self._hook("pack intended")
             with self._cache.writers.sending(len(pack.data)) as sent:
                 await self._put(pack, sent)
         except trio.Cancelled:

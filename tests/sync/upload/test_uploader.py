@@ -178,6 +178,33 @@ async def test_pack_of_a_cancelled_upload_is_condemned(power: Power) -> None:
         assert packs.get(session.db, pack.pack).state is PackState.CONDEMNED
 
 
+async def test_pack_of_an_upload_that_was_cancelled_before_it_was_sent_is_condemned(
+    power: Power,
+) -> None:
+    """A pack without an outcome would make the next mount reject its complete local state."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        sync, token = session.files.sync, trio.lowlevel.current_trio_token()
+        scope = trio.CancelScope()
+
+        def cancel_before_the_upload() -> None:
+            if packs.uploading(session.db):
+                scope.cancel()
+
+        def sync_and_cancel(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+            sync(blocks, named)
+            trio.from_thread.run_sync(cancel_before_the_upload, trio_token=token)
+
+        session.files.sync = sync_and_cancel  # type: ignore[method-assign]
+        with scope:
+            await session.flush()
+        assert scope.cancelled_caught
+
+        [pack] = packs.iterate(session.db)
+        assert pack.state is PackState.CONDEMNED
+        assert power.store.keys_with_prefix("packs/") == []
+
+
 async def test_pack_is_not_uploaded_again_after_its_response_was_lost(power: Power) -> None:
     """If the response to an upload is lost, the retry finds the pack in the store."""
     faulty = FaultyStore(power.store)

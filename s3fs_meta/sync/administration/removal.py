@@ -16,6 +16,7 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     FormatError,
+    NewerFormatError,
     ObjectMissingError,
     ObjectTooLargeError,
     PreconditionError,
@@ -93,6 +94,7 @@ async def keys_of_removed(
 
     Raises:
         LostSuperblockError: the superblock is damaged, and this host has no copy.
+        NewerFormatError: a newer version of the program wrote the superblock.
         PassphraseError: the secret does not unlock the superblock.
     """
     try:
@@ -109,6 +111,8 @@ async def keys_of_removed(
         try:
             found = superblock_codec.decode(superblock_codec.COPY_KEY, one)
             return await secret.open(found), one
+        except NewerFormatError:
+            raise
         except FormatError as exc:
             fault = fault or exc.what
     raise LostSuperblockError(store.url, f"{superblock_codec.COPY_KEY!r}: {fault}")

@@ -10,7 +10,8 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec import pack as pack_codec
-from s3fs_meta.errors import UnfinishedFilesystemError, UsageError
+from s3fs_meta.codec import text_object
+from s3fs_meta.errors import NewerFormatError, UnfinishedFilesystemError, UsageError
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -158,6 +159,9 @@ async def test_keys_are_available_after_an_interrupted_removal(power: Power) -> 
         assert found is not None
         assert found[1] == power.store.objects[copy] or host == "a"
         if host == "-":
+            power.store.objects[copy] = text_object.encode("superblock", 99, {})
+            with pytest.raises(NewerFormatError, match="upgrade"):
+                await removal.keys_of_removed(power.store, power.remembered("-"), power.secret)
             power.store.objects[copy] = b"rotten"
             with pytest.raises(LostSuperblockError):
                 await removal.keys_of_removed(power.store, power.remembered("-"), power.secret)

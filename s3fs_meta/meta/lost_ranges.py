@@ -90,9 +90,18 @@ def without(ranges: Iterable[range], removed: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Scan for the lost parts of all files; some of these parts may have new content by now."""
+    """Scan for the lost parts of all files; some of these parts may have new content by now.
+
+    The parts of a file are in ascending order and do not overlap, even if a program has written
+    overlapping ranges to the attribute.
+    """
     block_bytes = int(get(db, "block_bytes"))
     for ino, value in db.iterate("SELECT ino, value FROM xattrs WHERE name = ?", (ATTRIBUTE,)):
-        for one in parse(value) if isinstance(value, bytes) else ():
+        ranges = parse(value) if isinstance(value, bytes) else []
+        done = -1
+        for one in sorted(ranges, key=lambda each: each.start):
+            first = max(one.start // block_bytes, done + 1)
             last = (one.stop - 1) // block_bytes
-            yield LostPart(ino, BlockIndex(one.start // block_bytes), BlockIndex(last))
+            if first <= last:
+                yield LostPart(ino, BlockIndex(first), BlockIndex(last))
+                done = last

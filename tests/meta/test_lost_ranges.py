@@ -80,3 +80,17 @@ def test_lost_ranges_are_extended_to_complete_blocks(db: Database) -> None:
         LostPart(ino, BlockIndex(0), BlockIndex(0)),
         LostPart(ino, BlockIndex(3), BlockIndex(5)),
     ]
+
+
+def test_blocks_of_overlapping_lost_ranges_are_listed_once(db: Database) -> None:
+    """Programs can write thousands of equal ranges, which must not multiply the work of a mount."""
+    size = 65_536
+    ino = inodes.create(db, 0o100644, 0, 0, Ino(1), 0).ino
+    last = 3 * size - 1
+    value = b"%d-%d\n" % (2 * size, 9 * size) + b"0-%d\n" % last * 100 + MORE + MORE
+    xattrs.set(db, ino, ATTRIBUTE, value)
+
+    found = list(lost_ranges.iterate(db))
+
+    assert [one.first for one in found] == [0, 3, 10]
+    assert [one.last for one in found[:2]] == [2, 9]

@@ -201,7 +201,9 @@ def _attend(child: socket.socket, front: Front, log: Path) -> int:
             case {"progress": [str(what), int(done), int(total)]}:
                 front.progress(what, done, total)
             case {"ask": str(prompt)}:
-                child.sendall(json.dumps(_ask(front, prompt)).encode() + b"\n")
+                answer = json.dumps(_ask(front, prompt)).encode() + b"\n"
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    child.sendall(answer)  # if the child has ended, the loop ends, too
             case {"ready": True}:
                 front.ready()
                 return exits.ExitStatus.DONE
@@ -224,7 +226,8 @@ def _ask(front: Front, prompt: str) -> dict[str, str]:
 
 
 def _messages(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    with connection.makefile("rb") as lines:
+    """Yield the messages of the child until it closes the socket, or is killed."""
+    with connection.makefile("rb") as lines, contextlib.suppress(ConnectionResetError):
         for line in lines:
             yield _parse(line)
 

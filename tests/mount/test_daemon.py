@@ -169,6 +169,32 @@ def test_daemon_fails_if_the_mount_command_cannot_ask_for_the_passphrase(tmp_pat
     assert (done.returncode, done.stderr) == (4, "s3fs-meta: no terminal\n")
 
 
+def test_mount_command_reports_a_daemon_that_is_killed_during_the_prompt(tmp_path: Path) -> None:
+    done = _run(
+        tmp_path,
+        """
+        import signal
+        from s3fs_meta.console import boundary
+
+        class Killing(Front):
+            def notice(self, text): self.pid = int(text)
+            def ask(self, prompt):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                return "secret"
+
+        def body(front):
+            front.notice(str(os.getpid()))
+            front.ask("Passphrase: ")
+
+        sys.exit(int(boundary.run(lambda: run_in_background(body, log, Killing()))))
+        """,
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "the mount ended before it was ready" in done.stderr
+
+
 def test_interrupted_mount_command_stops_the_starting_daemon(tmp_path: Path) -> None:
     """Ctrl-C while the daemon starts leaves no process."""
     done = _run(

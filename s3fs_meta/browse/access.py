@@ -13,7 +13,6 @@ cookie only below the path for which it was set, and only this server knows the 
 import hmac
 import html
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -111,11 +110,16 @@ class Access:
         return _is_equal(first.decode("latin-1"), self.root)
 
     def _has_cookie(self, request: HttpRequest) -> bool:
-        try:
-            found = SimpleCookie(request.headers.get(b"cookie", b"").decode("latin-1"))
-        except CookieError:
-            return False
-        return self._name in found and _is_equal(found[self._name].value, self._cookie)
+        """Return whether a request has the cookie of this server.
+
+        A browser also sends the cookies of other servers on this host. One of them may be invalid;
+        the standard library then returns none of the cookies.
+        """
+        header = request.headers.get(b"cookie", b"").decode("latin-1")
+        pairs = [pair.strip().partition("=") for pair in header.split(";")]
+        return any(
+            name == self._name and _is_equal(value, self._cookie) for name, _, value in pairs
+        )
 
 
 def _is_equal(given: str, wanted: str) -> bool:

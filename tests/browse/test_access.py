@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from s3fs_meta.browse.access import Access, leading_to, new_path
 from s3fs_meta.mount.http_server import HttpRequest, Reply
 from s3fs_meta.options.listen_address import Address
@@ -96,3 +98,15 @@ def test_browse_request_with_a_wrong_cookie_is_refused() -> None:
     for wrong in (b"", b"x", cookie + b"x", b"a=b, c", b"\xff=\xff", cookie.replace(b"=", b"x=")):
         headers = {**HOST, b"cookie": wrong}
         assert status_of(access.refusal(HttpRequest("GET", access.root.encode(), headers))) == 403
+
+
+@pytest.mark.parametrize("other", [b"theme=dark mode", b"flag", b"a=\xff", b"=", b'a="b'])
+def test_invalid_cookies_of_other_servers_are_ignored(other: bytes) -> None:
+    """Browsers send cookies to all ports of a host, so other local servers can add cookies."""
+    access = made()
+    cookie, _ = cookie_of(access)
+    inside = f"{access.root}/at/2/".encode()
+
+    for both in (cookie + b"; " + other, other + b"; " + cookie):
+        assert access.refusal(HttpRequest("GET", inside, {**HOST, b"cookie": both})) is None
+    assert status_of(access.refusal(HttpRequest("GET", inside, {**HOST, b"cookie": other}))) == 403

@@ -28,6 +28,7 @@ from s3fs_meta.options.settings import (
     KernelOptions,
     MountOptions,
     SqliteOptions,
+    check_together,
     option_texts,
     parse_mount_options,
 )
@@ -152,7 +153,7 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
         UsageError: an option is unknown, has a wrong value, or contradicts another option.
     """
     said = parse_mount_options(texts)
-    return replace(
+    merged = replace(
         said,
         cachedir=flags.cachedir or said.cachedir,
         endpoint_url=flags.endpoint_url or said.endpoint_url,
@@ -163,6 +164,8 @@ def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
         force_takeover=flags.force_takeover or said.force_takeover,
         at_least=flags.at_least or said.at_least,
     )
+    check_together(merged)
+    return merged
 
 
 def _slice(options: MountOptions, kind: type[SqliteOptions | KernelOptions]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def parse_mount_options(texts: Sequence[str]) -> MountOptions:
     """
     values = {field: one.value for field, one in given_options(texts).items()}
     options = MountOptions(**values)
-    _check_together(options)
+    check_together(options)
     return options
 
 
@@ -245,7 +245,8 @@ def _find(word: str) -> Option:
     return option
 
 
-def _check_together(options: MountOptions) -> None:
+def check_together(options: MountOptions) -> None:
+    """Raise UsageError if one option contradicts another option."""
     if options.at is not None and options.force_takeover:
         raise UsageError("at and takeover cannot be combined: a past point in time has no writer")
     if options.at is not None and options.follow:

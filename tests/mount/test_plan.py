@@ -164,6 +164,12 @@ def test_options_of_the_command_override_options_of_fstab() -> None:
     assert (merged.region, merged.profile, merged.read_only) == ("c", "b", True)
 
 
+@pytest.mark.parametrize("texts", ["ro", "ro,follow", "at=1h-ago"])
+def test_options_of_the_command_must_not_contradict_the_mount_options(texts: str) -> None:
+    with pytest.raises(UsageError, match="cannot be combined"):
+        merged_options([texts], MountOptions(force_takeover=True))
+
+
 def test_default_mount_options_equal_the_default_pragmas() -> None:
     assert pragmas_of(MountOptions()) == Pragmas()
 

@@ -20,7 +20,7 @@ from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.browse.templates import Render
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import packs
-from s3fs_meta.meta.trees import folder_sizes
+from s3fs_meta.meta.trees import folder_sizes, tree_paths
 from s3fs_meta.meta.trees.folder_sizes import FolderSize, FolderSizes
 from s3fs_meta.model import Attributes, Txg
 from s3fs_meta.mount.http_server import Reply
@@ -80,7 +80,7 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
             "listed": parts,
             "areas": _areas(parts),
             "since": since,
-            "grown": [] if before is None else _grown(point, sizes, before),
+            "grown": [] if before is None else grown(point, sizes, before),
         }
     async with site.used((await site.bounds()).newest.txg) as newest:
         values["bucket"] = _bucket(newest)
@@ -150,12 +150,17 @@ def _label(tile: Tile) -> int:
     return int(tile.width * _LABEL_CHARS) if fits else 0
 
 
-def _grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Grown]:
-    """Return the folders in which files grew most, without the files of subfolders."""
-    return [
-        Grown(b"/".join(source.path_of(point, size.ino)), more, size.own_bytes)
-        for size, more in sizes.grown_since(before, BROWSE_FILES_SHOWN)
-    ]
+def grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Grown]:
+    """Return the folders in which files grew most, without the files of subfolders.
+
+    Folders without a path are omitted: they are in a removed tree that is not empty yet.
+    """
+    found: list[Grown] = []
+    for size, more in sizes.grown_since(before, BROWSE_FILES_SHOWN):
+        path = tree_paths.bytes_of(point.db.connection, size.ino)
+        if path is not None:
+            found.append(Grown(path, more, size.own_bytes))
+    return found
 
 
 def _bucket(newest: OpenPoint) -> dict[str, Any]:

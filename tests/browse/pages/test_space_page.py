@@ -1,9 +1,16 @@
 """Tests of the browse page with the space that folders and files use."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from s3fs_meta.browse.pages import space_page
+from s3fs_meta.meta.tables import dentries, inodes
+from s3fs_meta.meta.trees import removed_trees
+from s3fs_meta.meta.trees.folder_sizes import FolderSizes
+from s3fs_meta.model import ROOT_INO
+from tests.browse import points
 from tests.browse.conftest import NAMES
 from tests.browse.serving import Served
 
@@ -55,3 +62,25 @@ def test_space_page_shows_the_bucket_size_and_the_file_sizes(served: Served) -> 
     }
     # The first version of report.txt still occupies space.
     assert shown["Only for the past"] != "0 B"
+
+
+def test_space_page_omits_folders_of_a_removed_tree_that_is_not_empty_yet(tmp_path: Path) -> None:
+    """A txg may be cut while the content of a removed tree is still being deleted."""
+    db = points.made(tmp_path)
+    top = points.add(db, ROOT_INO, b"top", points.FOLDER)
+    folder = points.add(db, top, b"folder", points.FOLDER)
+    file = inodes.get(db, points.add(db, folder, b"file", size_bytes=5))
+    inodes.replace(db, file._replace(mapped_blocks=1))
+    sizes, before = FolderSizes(), FolderSizes()
+    for _ in sizes.read(db):
+        pass
+    [(grown, more)] = sizes.grown_since(before, 9)
+    assert (grown.ino, more) == (folder, 5)
+    point = points.point_of(db)
+    assert [one.path for one in space_page.grown(point, sizes, before)] == [b"top/folder"]
+
+    dentries.remove(db, ROOT_INO, b"top")
+    removed_trees.mark_removed(db, [top], 1)
+
+    assert space_page.grown(point, sizes, before) == []
+    db.close()

@@ -55,15 +55,21 @@ class MountWatch:
         now_ns, now_s = time.time_ns(), trio.current_time()
         try:
             figures = await request_status(self._place)
+            values = levels(figures)
+            if self._earlier is not None:
+                values |= rates(self._earlier, figures, now_s - self._read_s, self.prices)
+            sample = Sample(now_ns, str(figures["state"]), values)
         except (S3fsError, OSError) as exc:
-            self.samples.append(Sample(now_ns, str(exc), {}))
-            self._earlier = None
-            return
-        values = levels(figures)
-        if self._earlier is not None:
-            values |= rates(self._earlier, figures, now_s - self._read_s, self.prices)
-        self.samples.append(Sample(now_ns, str(figures["state"]), values))
-        self._earlier, self._read_s = figures, now_s
+            self._add_unknown(now_ns, str(exc))
+        except (KeyError, TypeError):
+            self._add_unknown(now_ns, "the daemon of the mount has another version of s3fs-meta")
+        else:
+            self.samples.append(sample)
+            self._earlier, self._read_s = figures, now_s
+
+    def _add_unknown(self, now_ns: int, why: str) -> None:
+        self.samples.append(Sample(now_ns, why, {}))
+        self._earlier = None
 
 
 def levels(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -122,7 +128,7 @@ def _requests(figures: Mapping[str, Any]) -> int:
 def _cost(figures: Mapping[str, Any], table: prices.PriceTable) -> float:
     """Return the cost of all requests and downloads since the mount began."""
     cost = 0.0
-    for kinds in figures["billed"].values():
+    for kinds in figures.get("billed", {}).values():  # an old daemon does not count requests
         for kind, counts in kinds.items():
             cost += counts["requests"] * table.requests.get(kind, 0.0)
             cost += counts["received_bytes"] * table.out_byte

@@ -50,6 +50,28 @@ def test_mount_page_computes_rates_from_two_readings() -> None:
     assert found["cost"] == pytest.approx(2000 * table.requests["put"] * 8640)
 
 
+def test_mount_page_shows_the_rates_of_a_daemon_that_does_not_count_requests() -> None:
+    """After an upgrade of the package, a mount may still have a daemon of an earlier version."""
+    before, now = figures(1), figures(3)
+    del before["billed"], now["billed"]
+    found = rates(before, now, 10.0, prices.default())
+    assert (found["store"], found["cost"]) == (1.0, 0.0)
+
+
+async def test_mount_page_names_a_daemon_of_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def request(_place: Target) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {"state": "serving"}
+
+    monkeypatch.setattr("s3fs_meta.browse.sources.mount_watch.request_status", request)
+    watch = MountWatch(Target("local:///somewhere", tmp_path, "/mnt"))
+    await watch.read()
+    assert "another version" in watch.samples[-1].state
+    assert watch.samples[-1].values == {}
+
+
 def test_mount_page_shows_no_rates_after_a_restart_of_the_mount() -> None:
     assert rates(figures(3), figures(1, pid=2), 10.0, prices.default()) == {}
     assert "hits" not in rates(figures(1), figures(1), 10.0, prices.default())

@@ -335,8 +335,12 @@ def bench(
 
 @contextlib.contextmanager
 def _handled(stop: Callable[[], None]) -> Iterator[None]:
-    """Call a function on SIGINT and SIGTERM for the duration of a context."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Call a function on SIGINT, SIGTERM and SIGHUP for the duration of a context."""
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup(1) ignores SIGHUP
+    ]
     before = [signal.signal(number, lambda *_: stop()) for number in numbers]
     try:
         yield

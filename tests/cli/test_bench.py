@@ -102,9 +102,9 @@ def test_bench_command_without_a_path_uses_the_only_mount() -> None:
             the_mount(mounts)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGINT and SIGTERM make bench remove all of its files."""
+    """SIGINT, SIGTERM and the end of the terminal make bench remove all of its files."""
     words = ["bench", "--big-size", "0", "--files", "1000000", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "s3fs_meta", *words],

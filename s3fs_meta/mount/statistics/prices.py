@@ -72,7 +72,7 @@ def parse(where: str, data: bytes) -> PriceTable:
         raise UsageError(f"{where}: the price table is larger than {PRICE_TABLE_BYTES_MAX} bytes")
     try:
         fields = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:  # also for a number with too many digits
         raise UsageError(f"{where}: the price table is not valid TOML: {exc}") from exc
     _require_names(where, fields, (*_TEXTS, "as_of", *_TABLES))
     for name in _TEXTS:
@@ -106,8 +106,13 @@ def _prices(where: str, table: str, fields: Any) -> dict[str, float]:
     for name, price in fields.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
         if not is_number or not 0 <= price <= PRICE_MAX:  # a comparison with NaN is always false
+            # Python refuses to format an integer of many digits, also in an array or a table.
+            is_long = isinstance(price, list | dict) or (
+                isinstance(price, int) and abs(price) > PRICE_MAX
+            )
+            shown = "" if is_long else f", not {price!r}"
             raise UsageError(
-                f"{where}: [{table}] {name} must be a price from 0 to {PRICE_MAX:g}, not {price!r}"
+                f"{where}: [{table}] {name} must be a price from 0 to {PRICE_MAX:g}{shown}"
             )
     return fields
 

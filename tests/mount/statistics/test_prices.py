@@ -73,6 +73,9 @@ def test_prices_are_converted_to_prices_per_request_and_per_byte(tmp_path: Path)
         ("[transfer]\nout = 0.5", "", "the field 'transfer' is missing"),
         ('name = "MinIO"', 'name = "MinIO"\ntransfer = 1', "is not valid TOML: "),
         ("[requests]", "[requests", "is not valid TOML: "),
+        ("put = 1", "put = " + "1" * 5000, "is not valid TOML: "),
+        ("put = 1", "put = 0x" + "f" * 5000, "[requests] put must be a price"),
+        ("put = 1", "put = [0x" + "f" * 5000 + "]", "[requests] put must be a price"),
         ('"MinIO"', "[" * 50_000, "is not valid TOML: "),
     ],
 )

@@ -39,8 +39,8 @@ _TIME: Final = struct.Struct("<HHBi")  # extra field with the modification time 
 _TIME_ID: Final = 0x5455
 _TIME_RANGE: Final = range(-(1 << 31), 1 << 31)
 _YEARS: Final = range(1980, 2108)  # years that an MS-DOS date can express
-# Matches a percent sign that looks like an escape, and the path separator of Windows.
-_ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|\\")
+# Matches a percent sign that looks like an escape, and the separators of paths and drives of Windows.
+_ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|[\\:]")
 
 
 class _Collected:
@@ -149,8 +149,8 @@ def _record_of(step: Step) -> zipfile.ZipInfo:
 def _name(path: bytes) -> str:
     """Return a path as text, with unprintable characters escaped as %XX.
 
-    The backslash is also escaped, because Windows treats it as a separator. Different paths stay
-    different.
+    The backslash and the colon are also escaped, because Windows treats them as separators of paths
+    and of drives. Different paths stay different.
     """
     text = _ESCAPED.sub(lambda found: _percent(found[0]), path.decode(errors="surrogateescape"))
     if text.isprintable():

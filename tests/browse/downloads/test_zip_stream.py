@@ -104,6 +104,17 @@ async def test_zip_archive_of_too_many_entries_is_refused(tmp_path: Path) -> Non
     db.close()
 
 
+async def test_zip_archive_contains_no_drive_of_windows(tmp_path: Path) -> None:
+    """A simple program on Windows would extract the member C:/x outside of its target directory."""
+    db = points.made(tmp_path)
+    folder = points.add(db, ROOT_INO, b"C:", points.FOLDER)
+    points.add(db, folder, b"a:b")
+    content = await _made(db)
+    db.close()
+    with zipfile.ZipFile(io.BytesIO(content)) as opened:
+        assert set(opened.namelist()) >= {"top/C%3A/", "top/C%3A/a%3Ab"}
+
+
 def test_longest_path_fits_into_the_zip_format() -> None:
     """One byte of a name can become three characters, and zip stores a path length in 16 bits."""
     assert BROWSE_PATH_BYTES_MAX * len("%XX") < 1 << 16

@@ -209,7 +209,8 @@ class TreeRemoval:
         pending = _PendingForget(parent, name, trio.Event())
         self._to_forget.append(pending)
         self._forget_requested.set()
-        self.all_forgotten = trio.Event()
+        if self.all_forgotten.is_set():  # otherwise ``_run_slices`` may wait for this event
+            self.all_forgotten = trio.Event()
         return pending.forgotten
 
     def _remove_tree(self, parent: Ino, name: bytes, top: Attributes) -> None:

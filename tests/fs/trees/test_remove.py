@@ -301,3 +301,24 @@ async def test_tree_removal_is_refused_on_a_read_only_mount(fs: Filesystem) -> N
     with trio.move_on_after(0.3):
         await fs.tree_removal.run()
     assert exists(fs, top)
+
+
+async def test_tree_removed_while_the_kernel_forgets_another_is_deleted(volume: Volume) -> None:
+    """Each removal must wake the deletion, also if the kernel is still dropping earlier names."""
+    gate = trio.Event()
+
+    async def forget(_parent: Ino, _name: bytes) -> None:
+        await gate.wait()
+
+    async with volume.mounted(notices=KernelNotices(lambda _changed: None, forget)) as fs:
+        before = _rows(fs)
+        for name in (b"1", b"2"):
+            make_file(fs, b"file", make_directory(fs, name))
+        async with running(fs.run):
+            for name in (b"1", b"2"):
+                fs.tree_removal.remove(ROOT_INO, name, look(fs, name).ino)
+                await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+            await until(lambda: not len(fs.orphans.trees))
+
+        assert _rows(fs) == before

@@ -22,6 +22,7 @@ from s3fs_meta.errors import (
     NameTooLongError,
     NeedsDirectoryError,
     NoEntryError,
+    NoInodeError,
     NotPermittedError,
     RefusesDirectoryError,
     TooManyLinksError,
@@ -78,13 +79,20 @@ class Namespace:
     def lookup(self, parent: Ino, name: bytes) -> Attributes | None:
         """Return the attributes of a name's inode, or None if the name is not in the directory.
 
+        The name "." may also be looked up in a file, to open the file by its handle.
+
         Raises:
             NameTooLongError: the name is longer than NAME_BYTES_MAX.
+            NoInodeError: the name is "." and the inode is being deleted.
         """
         length = len(name)
         if length <= _DOT_BYTES_MAX and name in _DOTS:
-            directory = inodes.get(self._db, parent)
-            return directory if name == b"." else inodes.get(self._db, directory.parent)
+            found = inodes.get(self._db, parent)
+            if name == b"..":
+                return inodes.get(self._db, found.parent)
+            if not found.nlink and self._orphans.is_unused(parent):
+                raise NoInodeError(parent)
+            return found
         if length > NAME_BYTES_MAX:
             raise NameTooLongError(length)
         return dentries.find_attributes(self._db, parent, name)

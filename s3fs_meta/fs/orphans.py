@@ -68,8 +68,12 @@ class Orphans:
                 self.trees.add(ino, tops[ino])
                 continue
             self._known.add(ino)
-            if not self._lookups.count(ino) and self._open_files.find(ino) is None:
+            if self.is_unused(ino):
                 self._enqueue(ino)
+
+    def is_unused(self, ino: Ino) -> bool:
+        """Return whether an inode is not open and has no lookup count; an orphan is then purged."""
+        return not self._lookups.count(ino) and self._open_files.find(ino) is None
 
     def made(self, ino: Ino) -> None:
         """Record an inode that was created without a name and will be opened."""
@@ -85,12 +89,7 @@ class Orphans:
 
         Call this when a lookup or open count becomes zero. Never yields to other tasks.
         """
-        if (
-            ino not in self._known
-            or not self._status.writable
-            or self._lookups.count(ino)
-            or self._open_files.find(ino) is not None
-        ):
+        if ino not in self._known or not self._status.writable or not self.is_unused(ino):
             return
         self._db.begin()
         if inodes.delete_bare_orphan(self._db, ino):

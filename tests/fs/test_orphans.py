@@ -1,8 +1,10 @@
 """Tests of orphans: inodes without a name that are still in use."""
 
+import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.errors import NoInodeError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.meta.tables import inodes
@@ -32,6 +34,7 @@ async def test_unlinked_open_file_is_readable_until_it_is_closed_and_forgotten(
         await fs.write(ino, 0, b"content")
         fs.namespace.unlink(ROOT_INO, b"f")
         assert fs.getattr(ino).nlink == 0
+        assert fs.lookup(ino, b".") == fs.getattr(ino)
         await fs.write(ino, 7, b" more")
         assert await fs.read(ino, 0, 99) == b"content more"
 
@@ -106,6 +109,8 @@ async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
         assert (row.nlink, row.mapped_blocks) == (0, 7)
         assert not fs.orphans.purge_piece(row)
         assert fs.getattr(ino).mapped_blocks == 5
+        with pytest.raises(NoInodeError):  # a file handle of an NFS client must not open it
+            fs.lookup(ino, b".")
         volume.commit()
 
     async with volume.mounted() as fs, trio.open_nursery() as nursery:

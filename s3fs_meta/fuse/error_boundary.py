@@ -116,10 +116,13 @@ def failed(
         _log.error(
             "request %s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code)
         )
-    half_done = isinstance(exc, (BadRowError, DamagedDatabaseError)) and not exc.changed_nothing
-    if half_done:
-        is_change = name not in CHANGES_NO_TWO_ROWS
-        half_done = is_change if begun is None else status.is_half_done(begun)
+    half_done = (
+        isinstance(exc, (BadRowError, DamagedDatabaseError))
+        and not exc.changed_nothing
+        # ``progress`` counts all requests, so it may have changed while a read waited.
+        and name not in CHANGES_NO_TWO_ROWS
+        and (begun is None or status.is_half_done(begun))
+    )
     if half_done or isinstance(exc, errnos.DEGRADING):
         _give_up(status, name, str(exc))
     return code

@@ -8,6 +8,8 @@ import pyfuse3
 import pytest
 
 from s3fs_meta.errors import (
+    BadRowError,
+    DamagedDatabaseError,
     DatabaseFullError,
     FormatError,
     LostBlockError,
@@ -15,6 +17,7 @@ from s3fs_meta.errors import (
     NewerFormatError,
     NoEntryError,
     ObjectMissingError,
+    S3fsError,
     StoreUnavailableError,
 )
 from s3fs_meta.fuse import error_boundary
@@ -181,3 +184,21 @@ async def test_damage_is_logged_with_advice_to_run_fsck(
         await getattr(desk, name)(error)
     assert ("fsck -n --deep shows the damage" in caplog.text) is advised
     assert desk.status.state is MountState.SERVING
+
+
+@pytest.mark.parametrize(
+    "error", [BadRowError("the row", 3), DamagedDatabaseError("meta.db", "a page")]
+)
+@pytest.mark.parametrize("name", ["lookup", "read", "setattr"])
+def test_unreadable_row_degrades_a_mount_only_during_a_change(error: S3fsError, name: str) -> None:
+    """While a read waits for the store, another request may change rows."""
+    status = MountStatus()
+    status.enter(MountState.SERVING)
+    begun = status.progress
+    status.require_writable()
+    assert status.is_half_done(begun)
+
+    assert error_boundary.failed(status, name, (3,), error, begun) == errno.EIO
+
+    expected = MountState.DEGRADED if name == "setattr" else MountState.SERVING
+    assert status.state is expected

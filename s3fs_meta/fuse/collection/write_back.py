@@ -257,11 +257,12 @@ class CollectingProcess:
         """
         while self._answered < self._asked:  # skip replies to cancelled calls
             await self._answer()
-        self._asked += 1
+        number = self._asked + 1
         try:
-            await self._socket.send(b"%d %d\n" % (self._asked, device))
+            await self._socket.send(b"%d %d\n" % (number, device))
         except OSError as exc:
             raise ProcessEndedError("the write-back process exited before the request") from exc
+        self._asked = number  # a call that was cancelled earlier has sent nothing
         outcome, _, why = (await self._answer()).partition(" ")
         if outcome != "done":
             code, _, text = why.partition(" ")

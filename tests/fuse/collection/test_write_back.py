@@ -180,6 +180,40 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         assert size(mounted.handlers, b"f") == 8
 
 
+class _Cancelling(dict[str, int]):
+    """Counts of requests; reading them before a request to the process cancels a scope."""
+
+    scope = trio.CancelScope()
+
+    @override
+    def __getitem__(self, name: str) -> int:
+        self.scope.cancel()
+        return super().__getitem__(name)
+
+
+async def test_collection_works_after_a_request_that_was_cancelled_before_it_was_sent(
+    mounted: Mounted,
+) -> None:
+    barrier, opened = mounted.handlers.operations.barrier, mounted.handlers.fs.open_files
+    counts = _Cancelling(read=0, write=0)
+    write_back = WriteBack(barrier, opened, counts)
+    device = (await mounted.run(mounted.path.stat)).st_dev
+    write_back.begin(str(mounted.path), device)
+    with holding(mounted.path / "f") as writer:
+        await mounted.run(write, writer, "one")
+        assert await write_back.collect()
+        counts.scope = trio.CancelScope()
+        with counts.scope as scope:
+            await write_back.collect()
+        assert scope.cancelled_caught
+
+        await mounted.run(write, writer, "two")
+        counts.scope = trio.CancelScope()
+        assert await write_back.collect()
+        assert size(mounted.handlers, b"f") == 8
+    await write_back.close()
+
+
 async def test_unmount_cancels_a_running_collection_of_dirty_pages(mounted: Mounted) -> None:
     """If no collection were possible during the unmount, the mount would become read-only."""
     write_back, results = mounted.handlers.operations.write_back, list[bool]()

@@ -516,3 +516,27 @@ async def test_fetch_that_needs_the_disk_reserve_is_refused(
         await bench.cache.fetch(bench.located(0))
 
     assert bench.store.calls[-1].method != "get_range"
+
+
+async def test_unreadable_row_of_a_block_does_not_affect_its_neighbours(bench: CacheBench) -> None:
+    """A read fetches the neighbours in the pack, too; one of them has a damaged row."""
+    contents = await bench.store_evicted(3, 1000)
+    wanted = bench.located(0)
+    bench.db.run("UPDATE blocks SET hash = 'text' WHERE block = ?", (bench.located(1).block,))
+
+    await bench.cache.fetch(wanted)
+
+    assert bench.cache.read_local(bench.located(0), 0, 1000) == contents[0]
+
+
+async def test_cached_block_with_an_unreadable_length_does_not_prevent_a_mount(
+    bench: CacheBench,
+) -> None:
+    bench.write(0, b"abc")
+    other = bench.write(1, b"abcdef")
+    bench.db.run("UPDATE blocks SET plain_bytes = 'text' WHERE block != ?", (other,))
+
+    bench.cache.load()
+
+    assert bench.cache.index.total_bytes == 6
+    assert bench.cache.index.total_count == 2

@@ -16,7 +16,13 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.fetching.read_coalescing import runs
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.errors import CorruptionError, NoSpaceLeftError, ObjectMissingError, S3fsError
+from s3fs_meta.errors import (
+    BadRowError,
+    CorruptionError,
+    NoSpaceLeftError,
+    ObjectMissingError,
+    S3fsError,
+)
 from s3fs_meta.fs.trees.tree_walk import walk
 from s3fs_meta.limits import (
     CACHED_BLOCKS_MAX,
@@ -30,7 +36,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks
 from s3fs_meta.meta.tables.block_map import Located, of_row
 from s3fs_meta.meta.trees.tree_content import TreeBlock
-from s3fs_meta.model import BlockId, BlockState, Ino, PackId
+from s3fs_meta.model import BlockId, BlockRow, BlockState, Ino, PackId
 
 _log = logging.getLogger(__name__)
 
@@ -272,12 +278,20 @@ class _Download:
 
     def _rows(self, wanted: Sequence[BlockId]) -> list[Located]:
         """Return the current locations of the blocks that are still missing."""
-        rows = [blocks.find(self._db, block) for block in wanted if self._wanted(block)]
+        rows = [self._find(block) for block in wanted if self._wanted(block)]
         return [
             of_row(row)
             for row in rows
             if row is not None and row.pack is not None and row.block not in self._cache.index
         ]
+
+    def _find(self, block: BlockId) -> BlockRow | None:
+        """Return the row of a block; note the error if it cannot be read."""
+        try:
+            return blocks.find(self._db, block)
+        except BadRowError as exc:
+            self._error = self._error or exc
+            return None
 
     async def _work(
         self, mine: trio.MemoryReceiveChannel[list[Located]], scope: trio.CancelScope
@@ -313,9 +327,9 @@ class _Download:
         self._on_progress(self._done_bytes, self._content.missing_bytes)
 
     async def _fetch_alone(self, block: BlockId) -> None:
-        row = blocks.find(self._db, block)
+        row = self._find(block)
         if row is None or row.pack is None:
-            return  # the block was deleted after the walk
+            return  # the block was deleted after the walk, or its row cannot be read
         try:
             await self._cache.fetch(of_row(row))
         except (ObjectMissingError, CorruptionError) as exc:

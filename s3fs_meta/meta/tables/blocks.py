@@ -6,6 +6,8 @@ Keeps: refs equals the number of block_map rows that refer to the block. packs.l
 stored bytes of the blocks in the pack. Hash and location of a block are all set or all NULL.
 """
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from s3fs_meta.errors import BadRowError, MetadataError
@@ -121,13 +123,13 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
     """Return at most EQUAL_BLOCKS_MAX blocks with the given content hash, oldest first.
 
     Usually at most one block has a given hash. But concurrent uploads may store the same content
-    twice.
+    twice. Rows that cannot be read are omitted.
     """
     rows = db.all(
         f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
         (content_hash,),
     )
-    return [_row(row) for row in rows]
+    return list(_readable(rows))
 
 
 def intact(db: Database, content_hash: bytes) -> BlockRow | None:
@@ -157,17 +159,25 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
     """Return a block and the blocks of its pack that were created shortly before and after it.
 
     The files of these blocks were probably written together. The result is unsorted; it has at most
-    *limit* blocks from each side.
+    *limit* blocks from each side. Rows that cannot be read are omitted.
     """
     sides = ("block >= ? ORDER BY block", "block < ? ORDER BY block DESC")
-    return [
-        _row(row)
+    rows = [
+        row
         for side in sides
         for row in db.all(
             f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {side} LIMIT ?",
             (pack, block, limit),
         )
     ]
+    return list(_readable(rows))
+
+
+def _readable(rows: Iterable[Row]) -> Iterator[BlockRow]:
+    """Yield the rows that can be read; a request for the file of another row reports it."""
+    for row in rows:
+        with contextlib.suppress(BadRowError):
+            yield _row(row)
 
 
 def resize(db: Database, block: BlockId, before_bytes: int, plain_bytes: int) -> None:

@@ -8,11 +8,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final, NamedTuple
 
+from s3fs_meta.errors import BadRowError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, PackId
 
 _STATES: Final = tuple(BlockState)
+# The length of a cached block; requests for its file report a length that cannot be read.
+_LENGTH: Final = "CASE typeof(b.plain_bytes) WHEN 'integer' THEN b.plain_bytes ELSE 0 END"
 _STORED_IN: Final = (
     "SELECT b.pack_offset FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
     f" WHERE b.pack = ? AND c.state IN ({BlockState.UPLOADED:d}, {BlockState.CLEAN:d})"
@@ -179,13 +182,18 @@ def unseal_all(db: Database) -> None:
 def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
     """Yield all cached blocks with state and length, sorted by number.
 
-    A DOOMED block that has no row in ``blocks`` has length 0. Exhaust or close the iterator before
-    the next schedule point.
+    A DOOMED block that has no row in ``blocks`` has length 0, as has a block whose length cannot be
+    read. Exhaust or close the iterator before the next schedule point.
+
+    Raises:
+        BadRowError: a state cannot be read.
     """
     for row in db.iterate(
-        "SELECT c.block, c.state, coalesce(b.plain_bytes, 0) FROM cached_blocks c"
+        f"SELECT c.block, c.state, {_LENGTH} FROM cached_blocks c"
         " LEFT JOIN blocks b ON b.block = c.block ORDER BY c.block"
     ):
+        if type(row[1]) is not int or not 0 < row[1] <= len(_STATES):
+            raise BadRowError(f"the state of cached block {row[0]}", 0)
         yield row[0], _STATES[row[1] - 1], row[2]
 
 
@@ -193,7 +201,7 @@ def totals(db: Database) -> dict[BlockState, StateTotal]:
     """Scan for the number and bytes of cached blocks in each state; for mount and fsck."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for state, count, plain_bytes in db.all(
-        "SELECT c.state, count(*), coalesce(sum(b.plain_bytes), 0) FROM cached_blocks c"
+        f"SELECT c.state, count(*), sum({_LENGTH}) FROM cached_blocks c"
         " LEFT JOIN blocks b ON b.block = c.block GROUP BY c.state"
     ):
         found[BlockState(state)] = StateTotal(count, plain_bytes)

@@ -35,3 +35,20 @@ async def test_suspect_block_is_trusted_after_verification(bench: CacheBench) ->
 
     assert await suspects.verify(bench.located(0))
     assert not suspects
+
+
+async def test_block_with_an_unreadable_row_stays_suspect(bench: CacheBench) -> None:
+    """The verification after a power cut continues with the other blocks."""
+    for index in (0, 1):
+        bench.write(index, b"content")
+    await bench.upload(0, 1)
+    damaged, intact = (bench.located(index).block for index in (0, 1))
+    bench.db.begin()
+    bench.db.run("UPDATE blocks SET hash = 'text' WHERE block = ?", (damaged,))
+    suspects = bench.cache.suspects
+    suspects.mark_all()
+    assert suspects.blocks == {damaged, intact}
+
+    await suspects.verify_all()
+
+    assert suspects.blocks == {damaged}

@@ -11,7 +11,8 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.trees import pins_file, warm
 from s3fs_meta.fs.trees.pins import PinnedTree, Pins
 from s3fs_meta.limits import MIB, PIN_PATH_BYTES_MAX, PINS_MAX
-from s3fs_meta.model import ROOT_INO, BlockState, Ino
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
 from tests.tasks import running
@@ -183,6 +184,30 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_repeatedly(
         volume.commit()
         await trio.sleep(600)
         assert len(volume.store.calls) == calls
+
+
+async def test_unreadable_row_of_a_block_in_a_pinned_tree_does_not_prevent_other_downloads(
+    volume: Volume, fs: Filesystem, pins: Pins, autojump_clock: trio.testing.MockClock
+) -> None:
+    ino, other = make_file(fs, b"f"), make_file(fs, b"other")
+    await fill(fs, ino, BLOCK_BYTES)
+    await fill(fs, other, BLOCK_BYTES)
+    await volume.evict()
+    fs.db.begin()
+    damaged = block_map.find(fs.db, ino, BlockIndex(0))
+    fs.db.run("UPDATE blocks SET hash = 'text' WHERE block = ?", (damaged,))
+    volume.commit()
+    await pins.add([ino, other])
+
+    async with running(pins.run):
+        await _until_cached(volume, fs, other)
+        for _ in range(10_000):
+            if pins.last_error:
+                break
+            await trio.sleep(1)
+
+    assert "a wrong type" in pins.last_error
+    assert fs.status.writable
 
 
 async def test_pin_command_and_background_check_do_not_download_concurrently(

@@ -31,7 +31,15 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import Call, FaultyStore
 from tests.descriptors import no_more_files
-from tests.sync.conftest import TAKEOVER, Power, keys_of, read_file, remove_file, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    keys_of,
+    location_of,
+    read_file,
+    remove_file,
+    write_file,
+)
 from tests.tasks import running
 
 pytestmark = pytest.mark.thorough
@@ -176,6 +184,21 @@ async def test_pack_of_a_cancelled_upload_is_condemned(power: Power) -> None:
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
         assert packs.get(session.db, pack.pack).state is PackState.CONDEMNED
+
+
+async def test_unreadable_row_of_a_block_with_the_same_content_does_not_stop_uploads(
+    power: Power,
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        damaged = location_of(session, write_file(session, CONTENT)).block
+        await session.flush()
+        session.db.begin()
+        session.db.run("UPDATE blocks SET plain_bytes = 'text' WHERE block = ?", (damaged,))
+        ino = write_file(session, CONTENT)
+
+        await session.flush()
+
+        assert location_of(session, ino).pack is not None
 
 
 async def test_pack_of_an_upload_that_was_cancelled_before_it_was_sent_is_condemned(

@@ -39,7 +39,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import KEPT_POINTS_MAX, PACK_BYTES_MAX, RANGE_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs
-from s3fs_meta.model import ObjectKey, PackState, Txg
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.history.garbage.garbage_search import groups
@@ -385,6 +385,8 @@ class ObjectCopies:
     async def mend_packs(self, db: Database, *, deep: bool) -> None:
         """Restore the packs to which rows refer, after the filesystem was opened.
 
+        A damaged row is skipped, because the check repairs it later.
+
         Args:
             db: the database of the filesystem.
             deep: read every pack; otherwise read only missing packs and packs of a wrong size.
@@ -392,7 +394,11 @@ class ObjectCopies:
         Raises:
             The errors of ``mend_metadata``.
         """
-        stored = [row for row in packs.iterate(db) if row.state is PackState.STORED]
+        stored = [
+            row
+            for row in packs.readable_stored(db)
+            if pack_codec.parse_key(row.object_key) is not None
+        ]
         for digits in groups(len(stored)):
             prefix = f"pack/{digits}"
             async with aclosing(self._store.list(prefix)) as listing:

@@ -11,6 +11,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import LEVEL_FAN_OUT, OBJECT_BYTES_MAX
+from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -141,6 +142,29 @@ async def test_object_that_is_too_large_to_save_is_not_replaced(
     assert (bucket / pack).stat().st_size == OBJECT_BYTES_MAX + 1
     assert (await store.get(other, len(whole[other]))).data == whole[other]
     assert os.listdir(state) == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["died_txg = x'00'", "state = 9", "object_key = x'00'", "object_key = 'no pack'"]
+)
+async def test_pack_is_restored_although_the_row_of_another_pack_is_damaged(
+    power: Power, tmp_path: Path, damage: str
+) -> None:
+    """The check that follows repairs the row, so the row must not end the command."""
+    await written(power)
+    keys, copies = await power.keys(), MemoryStore()
+    copies.objects = dict(power.store.objects)
+    replaced = ReplacedObjects(power.store, tmp_path, SystemClock())
+    repair = ObjectCopies(power.store, copies, keys.keyring, keys.superblock.uuid, replaced)
+    async with power.session("a", tasks=False) as session:
+        damaged, lost = list(packs.iterate(session.db))[:2]
+        session.db.begin_local()
+        session.db.run(f"UPDATE packs SET {damage} WHERE pack = ?", (damaged.pack,))
+        del power.store.objects[lost.object_key]
+
+        await repair.mend_packs(session.db, deep=False)
+
+    assert power.store.objects[lost.object_key] == copies.objects[lost.object_key]
 
 
 async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:

@@ -7,6 +7,7 @@ Keeps: counters.stored_bytes equals the sum of object_bytes over packs in state 
 died_txg is set if and only if live_bytes is 0, except before the pack's blocks have locations.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -270,6 +271,15 @@ def iterate(db: Database) -> Iterator[PackRow]:
     """Yield all packs by number. Exhaust or close the iterator before the next schedule point."""
     for row in db.iterate(f"SELECT {_COLUMNS} FROM packs ORDER BY pack"):
         yield _row(row)
+
+
+def readable_stored(db: Database) -> Iterator[PackRow]:
+    """Yield the stored packs by number, except rows that cannot be read, as ``iterate`` does."""
+    for row in db.iterate(
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} ORDER BY pack"
+    ):
+        with contextlib.suppress(BadRowError):
+            yield _row(row)
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:

@@ -91,6 +91,7 @@ class Follower:
         self._ended = trio.Event()
         self._missed = 0  # number of polls without a new txg since the last listing
         self._resync_not_before_s = -math.inf
+        self._resync_error = ""  # the reason why the last restore failed
         self._position = volume.position
         # reason for showing only local state; "" if the bucket responds
         self.offline = volume.offline
@@ -250,11 +251,14 @@ class Follower:
         """Restore the newest txg into a second database, and switch to that database.
 
         Raises:
-            StoreError, CorruptionError: the newest txg is unavailable. No other restore is tried
-            until FOLLOW_RESYNC_S have passed.
+            StoreError, CorruptionError: the newest txg is unavailable.
+            S3fsError: the last restore began less than FOLLOW_RESYNC_S ago.
         """
         if trio.current_time() < self._resync_not_before_s:
-            raise FormatError(self._volume.store.url, f"{why}; {self.last_error}")
+            raise S3fsError(
+                self._resync_error
+                or f"{why}; the newest txg is restored at most once in {FOLLOW_RESYNC_S:.0f} s"
+            )
         self._resync_not_before_s = trio.current_time() + FOLLOW_RESYNC_S
         _log.warning(
             "restoring the newest txg from an image, and showing txg %d until then: %s",
@@ -262,6 +266,14 @@ class Follower:
             why,
         )
         self.last_error = f"restoring the newest txg, because {why}"
+        self._resync_error = ""
+        try:
+            await self._restore_and_switch(image)
+        except (S3fsError, OSError) as exc:
+            self._resync_error = str(exc)
+            raise
+
+    async def _restore_and_switch(self, image: ManifestRef | None) -> None:
         path, link = await follower_resync.restore_beside(
             self._volume, await self.applier(), self.link, image, self._cache, self._clock
         )

@@ -100,11 +100,14 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
             sound = power.store.objects[key]
             power.store.objects[key] = flipped(sound, -1)
 
-            for _ in range(2):
+            errors = set()
+            for _ in range(4):
                 await follower.poll_once()
                 assert key in follower.last_error
                 assert follower.link == shown
                 assert inodes.find(session.db, ino) is None
+                errors.add(follower.last_error)
+            assert len(errors) == 1  # each new error is logged
             power.store.objects[key] = sound
             await follower.poll_once()
 

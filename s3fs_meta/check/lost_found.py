@@ -6,16 +6,14 @@ Keeps: each inode in lost+found has one name: ``#`` and the inode number, which 
 """
 
 import stat
-from collections.abc import Iterator
 from typing import Final
 
 from s3fs_meta.check.context import Examination
 from s3fs_meta.errors import EntryExistsError, MetadataError, quoted
-from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX
+from s3fs_meta.meta.lost_names import LOST_FOUND, alternatives
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Ino
 
-NAME: Final = b"lost+found"
 _MODE: Final = stat.S_IFDIR | 0o700
 _INODE_COLUMNS: Final = (
     ("inodes", "ino"),
@@ -36,7 +34,7 @@ def directory(exam: Examination) -> Ino:
 
     If a file has the name ``lost+found``, try ``lost+found~1``, ``lost+found~2`` and so on.
     """
-    for name in _names(NAME):
+    for name in alternatives(LOST_FOUND):
         ino = dentries.find(exam.db, ROOT_INO, name)
         if ino is None:
             return _make(exam, name)
@@ -70,7 +68,7 @@ def place(exam: Examination, home: Ino, ino: Ino) -> None:
 
 def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino) -> bytes:
     """Add a dentry, with a number after its name if the name is in use; return the final name."""
-    for name in _names(wanted):
+    for name in alternatives(wanted):
         try:
             dentries.add(exam.db, parent, name, ino)
         except EntryExistsError:
@@ -78,14 +76,6 @@ def add_under_free_name(exam: Examination, parent: Ino, wanted: bytes, ino: Ino)
         exam.touched()
         return name
     raise MetadataError(f"all names like {quoted(wanted)} are in use in directory {parent}", ino)
-
-
-def _names(wanted: bytes) -> Iterator[bytes]:
-    """Yield a name, then ``name~1``, ``name~2`` and so on, of at most NAME_BYTES_MAX bytes."""
-    yield wanted[:NAME_BYTES_MAX]
-    for number in range(1, LOST_NAME_ATTEMPTS_MAX):
-        ending = b"~%d" % number
-        yield wanted[: NAME_BYTES_MAX - len(ending)] + ending
 
 
 def renumber(exam: Examination, ino: Ino) -> None:

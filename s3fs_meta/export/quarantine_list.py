@@ -16,13 +16,13 @@ from s3fs_meta.errors import FormatError, S3fsError
 from s3fs_meta.export.copier import is_name
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import cached_blocks
 from s3fs_meta.model import ROOT_INO, BlockState, Ino, Txg
 from s3fs_meta.sync.chain import head as image_head
 
 PREFIX: Final = "kept-"
 _STAMP: Final = re.compile(r"\d{1,19}", re.ASCII)  # nanoseconds up to the year 2286
-LOST: Final = b"lost+found"
 
 # A damaged row may contain any value. The addition turns text, which may not be UTF-8, into a number.
 _NAMED: Final = (
@@ -173,7 +173,7 @@ class Names:
         if ino in self._directories:
             self._directory(ino)  # adds the directory to ``directories``
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
-        return [path for path in found if path is not None] or [LOST + b"/#%d" % ino]
+        return [path for path in found if path is not None] or [LOST_FOUND + b"/#%d" % ino]
 
     def directories(self) -> Iterator[tuple[Ino, bytes]]:
         """Yield the directories of all paths returned so far, parents before children."""

@@ -11,7 +11,7 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.lease import KEY as LEASE
 from s3fs_meta.errors import FormatError, PreconditionError
 from s3fs_meta.limits import FILE_BYTES_MAX, TEXT_OBJECT_BYTES_MAX
-from s3fs_meta.meta.offline.image_rows import LOST_FOUND
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import BlockId, BlockIndex, Epoch, Ino, Txg
 from s3fs_meta.sync.administration.keeping import PointKeeper
@@ -274,8 +274,8 @@ async def test_leftover_objects_of_the_old_chain_are_ignored_after_a_rebuild(pow
         assert session.volume.notices == ()
 
 
-async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Power) -> None:
-    """If a fenced host and the next writer used the same inode number, two files are rebuilt."""
+async def _write_as_a_fenced_host(power: Power) -> dict[Ino, bytes]:
+    """Upload packs of a host that is fenced; return the content that the next writer shipped."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"both have it")
         await session.flush()
@@ -284,14 +284,20 @@ async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Po
         cut = Cut(session.uploader.sealer.seal_all(), BlockId(session.db.counters.next_block))
         session.uploader.begin_cut(cut)
         await session.uploader.drain(cut)
+    contents: dict[Ino, bytes] = {}
     options = OpenOptions(force_takeover=True)
     async with power.session("b", options=options, tasks=False) as session:
-        contents = {}
         for number in range(8):
             content = b"shipped %d" % number
             contents[write_file(session, content)] = content
             await session.flush()
         await session.close()
+    return contents
+
+
+async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Power) -> None:
+    """If a fenced host and the next writer used the same inode number, two files are rebuilt."""
+    contents = await _write_as_a_fenced_host(power)
     lose_metadata(power)
 
     await run(power)
@@ -305,6 +311,27 @@ async def test_blocks_of_a_fenced_host_are_rebuilt_into_separate_files(power: Po
         other = dentries.find(session.db, home, b"#%d-1" % aside)
         assert other is not None
         assert (await read_file(session, other)).startswith(b"never shipped")
+
+
+async def test_rebuild_can_be_repeated_if_lost_and_found_has_the_same_names(power: Power) -> None:
+    """The image of the first rebuild has a name for the content of a fenced host."""
+    content = await _write_as_a_fenced_host(power)
+    lose_metadata(power)
+    await run(power)
+    del power.store.objects[LEASE]
+
+    await run(power)
+
+    async with power.session("c", tasks=False) as session:
+        for ino, known in content.items():
+            assert await read_file(session, ino) == known
+        home = dentries.find(session.db, Ino(1), LOST_FOUND)
+        assert home is not None
+        inos = [
+            row[0] for row in session.db.all("SELECT ino FROM dentries WHERE parent = ?", (home,))
+        ]
+        found = {await read_file(session, Ino(ino)) for ino in inos}
+        assert {b"never shipped %d" % number for number in range(8)} <= found
 
 
 async def test_failed_rebuild_keeps_the_local_state(power: Power) -> None:

@@ -8,6 +8,7 @@ from s3fs_meta.check.observations import Evidence
 from s3fs_meta.check.report import Report
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import LOST_NAME_ATTEMPTS_MAX, NAME_BYTES_MAX
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import ROOT_INO
 from tests.check.healthy import NOW_NS, Healthy
@@ -24,7 +25,7 @@ def exam(healthy: Healthy) -> Examination:
 def test_lost_and_found_directory_is_created_only_once(healthy: Healthy, exam: Examination) -> None:
     home = lost_found.directory(exam)
     assert lost_found.directory(exam) == home
-    assert dentries.find(healthy.db, ROOT_INO, lost_found.NAME) == home
+    assert dentries.find(healthy.db, ROOT_INO, LOST_FOUND) == home
     assert exam.report.notes == ["created directory /lost+found"]
 
 

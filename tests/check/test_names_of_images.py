@@ -15,7 +15,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Piece
 from s3fs_meta.errors import NewerFormatError
-from s3fs_meta.meta.offline.image_rows import LOST_FOUND
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.head import load_manifest

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from s3fs_meta.limits import SALVAGE_ROWS_AT_ONCE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Table
 from s3fs_meta.model import ROOT_INO
 
-LOST_FOUND: Final = b"lost+found"
 _NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers for new rows
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns that contain inode or block numbers
     "inodes": ("ino",),

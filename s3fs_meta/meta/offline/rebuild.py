@@ -8,19 +8,21 @@ in the first file. Content that a host wrote after it was fenced is put into sep
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
 
+import contextlib
 import stat
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.pack import PackEntry
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import EntryExistsError, FormatError
 from s3fs_meta.limits import FILE_BYTES_MAX
 from s3fs_meta.meta import replica
 from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.lost_names import LOST_FOUND, alternatives
 from s3fs_meta.meta.offline import image_rows
-from s3fs_meta.meta.offline.image_rows import LOST_FOUND, ImageRows
+from s3fs_meta.meta.offline.image_rows import ImageRows
 from s3fs_meta.meta.tables import dentries, inodes, packs, properties
 from s3fs_meta.model import ROOT_INO, Ino, ObjectKey
 
@@ -221,12 +223,23 @@ def _home(db: Database, now_ns: int) -> Ino | None:
     return home
 
 
+def _add_name(db: Database, home: Ino, wanted: bytes, ino: Ino) -> None:
+    """Name a file in lost+found, which an image or a user may have given the same names.
+
+    If all similar names are in use, fsck later names the file.
+    """
+    for name in alternatives(wanted):
+        with contextlib.suppress(EntryExistsError):
+            dentries.add(db, home, name, ino)
+            return
+
+
 def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool) -> int:
     if apart_only and db.one("SELECT 1 FROM temp.apart_files LIMIT 1") is None:
         return 0
     home = _home(db, now_ns)
     if home is None:
-        return 0  # fsck creates the inodes of the files later
+        return 0  # a file is named lost+found; fsck creates the inodes later, in lost+found~1
     root = inodes.get(db, ROOT_INO)
     db.run(
         "INSERT INTO inodes SELECT m.ino, ?1, 1, ?2, ?3, max(m.block_index * ?4 + b.plain_bytes),"
@@ -235,8 +248,9 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
         (_FILE_MODE, root.uid, root.gid, block_bytes, now_ns, home, apart_only),
     )
     totals = db.one(
-        f"SELECT count(*), {_FILE_BYTES} FROM inodes WHERE parent = ?1 AND ino <> ?1 AND mode = ?2",
-        (home, _FILE_MODE),
+        f"SELECT count(*), {_FILE_BYTES} FROM inodes WHERE parent = ?1 AND ino <> ?1 AND mode = ?2"
+        " AND (NOT ?3 OR ino IN (SELECT new_ino FROM temp.apart_files))",
+        (home, _FILE_MODE, apart_only),
     )
     assert totals is not None, "an aggregate query returns one row"
     files, file_bytes = totals
@@ -252,7 +266,7 @@ def _make_files(db: Database, block_bytes: int, now_ns: int, *, apart_only: bool
     ):
         for ino, old_ino, epoch in rows:
             name = b"#%d" % ino if epoch is None else b"#%d-%d" % (old_ino, epoch)
-            dentries.add(db, home, name, Ino(ino))
+            _add_name(db, home, name, Ino(ino))
         after = rows[-1][0]
     inodes.change_directory(db, home, now_ns, entries=files)
     return int(files)

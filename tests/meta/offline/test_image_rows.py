@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.offline import image_rows
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.offline.salvage import DamagedDatabase
@@ -81,7 +82,7 @@ def test_rebuilt_files_contain_no_blocks_newer_than_the_image(
         (3, 0): bytes([7]) * 32,
         (newer, 0): bytes([12]) * 32,
     }
-    home = dentries.find(db, ROOT_INO, image_rows.LOST_FOUND)
+    home = dentries.find(db, ROOT_INO, LOST_FOUND)
     assert home is not None
     assert dentries.find(db, home, b"#3-1") == newer
     assert inodes.get(db, Ino(3)).uid == 5

@@ -1,7 +1,7 @@
 """Rows of files and blocks that are rebuilt from indexes of packs alone."""
 
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.offline import image_rows
+from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.offline import rebuild as rebuilt_rows
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Ino
@@ -32,7 +32,7 @@ def test_rebuilt_file_ends_at_the_end_of_its_last_block(make_database: MakeDatab
 
     assert inodes.get(db, Ino(7)).size_bytes == 350
     assert inodes.get(db, Ino(7)).mapped_blocks == 2
-    home = dentries.find(db, Ino(1), image_rows.LOST_FOUND)
+    home = dentries.find(db, Ino(1), LOST_FOUND)
     assert home is not None
     assert dentries.find(db, home, b"#9") == 9
     assert (db.counters.inodes, db.counters.dentries, db.counters.file_bytes) == (4, 3, 360)

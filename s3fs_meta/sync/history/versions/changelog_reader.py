@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -29,6 +29,11 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
 _T = TypeVar("_T")
+
+# Estimated memory for a changelog without changes, for one location, and for one other reference.
+_CHANGELOG_BYTES: Final = 2000
+_LOCATION_BYTES: Final = 400
+_NOTE_BYTES: Final = 300
 
 Function = Callable[[bytes, bool], _T]
 
@@ -57,7 +62,16 @@ class Scanned(Generic[_T]):
 class ChangelogReader:
     """Reads individual changelogs of one filesystem."""
 
-    def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        keyring: Keyring,
+        uuid: str,
+        *,
+        cached_bytes_max: int = HISTORY_CACHED_BYTES_MAX,
+    ) -> None:
+        self._cached_bytes_max = cached_bytes_max
+        self._cached_bytes = 0
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
@@ -165,12 +179,27 @@ class ChangelogReader:
         if fetched is None:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
             chain.require_known(fetched.changelog)
-            self._cached[txg] = fetched
-            while self._cached_bytes() > HISTORY_CACHED_BYTES_MAX:
-                self._cached.popitem(last=False)
+            self._cache(fetched)
         else:
             self._cached.move_to_end(txg)
         return fetched
 
-    def _cached_bytes(self) -> int:
-        return sum(len(one.changelog.section.changeset) for one in self._cached.values())
+    def _cache(self, fetched: FetchedChangelog) -> None:
+        """Cache a changelog, which a concurrent call may have cached; drop the oldest ones."""
+        former = self._cached.pop(fetched.txg, None)
+        self._cached_bytes += _size_of(fetched) - (0 if former is None else _size_of(former))
+        self._cached[fetched.txg] = fetched
+        while self._cached_bytes > self._cached_bytes_max:
+            self._cached_bytes -= _size_of(self._cached.popitem(last=False)[1])
+
+
+def _size_of(fetched: FetchedChangelog) -> int:
+    """Estimate the memory that a changelog uses."""
+    changelog = fetched.changelog
+    notes = len(changelog.packs) + len(changelog.parts) + len(changelog.forgotten)
+    return (
+        _CHANGELOG_BYTES
+        + len(changelog.section.changeset)
+        + _LOCATION_BYTES * len(changelog.section.locations)
+        + _NOTE_BYTES * notes
+    )

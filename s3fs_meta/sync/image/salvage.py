@@ -283,7 +283,7 @@ class Salvager:
     async def _is_there(self, piece: Piece) -> bool:
         try:
             await self._store.get_range(piece.key, 0, 1)
-        except ObjectMissingError:
+        except _DAMAGE:  # also if the object is empty
             return False
         return True
 

@@ -123,6 +123,7 @@ def _keep_one_name(exam: Examination, invariant: Invariant) -> None:
 
 def _place_unnamed(exam: Examination, invariant: Invariant) -> None:
     home = lost_found.directory(exam)
+    exam.derive()  # a directory that was just created has a name
     for ino, nlink in exam.collected(invariant.select("i.ino, i.nlink")):
         lost_found.place(exam, home, ino)
         if nlink == 0:

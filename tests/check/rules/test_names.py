@@ -4,7 +4,8 @@ import stat
 
 import pytest
 
-from s3fs_meta.check.report import Mode
+from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
@@ -183,6 +184,18 @@ def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known
     assert healthy.lost_and_found() == home
     assert dentries.find(healthy.db, home, b"#%d" % ino) == ino
     assert stat.S_IMODE(inodes.get(healthy.db, home).mode) == 0o700
+
+
+def test_new_lost_and_found_directory_is_not_placed_into_itself(healthy: Healthy) -> None:
+    """Its name must be known before the inodes without a name are searched (I26)."""
+    healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
+    notes: list[str] = []
+
+    check_database(healthy.db, repair=Mode.ALL, report=Report(on_note=notes.append))
+
+    assert [one for one in notes if "I26" in one]
+    assert not [one for one in notes if "I25" in one]
+    assert dentries.find(healthy.db, healthy.lost_and_found(), b"#%d" % healthy.fifo) is not None
 
 
 def test_existing_lost_and_found_directory_is_used(healthy: Healthy) -> None:

@@ -173,7 +173,9 @@ class Indexer:
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)
-            found = history_index.decode(made.key, stored.data, self._keyring)
+            found = await trio.to_thread.run_sync(
+                history_index.decode, made.key, stored.data, self._keyring
+            )
             if found.uuid == self._uuid and found.hash != made.hash:
                 await self._store.replace(made.key, data, stored.etag)
                 _log.info(

@@ -529,7 +529,7 @@ KDF_MEMORY_KIB_MAX: Final = 2 * MIB  # maximum memory of argon2id: 2 GiB
 KDF_LANES_MAX: Final = 16
 
 # --- index of a pack ----------------------------------------------------------------------------
-# Size of the first read at the end of a pack: enough for an index with about 1,000 entries.
+# Size of the first read at the end of a pack: enough for an index of 1,000 to 1,700 entries.
 PACK_TAIL_BYTES: Final = 64 * KIB
 
 # --- SQLite caches and checkpoints --------------------------------------------------------------

@@ -578,7 +578,7 @@ class BlockCache:
         """Change the maximum size of the cache; evict clean blocks if it is smaller now.
 
         Blocks that cannot be evicted may exceed the new size; writers wait until they are uploaded.
-        Yields to other tasks only if a block is evicted.
+        Yields to other tasks only if blocks must be examined for eviction.
         """
         self.bytes_max = bytes_max
         self.evictor.resize(bytes_max)

@@ -113,8 +113,8 @@ class Evictor:
         """Evict clean blocks until *size_bytes* more fit, or no clean block is left.
 
         If an evicted block is fetched again before its file is removed, the new file may be
-        removed; the reader then fetches the block once more. Yields to other tasks only if it
-        evicts a block.
+        removed; the reader then fetches the block once more. Yields to other tasks only if room is
+        lacking and it examines a block.
 
         Args:
             size_bytes: the size of the blocks that the caller adds.

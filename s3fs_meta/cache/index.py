@@ -57,7 +57,7 @@ class CacheIndex:
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         # The next four dictionaries contain the sizes of clean blocks.
-        # ``_clean`` and ``_unasked`` (blocks that no reader has used) are in the order of eviction.
+        # ``_clean`` and ``_unrequested`` (blocks without a reader so far) are in the order of eviction.
         self._clean: OrderedDict[BlockId, int] = OrderedDict()
         self._unrequested: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0
@@ -263,7 +263,7 @@ class CacheIndex:
         return next(iter(self._clean))
 
     def spare(self, block: BlockId) -> None:
-        """Exclude a clean block from eviction until ``reconsider``."""
+        """Exclude a clean block from eviction until ``unspare`` or ``reconsider``."""
         size_bytes = self._ask(block) if block in self._unrequested else self._clean.pop(block)
         self._spared[block] = size_bytes
         self.spared_bytes += size_bytes

@@ -116,7 +116,7 @@ async def _ledger(place: Target) -> Ledger:
         if place.mountpoint is not None:
             raise
     except ControlError:
-        pass  # the daemon has an earlier version, which does not count requests
+        pass  # the daemon does not answer, or has an earlier version, which does not count requests
     try:
         ledger = await trio.to_thread.run_sync(request_log.read, state)
     except NewerFileError as exc:

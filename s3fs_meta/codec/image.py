@@ -89,7 +89,7 @@ class Manifest:
     page_size: int
     database_bytes: int  # sum of plain_bytes over all pieces
     created_ns: int  # creation time of the image; only shown to users
-    previous: ManifestRef | None  # the previous image; None for the first image
+    previous: ManifestRef | None  # the image before this one, if it is usable and of the same chain
     pieces: tuple[Piece, ...]  # the pieces in order; at least one
     inodes: int  # number of inodes; only shown to users
     file_bytes: int  # total size of all regular files; only shown to users

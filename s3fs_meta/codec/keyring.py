@@ -94,7 +94,7 @@ class Keyring:
     def object_cipher(self, salt: bytes, purpose: bytes) -> AESGCM:
         """Return the cipher of one object; the filesystem must be encrypted.
 
-        Deriving the key takes 4 us, so callers need not cache the cipher.
+        Deriving the key takes about 5 us, so callers need not cache the cipher.
 
         Args:
             salt: generated at random by the writer of the object, and stored in the object.

@@ -5,7 +5,7 @@
 
 Owns: the order of these steps, and the handlers of the control socket.
 Does not know: command-line arguments, terminals, forks.
-Design: docs/design/architecture.md, "A mount's life".
+Design: docs/design/architecture.md, "The life of a mount".
 """
 
 import contextlib

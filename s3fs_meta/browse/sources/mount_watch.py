@@ -2,8 +2,8 @@
 
 Owns: reading the statistics, and the differences between two readings.
 Does not know: HTML, the names of the statistics (``mount.statistics.figures``).
-Keeps: at most BROWSE_SAMPLES_MAX samples. If the mount has ended or does not answer, a sample
-without values is added, and the server continues.
+Keeps: at most BROWSE_SAMPLES_MAX samples. If the mount has ended, does not answer or has another
+version, a sample without values is added, and the server continues.
 Tasks: one ``run``.
 """
 

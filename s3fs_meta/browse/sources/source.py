@@ -99,7 +99,8 @@ class Source:
         if known is None or trio.current_time() - self._known_s > BROWSE_FRESH_S:
             newest = await self.bucket.find(NEWEST)
             if known is not None and newest.txg < known.newest.txg:
-                self.counted.clear()  # a rollback has abandoned txgs
+                # fsck -y has abandoned txgs, or the bucket was restored from a copy
+                self.counted.clear()
             if known is None or newest != known.newest:
                 self._search = None
                 known = RetainedRange(await self.bucket.points.oldest(newest), newest)

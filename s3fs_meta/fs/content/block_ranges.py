@@ -29,7 +29,9 @@ class How(enum.Enum):
 
     NEW = "new"  # write a new block, because no byte of the old one is kept
     IN_PLACE = "in place"  # write into a dirty block
-    COPY = "copy"  # copy the remaining bytes of a clean block, and write into the copy
+    COPY = (
+        "copy"  # copy the other bytes of a block that is cached but not dirty, and change the copy
+    )
     FETCH = "fetch"  # fetch a block that is not cached, and then copy it
 
 

@@ -45,7 +45,7 @@ from s3fs_meta.sync.lease.keeper import LeaseKeeper
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
-# Each of these objects proves that a filesystem exists.
+# The keys of the two superblock objects.
 SUPERBLOCK_KEYS: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY)
 KeepKey = Callable[[Superblock, str | None], None]
 

@@ -164,8 +164,8 @@ class LeaseKeeper:
     async def read(self) -> Lease:
         """Return the lease in the bucket; if it shows that this process lost its hold, record that.
 
-        If the store returns a lease that is older than the lease of this process, the newer lease
-        is returned.
+        A store without conditional writes may return an outdated lease; then the lease of this
+        process is returned.
 
         Raises:
             UnfinishedFilesystemError: the lease is missing, because mkfs was interrupted or because

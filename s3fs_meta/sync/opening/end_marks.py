@@ -2,7 +2,8 @@
 
 Owns: the rows ``clean``, ``volatile`` and ``boot_id`` of ``local_state``, and their syncs.
 Does not know: the use of a doubtful database (``local_state_choice``).
-Keeps: ``clean`` is durable as '0' before any other change, and as '1' only after the last change.
+Keeps: in a mount for writing, ``clean`` is durable as '0' before any other change, and as '1' only
+after the last change.
 With ``synchronous=off`` SQLite syncs nothing, so that the disk may have a new row and old pages, or
 the reverse. Changes of these rows are therefore synced with all earlier changes.
 """
@@ -32,7 +33,8 @@ def volatility(pragmas: Pragmas) -> str:
 def sync_from_now(db: Database) -> None:
     """Sync all earlier commits, and let SQLite sync all later commits. The call blocks.
 
-    Unless ``synchronous=off`` is set, SQLite itself makes the syncs that a mark needs. The files of
+    Unless ``synchronous=off`` is set, SQLite itself makes the syncs that a mark needs without a
+    WAL. With a WAL, the caller calls ``sync_wal``. The files of
     the database are not opened, because closing a descriptor would release SQLite's locks
     (fcntl(2)).
 

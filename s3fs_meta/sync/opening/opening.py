@@ -72,7 +72,8 @@ async def open_filesystem(
 
     Raises:
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError, OlderBucketError:
-            the filesystem must not be opened; nothing was changed.
+            the filesystem must not be opened. The bucket is unchanged, but local state may have
+            been quarantined.
         StoreError: the store is unavailable.
         The same errors as ``open_keys``.
     """

@@ -114,8 +114,7 @@ async def _publish(
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:
     """Create missing superblock objects in the bucket, and finish an interrupted change.
 
-    The caller must hold the lease, which guarantees that the filesystem exists and that no other
-    host can remove it.
+    The caller must hold the lease: ``destroy`` then removes the filesystem only with --takeover.
 
     Returns:
         One line for the user about each object that was created again.

@@ -57,8 +57,8 @@ class Sealer:
     async def next_batch(self, age_s: float) -> list[Sealed]:
         """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks.
 
-        The dirty blocks are sealed in small steps. The result is empty if another task takes all
-        these blocks between two steps.
+        The dirty blocks are sealed in small steps. The result is empty if no block is old enough,
+        or if another task takes all these blocks between two steps.
         """
         chosen = self._waiting()
         if not chosen:

@@ -411,7 +411,7 @@ class Finder:
         """
 
         def is_needed(row: PackRow) -> bool:
-            died = row.died_txg  # None for a condemned pack that never had live blocks
+            died = row.died_txg  # None for a pack that an earlier version of the program condemned
             return died is not None and (died > floor or pins.needs_pack(row.pack, died))
 
         found: list[PackRow] = []

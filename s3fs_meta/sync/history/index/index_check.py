@@ -2,7 +2,7 @@
 
 Owns: finding index objects that are damaged or contradict their changelogs.
 Does not know: removing index objects (fsck) and replacing them (``index_writer``).
-Keeps: a missing or damaged changelog is not a fault of the index. Changes at level 1 are compared
+Keeps: an unreadable changelog is not a fault of the index. Changes at level 1 are compared
 only if all changelogs of the run were read; changes at higher levels are compared with the valid
 objects of the level below. Hashes are compared with the changelogs at both ends of the run.
 """

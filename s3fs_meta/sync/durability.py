@@ -185,7 +185,7 @@ class Durability:
                 self._give_up(f"the local disk failed to sync: {exc}")
 
     async def make_log_room(self) -> None:
-        """Allocate space for the WAL and the intent log, unless only SQLite's reserve is free."""
+        """Allocate space for the WAL and the intent log if the disk has enough free space."""
         wal, block_sync = self._db.wal, self._cache.block_sync
         assert wal is not None, "the database must use a write-ahead log"
         if wal.lacks_room and self._cache.disk.unheld_bytes() < WAL_ROOM_BYTES:
@@ -198,9 +198,9 @@ class Durability:
     async def _make_room(self, wal: Wal) -> None:
         """Allocate space at the end of the WAL in pieces, then sync the WAL.
 
-        The open group is committed before each piece, because its block files could otherwise be
-        older than the WAL. After a kill, the next mount would then not recognise that these files
-        belong to an uncommitted group.
+        The open group is committed before each piece. Otherwise its block files could be older than
+        the WAL, and after a kill the next mount would not recognise that these files belong to an
+        uncommitted group.
         """
         for room_bytes in range(WAL_ROOM_PIECE_BYTES, WAL_ROOM_BYTES + 1, WAL_ROOM_PIECE_BYTES):
             self.commit()
@@ -300,7 +300,7 @@ class Durability:
             if commits:
                 self._db.sync_wal()
 
-        # Prevent concurrent syncs of the WAL, because the kernel reports a lost page to only one.
+        # Of two concurrent syncs of the WAL, only one would learn from the kernel of a lost page.
         async with self._log_lock:
             is_logged = await block_sync.log_writes(meanwhile=commit, afterwards=sync_rows)
             if commits:

@@ -356,8 +356,8 @@ class Session:
     async def verify_copies(self) -> None:
         """After a power cut, compare every cached block with its hash, then record that as done.
 
-        If a block cannot be verified, each later mount verifies all blocks again. Such a block is
-        torn and moving to another pack, or is a possible last copy with an unreadable file.
+        If a block cannot be verified, each later mount verifies all blocks again. Either the block
+        is torn and moving to another pack, or its file is unreadable and may be the last copy.
         """
         await self.cache.suspects.verify_all()
         if self.cache.suspects:
@@ -529,7 +529,7 @@ class Session:
             _log.warning("cannot release the lease, which was already lost: %s", exc)
 
     async def _close_unrecovered(self) -> None:
-        """Close after a failed recovery, as a crash would, so that the next mount recovers again.
+        """Close after a failed recovery; the state stays unclean, so the next mount recovers again.
 
         No block file is synced, because block files may contain wrong bytes after a power cut.
         """

@@ -1,10 +1,12 @@
 """Creating and dropping kept points (named points in time); only the writer may do this.
 
-Owns: the order *feature, object, lease*, and the check of which points may be kept.
+Owns: the order *set the feature, create the object, check the lease*; checking whether a point in
+time may be kept.
 Does not know: the objects that a kept point needs (``history.kept.pins``), its callers.
 Keeps: a point is confirmed only once its metadata is in the bucket and no garbage collection can
-overlook its object. This host's collection is paused; another host's collection needs a takeover,
-which the final check of the lease detects. Older programs refuse a filesystem with kept points.
+overlook its object. This host's collection is paused. Another host must take over before it can
+collect garbage, and the final check of the lease detects a takeover. Older versions of the program
+refuse a filesystem with kept points.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """
@@ -66,8 +68,8 @@ class PointKeeper:
 
         Args:
             name: a name that no kept point has yet.
-            wanted: a retained or kept point in time; None: the present state, after its
-                changes are shipped.
+            wanted: a retained or kept point in time; None: ship all changes, and keep the
+                present state.
             progress: called with the state of the upload.
             auto: whether ``keep --expire`` may drop the point.
 

@@ -85,8 +85,8 @@ async def make_filesystem(
         tmp: an existing directory for a temporary database.
         clock: the clock for the times of the image and the lease.
         hook: called after each step.
-        keep_key: called before the first object is stored, with the superblock and, if encrypted,
-            the recovery key, which is not stored. If it raises an error, no object is stored.
+        keep_key: called with the superblock and the recovery key (None if not encrypted), before
+            any object is stored. If it raises an error, no object is stored.
 
     Raises:
         NotEmptyError: the URL contains a filesystem or other objects; nothing was changed.
@@ -158,7 +158,7 @@ async def _is_being_removed(store: ObjectStore) -> bool:
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether one of the superblock objects starts like a superblock of some version.
+    """Return whether one of the superblock objects has the header of a superblock (any version).
 
     Raises:
         StoreError: the superblock objects cannot be read.

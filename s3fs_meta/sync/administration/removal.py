@@ -68,8 +68,8 @@ async def list_contents(store: ObjectStore) -> Contents:
 async def superblock_versions(store: ObjectStore) -> SuperblockVersions:
     """Return the present versions of the superblock objects, for ``remove``.
 
-    Called before the objects are listed: a filesystem that another process creates later changes
-    these versions.
+    Call this before listing the objects. If another process creates a filesystem afterwards, the
+    versions change, and ``remove`` fails.
     """
     first, second = SUPERBLOCK_KEYS
     return SuperblockVersions(await _etag(store, first), await _etag(store, second))
@@ -143,9 +143,9 @@ async def remove(
 
     First a tombstone replaces the superblock, so that no host restores the superblock from a copy
     or opens the remaining objects. The lease and the second superblock object are deleted after the
-    other objects, because after an interruption only the keys in the second superblock object prove
-    which objects belong to the filesystem. The tombstone is deleted last. Both superblock objects
-    are written by compare-and-set, because the server may apply a delayed PUT after another process
+    other objects. After an interruption, only the keys in the second superblock object prove which
+    objects belong to the filesystem. The tombstone is deleted last. Both superblock objects are
+    written by compare-and-set, because the server may apply a delayed PUT after another process
     created a new filesystem in the bucket.
 
     Args:
@@ -188,7 +188,7 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
 
     Every filesystem uses the same names for changelogs, lease and superblock. If another process
     completed the removal and mkfs then created a filesystem, these names belong to the new one.
-    Retries of a failed request are not checked again.
+    If the store retries a failed request, this check is not repeated.
     """
     try:
         found = (await store.get(superblock_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -203,7 +203,7 @@ async def _delete(store: ObjectStore, keys: Sequence[ObjectKey], tombstone: byte
 
 
 async def _write(store: ObjectStore, key: ObjectKey, data: bytes, before: ETag | None) -> None:
-    """Replace an object if its version is still *before*; None: create the missing object."""
+    """Replace an object if its version is still *before*; create it if *before* is None."""
     try:
         if before is None:
             await store.create(key, data)

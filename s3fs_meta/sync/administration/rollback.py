@@ -178,7 +178,7 @@ def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
 def _take_over(
     beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
 ) -> int:
-    """Copy rows that survive a rollback into the restored database; count the damaged blocks."""
+    """Update the restored database with rows that survive a rollback; count damaged blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db, strays)

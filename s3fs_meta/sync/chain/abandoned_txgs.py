@@ -3,8 +3,8 @@
 Owns: the txg number after which the chain continues, the permission to abandon txgs, the report
 about abandoned txgs, the row ``mend`` of ``local_state``.
 Does not know: which database becomes the next txg, how it is published (``image.writer``).
-Keeps: no object is overwritten or deleted. The chain continues with a higher txg than
-any key in the bucket can contain: first a fence record that refers to the last valid txg, then a
+Keeps: no object is overwritten or deleted. The chain continues with a txg above those of all its
+objects in the bucket. A fence record that refers to the last valid txg comes first, then a
 changelog of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
@@ -47,7 +47,7 @@ Publish = Callable[[Progress], Awaitable[object]]
 class Mend:
     """The txgs that may be abandoned so that a filesystem can be opened for writing."""
 
-    # abandon all txgs after this one, even of another writer; None if no txg was chosen
+    # abandon all txgs after this one, even those of another writer; None if the user chose no txg
     end_at: Txg | None = None
     # True if the user chose an earlier end of the chain, which also abandons txgs of other hosts.
     anything: bool = False

@@ -113,9 +113,9 @@ def adopt_attempt(db: Database, link: Link) -> None:
 
 
 def drop_fence(db: Database) -> None:
-    """Delete this host's attempted fence record, which has no changes, from the rows.
+    """Delete the row of this host's attempted fence record, which contains no changes.
 
-    Requires an open transaction. The bucket may have the record, now or later, so its txg counts as
+    Requires an open transaction. The bucket may still receive the record, so its txg counts as
     a txg of this host; otherwise this host's state directory would look like a copy.
     """
     attempt = pending.outbox(db)

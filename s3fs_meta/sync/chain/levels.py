@@ -139,9 +139,9 @@ async def last_authentic(
 ) -> Txg:
     """Return the last txg of the latest authentic object of *levels*, or *txg* if *txg* is later.
 
-    A level object beyond the last changelog shows that changelogs are lost. Because any user of the
-    bucket can create an object with such a key, the function checks that this filesystem wrote the
-    object. It sends no request if no level object ends after *txg*.
+    A level object beyond the last changelog shows that changelogs are lost. Any user of the bucket
+    can create an object with such a key, so the function checks that this filesystem wrote the
+    object. If no level object ends after *txg*, it sends no request.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
     for last, key in later[:TXG_GAPS_MAX]:
@@ -353,7 +353,7 @@ def merge(
 
 
 def _section(sections: Sequence[Section]) -> Section:
-    """Return one section with the net effect of several, without blocks created and removed."""
+    """Return the net effect of several sections; omit blocks that were created and then removed."""
     changeset = changesets.merge(one.changeset for one in sections if one.changeset)
     places: dict[BlockId, Location] = {}
     for one in sections:
@@ -366,7 +366,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack that no piece reports as deleted."""
+    """Return the last note about each pack, except packs that a piece reports as deleted."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     forgotten_packs = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in forgotten_packs)

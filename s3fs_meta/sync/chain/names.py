@@ -2,9 +2,9 @@
 
 Owns: the rule that a key far beyond the end of the chain is foreign, the listing of keys.
 Does not know: chain positions, rows.
-Keeps: the name of an object proves nothing, because any user of the bucket can create objects. A txg
-beyond a gap in the numbers is accepted only if an object with a txg beyond the gap verifies with
-the keys of this filesystem. Other objects beyond the gap are ignored and never changed.
+Keeps: the name of an object proves nothing, because any user of the bucket can create objects. Txgs
+beyond a gap in the numbers are accepted only if one object beyond the gap verifies with the keys
+of this filesystem. Otherwise, the objects beyond the gap are ignored. They are never changed.
 Design: docs/design/durability.md, "The chain".
 """
 

@@ -2,8 +2,8 @@
 
 Owns: finding missing level objects, and the order in which they are created.
 Does not know: how changelogs are merged (``levels``).
-Keeps: only confirmed txgs are merged. For a run that cannot be merged, no level object is created,
-because a restore can use its changelogs.
+Keeps: only confirmed txgs are merged. If changelogs cannot be merged, no level object is created,
+because a restore can use the changelogs.
 Tasks: ``run`` is one background task.
 Design: docs/design/durability.md, "Levels".
 """
@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _merged(self, level: int, last: Txg) -> Level:
-        """Merge objects into a level object; they stay in memory only during the call.
+        """Return a level object merged from others; they stay in memory only during the call.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.

@@ -1,6 +1,6 @@
-"""Merging recorded changes that are not yet shipped, so that an outage leaves only a few records.
+"""Merging recorded changes that are not yet shipped, so that few accumulate during an outage.
 
-Owns: the times of merges; no request waits for a merge. Does not know: the content of a
+Owns: when merges run; no request waits for a merge. Does not know: the content of a
 changeset, the store.
 Keeps: records of a txg that is being shipped are not merged.
 Tasks: ``run`` is one background task, which merges records in a thread. Outside WAL mode only the

@@ -1,7 +1,6 @@
 """Handling of an object that already occupies the key of this writer's next changelog.
 
-Owns: the decision about whether another writer wrote the object. Does not know: how images are
-made.
+Owns: deciding whether another writer wrote the object. Does not know: how images are made.
 Keeps: the object is never changed. The attempted txg is recorded as the last txg of this host, with
 an unreadable changelog. The next txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
@@ -36,8 +35,8 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
 
     Raises:
         FencedError: the object is authentic, so another writer has appended it.
-        OlderBucketError: the object is not authentic. This is recorded, so the next txg is an
-            image.
+        OlderBucketError: the object is not authentic, or is missing now. This is recorded, so the
+            next txg is an image.
         StoreError: the object cannot be read now; the next txg retries.
     """
     key = key_of(txg)

@@ -2,9 +2,9 @@
 
 Owns: the steps of one txg from its cut to its confirmation, and the time of the next txg.
 Does not know: FUSE, how images are made from a cut, how blocks are uploaded.
-Keeps: a changelog refers only to blocks in the store; its bytes are synced on this host before
-they are sent and never change; a txg is confirmed only if this host still holds the lease after the
-append.
+Keeps: a changelog refers only to blocks in the store. Its bytes are synced to this host's disk
+before they are sent, and never change afterwards. A txg is confirmed only if this host still holds
+the lease after the append.
 Tasks: ``run`` is one background task; any task may call ``ship``. One txg is shipped at a time.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -184,10 +184,10 @@ class Shipper:
             await self._ship_once(progress)
 
     async def ship_for_image(self, progress: Progress) -> Shipped:
-        """Ship a txg, even without changes; return it with an open snapshot, to make an image from.
+        """Ship a txg, even without changes; return it with an open snapshot for a new image.
 
         The WAL grows as long as a snapshot is open, so the caller must run ``ship_blocks`` first.
-        If the upload of blocks that were written in the meantime takes too long, no image is made.
+        If the WAL still grows too much during the upload of later blocks, no image is made.
 
         Raises:
             The same errors as ``ship``; also StoreUnavailableError if the WAL grew too much.
@@ -210,7 +210,7 @@ class Shipper:
         make: Callable[[Txg, Cut, Snapshot, Link], Awaitable[ManifestRef]],
         progress: Progress,
     ) -> Link:
-        """Publish an image of the local state as the next txg; it needs no earlier changelogs.
+        """Publish an image of the local state as the next txg, which needs no earlier changelogs.
 
         Args:
             make: called with the txg, cut, snapshot and previous link of an image; uploads the
@@ -259,7 +259,7 @@ class Shipper:
 
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Check that this mount may ship; stop writing if the with-block finds the lease lost."""
+        """Check that this mount may ship; stop writing if the with-block loses the lease."""
         if self._keeper.fenced is not None:
             raise self._keeper.fenced
         if not self._status.ships:
@@ -582,8 +582,8 @@ class Shipper:
     async def _require_lease(self) -> None:
         """Read the lease; store it again if it is lost and no other host has written.
 
-        Requires the lock, because a txg that this host appends at the same time would count as
-        the txg of another host.
+        The caller must hold the lock. Otherwise, a txg that this host appends at the same time
+        would count as the txg of another host.
         """
         try:
             await self._keeper.require_hold()

@@ -1,4 +1,4 @@
-"""Restoring a second database for a follower that changelogs alone cannot bring up to date.
+"""Restoring a second database for a follower if changelogs alone do not reach the newest txg.
 
 Owns: restoring the database, and copying this host's local state into it. Does not know: how a
 mount switches to the database. Tasks: the follower's task; during a restore the mount serves its

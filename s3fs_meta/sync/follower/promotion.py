@@ -3,8 +3,8 @@
 Owns: the order *check the lease, catch up, take the lease, append the fence record, recount the
 totals that no changelog contains*.
 Does not know: how a session becomes a writer's session, FUSE.
-Keeps: after a crash, the next mount or promotion on this host takes the lease immediately, and
-continues from an appended fence record.
+Keeps: after a crash, the next mount or promotion on this host takes the lease immediately. If the
+fence record was appended, it continues from that record.
 Tasks: one promotion at a time, while the follower is paused and the mount serves its last txg.
 """
 

@@ -3,9 +3,9 @@
 Owns: a directory ``kept-…`` with the quarantined block files and their rows. Does not know: which
 blocks are last copies (``sync.last_copies``), what happens after the quarantine.
 Example: another host's fsck replaced unreadable content with holes, and only this cache still has
-the content. Block files get a second name, because readers of the current txg use the first.
-Keeps: if a quarantine directory has a database, all of its block files are durable. A crash before
-that changes nothing in the cache.
+the content. Block files get a second hard link, because readers of the current txg use the first.
+Keeps: if a quarantine directory has a database, all of its block files are durable. A crash during
+the quarantine changes nothing in the cache.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -33,7 +33,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The copy of the database needs no journal and no other syncs, because it is synced once when it is
+# The copy of the database needs no journal and no sync per commit: it is synced once when it is
 # complete, and is removed after a failure.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
@@ -101,7 +101,7 @@ def _fill(
 
 
 def _copy_rows(applier: Database, last: Sequence[BlockId], copy: Path) -> None:
-    """Make a durable copy of the database that lists only the cached blocks in *last*."""
+    """Make a durable copy of the database; as cached blocks, it lists only those in *last*."""
     image_copy.remove(copy)
     snapshot = applier.open_snapshot()
     try:

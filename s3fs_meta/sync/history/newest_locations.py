@@ -43,7 +43,7 @@ class NewestState:
         """Create the search; ``run`` restores the database.
 
         Args:
-            path: the file for the newest database; the owner of its directory removes the file.
+            path: the file for the restored database; the owner of its directory removes it.
         """
         self._store = store
         self._keyring = keyring

@@ -1,10 +1,10 @@
-"""An overview of a filesystem from nothing but its bucket, for the owner of a lost machine.
+"""An overview of a filesystem, read from its bucket alone, because the host may be lost.
 
 Owns: the newest txg, the holder of the lease, the last image, and whether this image and the
 changelogs after it are complete.
 Does not know: the presentation of facts; local state, except this host's copy of the superblock.
 Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used;
-without them, names and times are unproven. fsck examines the objects older than the last image.
+without them, names and times are unverified. Only fsck examines objects older than the last image.
 
 Requests without faults:
 - GET: two each for the superblock and the newest changelog, one each for the lease and the image

@@ -5,8 +5,8 @@ unavailable point in time.
 Does not know: how a txg is restored, how users write times (``option_syntax``).
 
 Within a *time span*, the times of changelogs increase along the chain, so a binary search finds a
-txg with one request per step. A new span starts where fsck corrected the times of a wrong clock.
-The search uses the newest span that starts early enough.
+txg with one request per step. A new span starts with an image, after a wrong clock was corrected.
+The binary search runs in the newest span that starts no later than the wanted time.
 """
 
 from contextlib import aclosing
@@ -130,7 +130,7 @@ class PointsInTime:
         raise self._broken(Txg(0), self.unreadable_end[-1])
 
     async def txgs_after_head(self) -> list[Txg]:
-        """Return the last txg and all txgs with a changelog from the head on, in ascending order.
+        """Return all txgs from the head on that have a changelog, and the last txg, ascending.
 
         A level object may show that the last txg exists although its changelog is missing.
         """
@@ -292,11 +292,11 @@ class PointsInTime:
         return self._broken(Txg(first - 1), txg)
 
     async def _search(self, time_ns: int, oldest: Link, newest: Link) -> Link:
-        """Return the last chain position not later than a time, from *oldest* to before *newest*.
+        """Return the last position from *oldest* to before *newest* that is not later than a time.
 
         Raises:
-            BrokenChainError: the changelog after the result is unreadable. The time of that
-                changelog is unknown, so it may be the right result.
+            BrokenChainError: the changelog after the found position is unreadable. Its time is
+                unknown, so this changelog may be the right result.
         """
         found, first, stop = oldest, oldest.txg + 1, newest.txg
         while first < stop:  # the loop ends, because each pass shrinks the range
@@ -364,8 +364,8 @@ async def require_at_least(
     """Raise an error if the bucket is older than a required txg, or has another history.
 
     Args:
-        served: the chain position that the mount shows; None if the filesystem is not open yet, so
-            that the listing of the bucket is checked.
+        served: the chain position that the mount shows; None if the filesystem is not open yet:
+            check the listing of the bucket instead.
 
     Returns:
         One line for the user if the hashes cannot be compared; None if the bucket contains the

@@ -1,6 +1,6 @@
 """Snapshots: opening a bucket read-only at any available point in time, without writing to it.
 
-Owns: the order of keys, search and restore; opening a snapshot with a separate state directory.
+Owns: the order *unlock, find the txg, restore*; opening a snapshot in a separate state directory.
 Does not know: FUSE, which files are read.
 Keeps: the bucket is not changed, not even the lease. This host's state directory of the filesystem
 is not used, except for the superblock copy in it. The state directory of a snapshot is removed when
@@ -46,7 +46,7 @@ class RestoreOptions(NamedTuple):
     progress: Progress = no_progress  # unused if a separate process restores the metadata
     reserve: Reserve | None = None  # reserves disk space before the download
     apart: bool = False  # True to restore the metadata in a separate process
-    # An open snapshot. Its database is copied if the changelogs after it lead to the point in time.
+    # An open snapshot to start from: its database is copied, and later changelogs are applied.
     earlier: Volume | None = None
 
 

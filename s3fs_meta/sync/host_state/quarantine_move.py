@@ -6,8 +6,8 @@ Keeps: on a disk with hard links, one of the two directories contains the databa
 block files at any time. The database and its logs first get a second name in the quarantine
 directory. Then one rename moves all block files. A move that was interrupted before this rename is
 undone; after it, the move is finished. On a disk without hard links, the database and its logs are
-renamed after the block files. An empty file marks such an unfinished move, which the next process
-that locks the state finishes.
+renamed after the block files. An empty file marks such a move as unfinished, and the next process
+that locks the state directory finishes it.
 Design: docs/design/durability.md, "At mount".
 """
 
@@ -23,8 +23,8 @@ from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
 _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
-# An empty file that marks the move into its quarantine directory as unfinished, so that the next
-# process resumes the move. Only a move on a disk without hard links needs this mark.
+# An empty file in a quarantine directory; it marks the move into this directory as unfinished, so
+# that the next process resumes it. Only a move on a disk without hard links needs this mark.
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")

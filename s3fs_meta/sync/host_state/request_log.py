@@ -107,8 +107,8 @@ def _locked(state: Path) -> Iterator[None]:
 def _forget_oldest(ledger: Ledger) -> None:
     """Delete the counts of the oldest days beyond REQUEST_DAYS_MAX.
 
-    The limit is a number of days, not an age, because a clock that is wrong at one boot, for
-    example because its battery is empty, must not remove the counts of other days.
+    The limit is a number of days, not an age. If the clock is wrong at one boot, for example
+    because its battery is empty, the counts of other days must remain.
     """
     days: dict[int, Any]
     for days in (ledger.usage, ledger.stored_bytes):

@@ -217,10 +217,10 @@ class Restorer:
             self.notices.append(f"restored from the older image {key}")
 
     async def _is_of_kept_point(self, broken: BrokenChainError, upto: Txg | None) -> bool:
-        """Return whether an image cannot reach the txg because changelogs after it were deleted.
+        """Return whether a restore failed only because retention deleted the changelog.
 
-        Only a kept point needs such an image, so the failure does not prove that the present state
-        is damaged.
+        Only a kept point needs an image from before the retention floor, so the failure does not
+        prove that the present state is damaged.
         """
         lost = Txg(broken.last_txg + 1)
         floor = await chain.floor_after(self._store, self._keyring, self._uuid, lost)
@@ -233,7 +233,7 @@ class Restorer:
         newest: ManifestRef | None,
         upto: Txg | None,
     ) -> FormatError | ObjectMissingError | None:
-        """Report an unusable image; return None if it is only missing because of later images.
+        """Report an unusable image; return None if it was deleted because later images exist.
 
         A follower reads the lease only when it starts, so it may ask for an image that the writer
         has deleted since then.

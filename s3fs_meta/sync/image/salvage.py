@@ -3,13 +3,13 @@
 Owns: the search for intact pieces, including pieces of other images, and pieces without a
 manifest. Does not know: rows.
 Keeps: only proven damage leaves a gap, which is filled with zeros; an unavailable store is an
-error. At most SALVAGE_IMAGES_MAX images are read. An authentic object of a newer program stops the
-salvage; an unauthentic object counts as lost.
+error. At most SALVAGE_IMAGES_MAX images are read. An authentic object of a newer version of the
+program stops the salvage; an object that is not authentic counts as lost.
 
 The name of a piece contains its image's txg and the piece's number, which determines the offset. An
-image stores only pieces that differ from the previous image. So the newest pieces of all numbers up
-to a txg form the database of that txg. The caller checks that this database is consistent, because
-an upload of an image may have been interrupted.
+image stores only pieces that differ from the previous image. So the database of a txg consists of
+the newest piece of each number up to that txg. The caller checks that this database is consistent,
+because an upload of an image may have been interrupted.
 """
 
 import logging
@@ -41,7 +41,7 @@ from s3fs_meta.sync.progress import Progress
 
 _log = logging.getLogger(__name__)
 _DAMAGE = (CorruptionError, ObjectMissingError, ObjectTooLargeError)
-_PARTS_OF_ONE_LOST: Final = 10  # images that lost over 1/10 of their pieces are tried last
+_PARTS_OF_ONE_LOST: Final = 10  # images that lost over 1/10 of their pieces are tried later
 
 
 class _Name(NamedTuple):
@@ -195,7 +195,7 @@ class Salvager:
         return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
-        """Return the newest piece for each piece number among an image and all earlier images."""
+        """Return, for each piece number, the newest piece of an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:

@@ -340,8 +340,8 @@ class LeaseKeeper:
     async def acquire(self, hold: Hold, *, force: bool, above: Epoch = _NO_EPOCH) -> Lease:
         """Increment the epoch and take the lease; return the lease that was replaced.
 
-        A cancellation waits for the reply to the write, because the caller must know whether it
-        holds the lease; after CLEANUP_S_MAX this remains unknown.
+        A cancelled call waits for the reply to the write, because the caller must know whether it
+        holds the lease. Without a reply within CLEANUP_S_MAX, this remains unknown.
 
         Args:
             hold: the proof of the state directory; its latest nonce is written to the lease.

@@ -113,8 +113,8 @@ async def refuse_copy(
     """Raise HeldError if a copy of this state directory has written while the lease was held.
 
     The lease contains the holder name and a nonce of this state directory. If the chain has a txg
-    of the lease's epoch that this directory does not know, a copy of the directory wrote it. Late
-    appends of an earlier writer have an older epoch and are ignored.
+    of the lease's epoch that this directory does not know, a copy of the directory wrote it.
+    Delayed appends of an earlier writer have an older epoch and are ignored.
 
     Raises:
         HeldError: a copy of the directory wrote to the chain, and *force* is not set.

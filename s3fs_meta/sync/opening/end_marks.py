@@ -67,8 +67,8 @@ def unclean(db: Database) -> Iterator[None]:
     """Record, during the with-block, that a crash may damage the database under unsafe settings.
 
     Use this to change a database that was closed cleanly or was just restored. The record remains
-    if an error left a group open. It also remains after a failed change under journal_mode=off,
-    which was not undone: the database then refuses the change of the record.
+    if an error left a group open. It also remains if a change failed under journal_mode=off: the
+    change was not undone, so the database refuses all further changes.
     """
     before = {name: local_state.get(db, name) for name in _MARKS}
     is_unused = before["clean"] == "1" or before["boot_id"] is None

@@ -2,9 +2,9 @@
 
 Owns: the choice of the holes to refill, and the records of lost parts. Does not know: why a state
 was quarantined. If the bucket lost content, ``fsck -y`` on one host replaces it with holes. Another
-host may have the content in its cache, which its next mount quarantines. A hole is refilled if an
-attribute of the file lists the lost part, the file has not changed since (same size, mtime and
-ctime), and the cached block has its recorded hash.
+host may have the content in its cache, and its next mount quarantines these blocks. A hole is
+refilled on three conditions: an attribute of the file lists the lost part, the file is unchanged
+(same size, mtime and ctime), and the cached block has its recorded hash.
 Keeps: quarantined state is only read. Content is durable before its rows are committed. The next
 mount continues an interrupted run.
 Tasks: one task, at a mount for writing, before the kernel can send requests.
@@ -153,7 +153,7 @@ class _Healer:
         )
 
     def _holes(self, part: LostPart) -> Iterator[list[_Hole]]:
-        """Yield lists of limited length with holes for which the quarantined state has a block."""
+        """Yield holes for which the quarantined state has a block, in lists of limited length."""
         first = part.first
         while True:
             with contextlib.closing(

@@ -494,10 +494,10 @@ class Chooser:
         return ours, newer[1:]
 
     def _drop_fence(self, db: Database) -> None:
-        """Remove a fence record, which has no changes, if the bucket lacks it. The call blocks.
+        """Remove an attempted fence record, which contains no changes. The call blocks.
 
-        If the store applies the upload of the record later, the record is replayed like the record
-        of another host.
+        If the store applies the delayed upload of the record later, this host replays the record
+        like the record of another host.
         """
         attempt = pending.outbox(db)
         if attempt is None:
@@ -531,8 +531,8 @@ def is_settled(db: Database) -> bool:
 def needs_no_lease(db: Database, keyring: Keyring) -> bool:
     """Return whether another host may take the lease, because the bucket has all changes.
 
-    A fence record may be missing from the bucket, because it contains no changes. If the next txg
-    must be an image, another host could replace the state that this image contains.
+    An unsent fence record does not count, because it contains no changes. If the next txg must be
+    an image, the result is false, because another host could replace the state in this image.
 
     Raises:
         DatabaseError, FormatError: the rows cannot be read.

@@ -345,7 +345,7 @@ class _Opening:
         )
 
     async def _catch_up(self, db: Database, holder: str) -> Database:
-        """Apply to the database the txgs that the former writer appended late."""
+        """Advance the database to the last txg, because the former writer has appended txgs."""
         found = await self._choose_database(Local(db, doubtful=False), self._keeper.lease, holder)
         if found is not db:  # ``note_start`` was already called for *db*
             note_start(found, self._keyring, holder, None)

@@ -4,11 +4,11 @@
     heal: records the location of identical content for a damaged block. Files still refer to the
           same block, so the next txg repairs every file that shares it, on every host.
 
-The identical content is a new upload of it (``move_damaged``), a clean cached copy, or a block in
+The identical content comes from a new upload (``move_damaged``), a clean cached copy, or a block in
 another pack.
 
-Owns: the decision about when to set a mark, and the choice of the blocks to heal. Does not know:
-how damage is proven (``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).
+Owns: when a mark is set, and the choice of the blocks to heal. Does not know: how damage is proven
+(``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """

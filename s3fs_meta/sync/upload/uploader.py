@@ -329,7 +329,7 @@ class Uploader:
     async def _place_doubles(
         self, doubles: Sequence[Hashed], stored: Mapping[bytes, tuple[Placed, PackRecord]]
     ) -> None:
-        """Give blocks the location of an identical block of their batch, even a removed one."""
+        """Give duplicates their content's location, even if the stored block was removed."""
         for piece in slices(doubles):
             self._db.begin_local()
             for one in piece:

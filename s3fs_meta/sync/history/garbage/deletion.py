@@ -34,9 +34,10 @@ class Deleter:
     async def delete(
         self, keys: Sequence[ObjectKey], deleted: Callable[[int], None]
     ) -> set[ObjectKey]:
-        """Delete objects, those that the store refused earlier last; return the objects that stay.
+        """Delete objects; return the objects that remain.
 
-        Stop after DELETES_REFUSED_MAX refusals, because the store may refuse every deletion.
+        Objects that the store refused earlier come last. Stop after DELETES_REFUSED_MAX refusals,
+        because the store may refuse every deletion.
 
         Args:
             deleted: called with the number of objects that a request deleted.

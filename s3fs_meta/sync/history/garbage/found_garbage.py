@@ -26,7 +26,7 @@ class Garbage(NamedTuple):
     needed_again: set[PackId]  # condemned packs that a kept point or a retained txg needs
 
     def exclude(self, keys: set[ObjectKey]) -> None:
-        """Remove the objects that the store did not delete from these lists."""
+        """Remove objects from these lists, because the store did not delete them."""
         self.packs[:] = [row for row in self.packs if row.object_key not in keys]
         for objects in (self.manifests, self.pieces, self.changelogs, self.levels, self.history):
             objects[:] = [info for info in objects if info.key not in keys]

@@ -82,7 +82,7 @@ class StoredImages:
 
         Args:
             named: references to manifests with the hashes that this host knows.
-            claimed: references in objects that anyone can write to a plain bucket; a hash that
+            claimed: references that any user of a plain filesystem's bucket can forge; a hash that
                 follows from *named* takes precedence.
 
         Raises:
@@ -326,7 +326,7 @@ def _image_txg(key: ObjectKey) -> Txg:
 
 
 class Finder:
-    """Finds the garbage in one bucket, judging by one database."""
+    """Finds the garbage in one bucket by comparing listings with one database."""
 
     def __init__(
         self,
@@ -405,9 +405,9 @@ class Finder:
     async def _dead_packs(
         self, floor: Txg, pins: KeptPointPins, limit: int
     ) -> tuple[list[PackRow], set[PackId]]:
-        """Return packs that are needed by no kept point and by no txg from *floor* onwards.
+        """Return the packs that can be deleted, and the condemned packs that are needed again.
 
-        Packs that the store refused to delete are last. Also return condemned packs that are needed.
+        A pack is needed by kept points or by txgs from *floor* onwards. Refused packs are last.
         """
 
         def is_needed(row: PackRow) -> bool:
@@ -441,7 +441,7 @@ class Finder:
         return [*found, *refused][:limit], needed
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-        """Return the objects among the first *limit* that this filesystem wrote.
+        """Examine the first *limit* objects; return those that this filesystem wrote.
 
         An object is recognised by its content, because its key may be forged. This costs one
         request for each object that is deleted, and one request per mount for each object of

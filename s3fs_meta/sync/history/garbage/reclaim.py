@@ -263,8 +263,8 @@ class Reclaimer:
             for _ in range(RECLAIM_PLANS_MAX):
                 found = await self._condemned(limit)
                 if found is not None:
-                    # If the search was not cut off, another program has deleted every refused
-                    # object that the search did not find.
+                    # Below the limit, the search is complete. A refused object that it did not
+                    # find was deleted by another program, or is needed again.
                     if found.total < limit:
                         self._deleter.forget_except(_all_keys(found))
                     await self._delete(found, progress)

@@ -2,9 +2,9 @@
 
 Owns: the floor, the search for the newest txg that is older than the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).
-Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor between the
-present floor, which is never lowered, and the oldest of the last IMAGES_KEPT images, which are
-always kept. A txg is old only if both its own time and the time of its upload are old.
+Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor from the
+present floor to the oldest of the last IMAGES_KEPT images. The floor is never lowered, and these
+images are always kept. A txg is old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -117,9 +117,9 @@ class StoredAges:
     """The ages of txgs, according to the times at which their changelogs were stored.
 
     If the store has its own clock, the times are reliable. In any other store they come from the
-    clocks of hosts, which may have been wrong by years. So at most RETENTION_GAP_S_MAX seconds are
-    added for the time between two txgs, and one jump of a clock can shorten the retention by at
-    most that time.
+    clocks of hosts, which may have been wrong by years. So an age counts at most
+    RETENTION_GAP_S_MAX seconds between two txgs. One jump of a clock can then shorten the retention
+    by at most that time.
     """
 
     def __init__(self, store: ObjectStore, now_ns: int) -> None:
@@ -226,9 +226,9 @@ def base_of(images: Iterable[Image], floor: Txg) -> Image | None:
 def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKey]:
     """Return the manifests of images that must be retained.
 
-    Retained are the newest images, the base image of the floor, images whose changelogs list no
-    changes, and older images at intervals, so that a restore of any retained txg replays few
-    changelogs.
+    Retained are the newest images, the base image of the floor, and images whose changelogs list no
+    changes. Older images are retained at intervals, so that a restore of any retained txg replays
+    few changelogs.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

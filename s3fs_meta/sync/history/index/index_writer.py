@@ -55,7 +55,7 @@ class Indexer:
         # Up to this txg, the writer has tried to index each run, or the run is older than this
         # mount. None before the first pass.
         self.done: Txg | None = None
-        # Of the runs older than this mount, those after this txg have been tried; 0: none is left.
+        # Runs older than this mount have been tried down to this txg; 0 if none is left.
         self.older = Txg(0)
 
     async def run(self) -> None:
@@ -166,10 +166,10 @@ class Indexer:
         return True
 
     async def _replace_other(self, made: HistoryIndex, data: bytes) -> None:
-        """Replace an index object of another history, but keep an earlier mount's object.
+        """Replace the existing index object if it describes another history.
 
-        In a bucket that lost its last changelogs, such as an incomplete replica, index objects may
-        describe another history.
+        Such an object may exist in a bucket that lost its last changelogs, such as an incomplete
+        replica. An object of this history, created by an earlier mount, is kept.
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)

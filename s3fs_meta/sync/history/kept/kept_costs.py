@@ -23,7 +23,7 @@ from s3fs_meta.model import ObjectKey, Txg
 class Costs(NamedTuple):
     """The total size of packs that are needed by kept points but by no present or retained txg."""
 
-    alone: dict[ObjectKey, int]  # by a point's key, the size of the packs that only it needs
+    alone: dict[ObjectKey, int]  # size of the packs that only one point needs, by its key
     total: int  # size of the packs that at least one kept point needs
 
 
@@ -45,7 +45,7 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
             assert row.died_txg is not None, "the query must return only dead packs"
-            # The range of kept points cut after the pack was created, before its last block died.
+            # Kept points after the pack's creation and before its last block died need the pack.
             first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:
                 total += row.object_bytes

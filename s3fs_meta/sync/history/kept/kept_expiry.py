@@ -75,7 +75,7 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 def judge(
     points: Iterable[_Point], policy: Policy, zone: tzinfo | None = None
 ) -> list[tuple[_Point, tuple[str, ...]]]:
-    """Return the points that the policy covers, latest first, each with the periods that keep it.
+    """Return each ``--auto`` point with the periods that keep it (none: drop it), latest first.
 
     Args:
         points: kept points; points that users named by hand are left out.

@@ -4,7 +4,7 @@ Owns: parallel requests, and a cache of the most recently read changes.
 Does not know: the meaning of the changes.
 Keeps: a changelog is used only if its content is authentic under its key and fsck has not abandoned
 it. The reader knows abandoned changelogs once it has read the fence record after them. Hashes are
-not compared, because callers may not read the next changelog, which contains the hash.
+not compared, because the hash is in the next changelog, which a caller need not read.
 """
 
 import contextlib

@@ -48,7 +48,10 @@ class Gap(NamedTuple):
 
 
 class _Names:
-    """Checks hashes while the chain is read backwards; each changelog records its predecessor's."""
+    """Checks hashes while the chain is read backwards.
+
+    Each changelog records the hash of its predecessor.
+    """
 
     def __init__(self, last: Link) -> None:
         self._expected = last.hash

@@ -2,8 +2,8 @@
 
 Owns: the replay of changelogs without an image. Does not know: pack objects.
 Keeps: every changelog must record the hash of its predecessor; the first one records none. Replay
-stops before a damaged or missing changelog. A chain that a newer program may have continued is
-rejected, because the rebuilt state would be older than that program's state.
+stops before a damaged or missing changelog. If a newer version of the program may have continued
+the chain, the chain is rejected, because the rebuilt state would lack the newer changes.
 
 Two facts are in the first image and in no changelog: the first attributes of the root directory and
 the cookie key. The attributes are derived from the first changes of the root directory
@@ -107,7 +107,7 @@ class ChainReader:
             return
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
-        """Apply the chain to an empty database; return the last txg and whether all succeeded."""
+        """Replay the chain into an empty database; return the last txg, and True on success."""
         await trio.to_thread.run_sync(image_copy.remove, path)
         db = await trio.to_thread.run_sync(self._create, path)
         reached = Txg(0)

@@ -2,9 +2,9 @@
 
 Owns: the choice of objects, and the order in which the new image and lease are stored. Only
 ``fsck --rebuild`` rebuilds a filesystem, and only if no image can be restored. The rows come from
-the newest image whose first piece is intact, and only from its intact pieces. If the chain can be
-replayed from its first changelog to the image's txg or further, or if the image has lost many
-pieces (``SalvagedImage.lacks_much``), the rows come from the chain (``from_chain``).
+the intact pieces of the newest image whose first piece is intact. If the first changelog exists,
+the chain can be replayed (``from_chain``). The rows then come from the chain if it reaches the
+image's txg, or if the image has lost many pieces (``SalvagedImage.lacks_much``).
 Does not know: rows (``meta.offline.rebuild``).
 Keeps: no object is deleted. The lease is replaced only if it has not changed in the meantime, so
 a host that acquires the lease meanwhile keeps it. The new epoch is higher than any plausible epoch
@@ -107,8 +107,8 @@ async def rebuild(
         quarantine: quarantines the local state; called just before the new image is published.
 
     Raises:
-        NewerFormatError: a newer program wrote the lease, the end of the chain or an image, or no
-            rows were found and an image claims a newer version; nothing was changed.
+        NewerFormatError: a newer version of the program wrote the lease, the end of the chain or an
+            image; or no rows were found, and an image claims a newer version. Nothing was changed.
         FormatError: no pack can be read with these keys; nothing in the bucket was changed.
         StoreError: the store is unavailable; a second call starts again.
         PreconditionError: another process stored a lease concurrently; that lease is unchanged.

@@ -2,8 +2,8 @@
 
 Owns: the choice of objects to compare, and the proof that a copy is the lost object.
 Does not know: the origin of the copies, repairs without copies.
-Keeps: no object of the bucket is deleted. A missing object is created. A damaged object is replaced by
-compare-and-set, only by its original, and after its bytes were saved in the state directory. Names
+Keeps: no object of the bucket is deleted. A missing object is created. Before a damaged object is
+replaced by its original (compare-and-set), its bytes are saved in the state directory. Names
 of packs, changelog parts and objects of images have random digits, so an authentic copy with the
 same name is the original. A copy of a changelog or level is the original in two cases: its hashes
 match those of a neighbour in the chain, or it shares random bytes with the damaged object.

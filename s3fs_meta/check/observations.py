@@ -180,9 +180,10 @@ class Evidence:
     def note_locations(self, locations: Iterable[SeenLocation]) -> None:
         """Record the locations that pack indexes contain for blocks with wrong rows.
 
-        Locations that ``forget_locations`` removed are skipped. If a block has several locations,
-        the location with the hash in the block's row is kept, otherwise a location in a pack that
-        has a row. A fenced host may have used the number of the block for other content.
+        Locations that ``forget_locations`` removed are skipped. Of several locations of a block,
+        the one with the hash in the block's row is kept. If there is none, a location in a pack
+        with a row is preferred, because a fenced host may have used the block's number for other
+        content.
         """
         self._add(
             "INSERT OR REPLACE INTO temp.seen_locations SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"

@@ -93,8 +93,8 @@ async def check_filesystem(
             exception from it before the commit undoes all repairs.
 
     Raises:
-        StoreError: a request failed. No row was changed, unless the request belonged to a deletion
-            of objects, which follows the repairs.
+        StoreError: a request failed. No row was changed, unless the failed request was a DELETE:
+            objects are deleted after the repairs.
         CorruptionError: SQLite cannot read the database; nothing was changed.
         DatabaseError: SQLite failed; nothing was changed.
     """

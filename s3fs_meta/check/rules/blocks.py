@@ -159,7 +159,8 @@ _IS_LOCATED: Final = (
 def _overlapping(exam: Examination) -> Iterator[Row]:
     """Yield blocks that begin before the previous block of the same pack ends.
 
-    The blocks of a pack are sorted by offset only if their numbers have a different order.
+    The first scan reads blocks by number. Only packs whose blocks are not in the order of their
+    offsets are read again, sorted by offset.
     """
     # packs in which the order by block number differs from the order by offset
     mixed: set[int] = set()

@@ -214,7 +214,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 
 
 # All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
-# Counting never reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
+# No counter ever reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
 # I8 and the invariants about rows without an inode replace damaged inode numbers.
 # ``meta.next_numbers`` rejects the same next numbers when a host mounts for writing.
 _NUMBERS: Final = (
@@ -237,7 +237,7 @@ _UNKNOWN_NUMBERS: Final = 1 << 40
 
 
 def _set_next_numbers(exam: Examination, invariant: Invariant) -> None:
-    """Raise each next number above all numbers in use; lower a number that counting cannot reach."""
+    """Raise each next number above all numbers in use; lower a next number above the maximum."""
     for name, _next, highest in list(exam.rows(invariant)):
         following = getattr(exam.db.counters, name)
         if following > PAST_INO_MIN:

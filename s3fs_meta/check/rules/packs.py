@@ -46,8 +46,8 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     """Derive the state and the size of packs from other rows and from the listing of the bucket.
 
     A lost key cannot be derived, but a search of the bucket can find the pack's blocks. If such a
-    pack has no blocks, its row is deleted. Points in time may need the pack, so all packs without
-    rows are then kept, like packs of a replaced history, until the retention floor is later.
+    pack has no blocks, its row is deleted. Points in time may still need the pack. So all packs
+    without rows are kept until the retention floor has passed the present txg.
     """
     exam.run(  # a key may be valid except for its SQL type
         "UPDATE packs SET object_key = CAST(object_key AS TEXT) WHERE typeof(object_key) = 'blob'"

@@ -125,7 +125,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request each pack missing in the listing, because fsck -y records its content as lost."""
+    """Request each unlisted pack, because fsck -y would record its content as lost."""
 
     async def ask(row: Row) -> None:
         key, object_bytes = row

@@ -187,7 +187,7 @@ class _Chain:
         # True if the previous changelog is a fence record that contains none of *hashes*.
         skips = False
         stop = min(head, txg + MEND_PROBES_MAX) + 1
-        # The changelogs after the next unreadable txg are mostly the same, so they stay here.
+        # Keep the changelogs already read, because the check of the next txg needs most of them.
         self._later = {at: step for at, step in self._later.items() if at > txg}
         for number in range(txg + 1, stop):
             if number not in self._later:

@@ -5,8 +5,8 @@ the block's row. Such a record may exist for two reasons. After compaction, the 
 until the retention period has expired. Equal content may be written again after its first block was
 freed.
 
-The row of a block that overlaps another block may be right, and the index of its pack damaged.
-Therefore ``keep_readable`` reads blocks that were not found at the locations in their rows.
+If two blocks overlap, the rows may be right and the index of the pack damaged. So ``keep_readable``
+reads each block that the search did not find, at the location in its row.
 
 Owns: reading the indexes, and proving that a block found under another number is readable.
 Does not know: the reason for a search, the use of a location (``rules.blocks``).
@@ -121,9 +121,9 @@ async def search(
 
 
 async def keep_readable(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
-    """Record the locations in the rows of searched blocks that the search did not find.
+    """Record the locations in the rows of blocks that the search did not find.
 
-    Call this after ``search``. Only locations that were read without error are recorded.
+    A location is recorded only if it was read without error. Call this after ``search``.
 
     Raises:
         StoreError: the store is unavailable.

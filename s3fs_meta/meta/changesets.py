@@ -9,9 +9,9 @@ stalls the event loop for 165 ms for 100,000 changes. So ``apply`` and ``merge``
 function that returns parts of 1 KiB, and another thread waits for at most 6 ms. One change takes
 1.2 us, and its check 0.4 us.
 
-A changeset has for each changed row an INSERT with the new values, a DELETE with the old values, or
-an UPDATE. The ``old`` of an UPDATE has the primary key and the former values of changed columns,
-and ``new`` their new values. Every other value is ``apsw.no_change``.
+For each changed row, a changeset has an INSERT with the new values, a DELETE with the old values,
+or an UPDATE. In an UPDATE, ``old`` has the primary key and the former values of changed columns,
+and ``new`` has their new values. Every other value is ``apsw.no_change``.
 Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session extension".
 """
 

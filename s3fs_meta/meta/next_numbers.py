@@ -12,7 +12,7 @@ from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
 
-# The counter, and the columns with its numbers. An index sorts each column.
+# Each counter, and the columns with its numbers. Each column has an index.
 _NUMBERS: Final = (
     (
         "next_ino",
@@ -30,7 +30,7 @@ _NUMBERS: Final = (
 
 
 def require_valid(db: Database) -> None:
-    """Check that no next number is in use, and that none is higher than counting can reach.
+    """Check that no next number is in use or above the maximum.
 
     Raises:
         MetadataError: a next number is wrong; nothing was changed.

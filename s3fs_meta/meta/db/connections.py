@@ -4,8 +4,8 @@ Owns: the translation of errors, the detection of failed syncs, the settings of 
 Does not know: pragmas that users choose (``pragmas``), commit groups, tables.
 Keeps: every file is untrusted, because the schema of an image comes from the bucket. No trigger or
 view of a database runs, and its schema calls only functions without side effects. A page with
-inconsistent cells causes an error, and no read outside the page. A value or definition that is too
-long to be valid causes an error before memory is allocated.
+inconsistent cells causes an error instead of a read outside the page. A value or definition that is
+too long to be valid causes an error before memory is allocated.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files". Temporary
 views of this program still work (since SQLite 3.35).
 """
@@ -46,8 +46,8 @@ def _keep_ctimes() -> None:
 
     For root, SQLite sets the owner of each log that it opens to the owner of the database. The log
     already has this owner (``state_dir``), but fchown(2) would change its ctime, which must be the
-    time of the last commit (``wal.last_change_ns``). SQLite ignores the result of the replacement, isatty(3),
-    which needs no interpreter lock.
+    time of the last commit (``wal.last_change_ns``). So isatty(3) replaces fchown(2): it needs no
+    interpreter lock, and SQLite ignores its result.
     """
     pointer = ctypes.cast(ctypes.CDLL(None).isatty, ctypes.c_void_p).value
     assert pointer is not None, "the address of a function is not null"

@@ -466,8 +466,8 @@ class Database(Statements):
         """Replace the file of a follower's database with another database, and open the new file.
 
         The rows of fetched blocks are lost, even after an error, because they are outside the file.
-        If the process is killed meanwhile, a log without a database or no file is left; the next
-        mount then restores the database.
+        If the process is killed meanwhile, the database may be missing, perhaps with its log left;
+        the next mount then restores the database.
 
         Args:
             other: a database with the same pragmas, which no process has open.

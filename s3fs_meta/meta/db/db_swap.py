@@ -2,7 +2,7 @@
 
 Owns: the order in which SQLite's files are renamed. Does not know: connections (none is open).
 Keeps: if the process is killed, no database is left next to the log of another database. At worst
-a log without a database, or no file, is left, and the next mount restores the database.
+the database is missing, perhaps with its log left, and the next mount restores the database.
 Source: https://www.sqlite.org/howtocorrupt.html, chapters 1.4 and 2.5.
 """
 

@@ -26,7 +26,7 @@ class Statements(abc.ABC):
         self._use(connection)
         self.in_group = False
         self._recent: dict[Any, Any] = {}
-        # Packs that a running copy from the past needs, so they must not be condemned.
+        # Packs that a running copy of an earlier point in time needs; they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
         # Packs that changed after the last cut; its changelog does not report these changes.
         self.packs_changed_after_cut: set[PackId] = set()

@@ -3,8 +3,8 @@
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: reading rows, pack objects.
 Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
-keeps the blocks that the image lists; newer content becomes a separate file. The indexes of packs
-supply unreadable rows of its block map. fsck repairs contradictions between rows.
+keeps the blocks that the image lists; newer content becomes a separate file. If rows of its block
+map are unreadable, the indexes of packs supply them. fsck repairs contradictions between rows.
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
 

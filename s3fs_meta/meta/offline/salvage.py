@@ -7,9 +7,9 @@ row is accepted only if its key is beyond that of the previous row, so a cycle o
 The number of searches is limited. A long row that ends in zeros is skipped, because its last page
 may be missing. A row longer than any valid row ends the reading of its table.
 
-A table is read upwards until SQLite finds an invalid page, then downwards from its end. Searches
-start in the gap between: near both ends at growing distances, and at even distances. If a search
-finds a row, the run around it is read, and the gaps on both sides are searched again.
+A table is read upwards until SQLite finds an invalid page, then downwards from its end. In the gap
+between, searches start at growing distances from both ends, and at evenly spread positions. If a
+search finds a row, the run around it is read, and the gaps on both sides are searched again.
 """
 
 import re

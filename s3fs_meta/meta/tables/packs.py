@@ -193,7 +193,7 @@ def find_condemned(db: Database, limit: int, after: PackId = _BEFORE_ALL) -> lis
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
     """Return stored packs that no txg from *floor* onwards needs, sorted by died_txg.
 
-    The result omits packs that are needed by a copy from the past that is still running.
+    Packs that a running copy of an earlier point in time needs are omitted.
 
     Args:
         after: the last row of the previous result, or None at the start.

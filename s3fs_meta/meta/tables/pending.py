@@ -252,7 +252,8 @@ def read_news(connection: apsw.Connection, waiting: Sequence[BlockId] = ()) -> N
 
     Args:
         connection: a connection that reads a snapshot.
-        waiting: blocks that will soon have a location; they are returned even if they are older.
+        waiting: blocks that will soon have a location; they are returned even if an earlier
+            changelog lists them.
     """
     floor = _block_floor(connection)
     new = connection.execute(

@@ -2,8 +2,8 @@
 
 Owns: encoding the rows that one statement inserted, in the format of SQLite's session extension.
 Does not know: the storage of changesets (``pending``).
-Why: the session extension reads each new row twice, which takes half of the time for the two rows
-of a copied name. Encoding the rows with one statement saves a quarter of the total time, but
+Why: the session extension reads each new row twice. For the two rows of a copied name, this takes
+half of the time. Encoding the rows with one statement saves a quarter of the total time, but
 nothing for deleted rows.
 Keeps: applying the changeset creates identical rows. All columns except names are integers. A value
 of another type (fsck detects it) is recorded as the integer to which SQLite converts it.

@@ -2,7 +2,7 @@
 
 Owns: the pass over all names. Does not know: the display of names.
 Keeps: the table of names is read once, in slices, so that the caller can run other tasks between
-them. At most NAME_SEARCH_DIRECTORIES_MAX directories, all above matching names, stay in memory.
+them. Only directories above matching names stay in memory, at most NAME_SEARCH_DIRECTORIES_MAX.
 """
 
 from collections.abc import Iterator

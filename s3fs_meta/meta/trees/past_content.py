@@ -14,7 +14,7 @@ A past block is found in this order:
    because other hosts deleted its row, and a changelog lists the locations of new numbers only.
 
 A pack without live blocks becomes live again with the first such block. The next changelog lists
-the pack, so that a host that restores from a level object learns when the pack dies again.
+the pack. From it, a host that restores from a level object learns when the pack dies again.
 
     past_parts    rows of block_map to insert; ``block`` is the number in the past
     past_blocks   the blocks of these parts, with their past location; ``new`` is the present number

@@ -52,7 +52,7 @@ _CUT: Final = (
     "SELECT min(place) FROM (SELECT place, sum(CASE WHEN blocks <= ?1 THEN blocks ELSE 0 END)"
     " OVER (ORDER BY place) AS blocks FROM temp.copied_names) WHERE blocks > ?1"
 )
-# Copy a file without its blocks if a block is not uploaded, or if a slice cannot hold them all.
+# Copy a file without its blocks if one is not uploaded, or if they do not fit into a slice.
 _LEAVE: Final = (
     "UPDATE temp.copied_names SET is_left = 1 WHERE blocks > ? OR (blocks AND EXISTS"
     " (SELECT 1 FROM block_map AS m CROSS JOIN blocks AS b ON b.block = m.block"

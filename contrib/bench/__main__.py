@@ -160,7 +160,7 @@ def _now() -> str:
 
 
 def revision(project: Path) -> str:
-    """Return the git revision of *project*; append -dirty if a file other than a result changed."""
+    """Return the git revision of *project*, with -dirty if a file except the results is changed."""
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -241,7 +241,7 @@ def add_memory(figures: Figures, peaks: Mapping[str, memory.Peak]) -> None:
 
 @contextlib.contextmanager
 def _scratch(name: str, folder: Path | None) -> Iterator[Path]:
-    """Yield a new directory for measurements: in *folder*, or on a new disk."""
+    """Yield a new directory for measurements: in *folder*, or on a new disk image."""
     with contextlib.ExitStack() as stack:
         parent = folder or stack.enter_context(disk.new())
         directory = tempfile.TemporaryDirectory(

@@ -2,16 +2,16 @@
 
 An idle processor halts and takes a long time to wake up, especially in a virtual machine. A request
 to an idle filesystem may take three times as long as a request to a busy filesystem. The ratio of
-two results would therefore depend on background work. To prevent this, a process runs on each
-processor all the time, with the scheduling policy SCHED_IDLE and the lowest priority. The scheduler
-preempts this process at once when any other process can run.
+two results would therefore depend on background work. To prevent this, a process keeps each
+processor busy, with the scheduling policy SCHED_IDLE and the lowest priority. The scheduler
+preempts this process immediately when any other process is ready to run.
 
-On a virtual machine such a process also takes processor time from the threads of the host that
-serve the disk, so a flush of the disk takes several times as long. Steps that wait for the disk
-therefore run in ``paused``.
+In a virtual machine such a process also takes processor time from the host's threads that serve the
+disk, so a flush of the disk takes several times as long. Steps that wait for the disk therefore run
+in the context ``paused``.
 
-``python -m contrib.bench.awake PARENT PROCESSOR`` runs one such process. The kernel kills the
-process when the thread that started it exits.
+``python -m contrib.bench.awake PARENT PROCESSOR`` runs one such process. When the thread that
+started the process exits, the kernel kills the process.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def kept() -> Iterator[Awake]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Let idle processors halt until the context ends, by pausing the keep-awake processes."""
+    """Pause the keep-awake processes until the context ends, so that idle processors halt."""
     stopped = list(_kept)
     for each in stopped:
         each.send(signal.SIGSTOP)
@@ -102,7 +102,7 @@ def main(parent: int, processor: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.sched_setaffinity(0, {processor})
-    os.nice(NICEST)  # Then /proc/stat separates the CPU time of this process, as "nice".
+    os.nice(NICEST)  # /proc/stat then counts the CPU time of this process separately, as "nice".
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if os.getppid() != parent:  # The parent exited before prctl(2) was called.
         return

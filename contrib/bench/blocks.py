@@ -33,7 +33,8 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # Small blocks give many rows; with few rows, whole database pages distort the size per row.
+    # Compute the size per row from the smallest blocks, which have the most rows. With few rows,
+    # partly filled database pages would distort it.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")
@@ -48,7 +49,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
 
 
 def measure(subject: S3fsSubject, block: str, size_bytes: int) -> dict[str, float]:
-    """Measure a filesystem with blocks of *block* bytes; return the results."""
+    """Measure a filesystem with the block size *block*, for example "128K"; return the results."""
     subject.make(["--plain", "--block-size", block])
     with subject:
         pass  # The first mount creates the database.

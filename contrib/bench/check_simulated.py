@@ -3,7 +3,7 @@
 ``python -m contrib.bench.check_simulated BUCKET DATABASE`` checks the filesystem. The listing of
 the bucket is generated from the rows of packs. The program prints its peak memory in bytes, then
 the report of fsck. The check runs in a separate process, so that only fsck contributes to the peak.
-The program reads its own peak, because a parent would read a ``ru_maxrss`` that includes memory
+The process reads its own peak: the ``ru_maxrss`` that its parent could read would include memory
 from before exec.
 """
 

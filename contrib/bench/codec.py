@@ -142,7 +142,7 @@ def measure_records(data: bytes) -> Table:
 
 
 def measure_keys(data: bytes) -> dict[str, float]:
-    """Measure how long key derivation for a record and hashing of 1 MiB blocks take."""
+    """Return the time of deriving the key of a record, and the speed of hashing 1 MiB blocks."""
     salt, blocks = os.urandom(pack.SALT_BYTES), blocks_of(data, MIB)
     derive_s = best_s(lambda: [ENCRYPTED.object_cipher(salt, b"x" * 60) for _ in range(2000)])
     hash_s = best_s(apply, ENCRYPTED.block_hash, blocks)

@@ -1,10 +1,10 @@
 """The cost of collecting dirty data in open files from the kernel.
 
-A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. For ten
-seconds under each load, the benchmark counts the kernel's requests, and measures the CPU time of
-the daemon and of the collecting process. *Beside* is the number of 100-byte appends by another
-program in these ten seconds. *Longest ms* is the maximum latency of an append; it shows whether a
-collection blocks a program.
+A mount with ``commit=1`` and a long ``sync_interval`` collects dirty data once a second. Under each
+load, the benchmark counts the kernel's requests for ten seconds, and measures the CPU time of the
+daemon and of the collecting process. *Beside* is the number of 100-byte appends that a thread
+makes in this time. *Longest ms* is the maximum latency of an append; it shows whether a collection
+blocks writers.
 """
 
 import contextlib

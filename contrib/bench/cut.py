@@ -1,8 +1,8 @@
 """The time for which the event loop is blocked while a transaction group (txg) is cut.
 
 The benchmark makes inodes and dentries as a mount does, and ships a txg to a store in memory. The
-duration of the cut is measured from the start of the flush to the hook "txg cut". The longest stall
-is the maximum time for which another task did not run while the txg was shipped.
+duration of the cut is the time from the start of the flush to the hook "txg cut". The longest stall
+is the longest time for which no other task could run while the txg was shipped.
 """
 
 import time

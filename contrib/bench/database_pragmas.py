@@ -1,11 +1,11 @@
 """Measure the speed of SQLite for each page size, ``synchronous`` setting and journal mode.
 
-*On the mount*: an application's database contains 10,000 rows of 200 bytes. It is measured
+*Database on the mount*: an application's database with 10,000 rows of 200 bytes is measured
 alternately on s3fs-meta and on the disk. Each transaction changes one random row.
 
-*Metadata*: the metadata database of a mount with each set of options. The benchmark makes files,
-and calls fsync on the directory after each file. It also changes attributes without fsync; the
-daemon commits many of these changes in one transaction.
+*Our own database*: the metadata database is measured on one mount for each setting. The benchmark
+makes files, and calls fsync on the directory after each file. It also changes attributes without
+fsync; the daemon commits many of these changes in one transaction.
 """
 
 import os
@@ -29,7 +29,7 @@ ROW_BYTES: Final = 200
 SEED: Final = 1
 PAGES: Final = (1024, 4096, 16384)
 OUR_PAGES: Final = ("4K", "16K", "64K")
-CHANGES_PER_SYNC: Final = 20  # Number of changes without fsync per change with fsync.
+CHANGES_PER_SYNC: Final = 20  # Number of attribute changes without fsync per file with fsync.
 
 
 class Setting(NamedTuple):

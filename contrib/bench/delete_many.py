@@ -1,12 +1,12 @@
-"""The time to remove a great number of empty files with ``s3fs-meta rm``, rm, find and rsync.
+"""The time to remove very many empty files with ``s3fs-meta rm``, rm, find and rsync.
 
 The benchmark inserts the rows of the files into a database, with 1,000 files per directory. Each
 program starts on a mounted copy of the state directory and bucket, with dropped kernel caches. A
 removal is complete when statfs(2) no longer counts any inode of the tree. The command ``s3fs-meta
-rm`` returns earlier, so the time of the command is a separate result. Peak memory is measured for
-the daemon. Programs that remove file by file need minutes for a million files, so a separate option
-limits their largest tree. The same programs also remove smaller trees on the do-nothing filesystem,
-on the disk, on JuiceFS and on S3QL.
+rm`` returns earlier, so the time of the command is a separate result. The peak memory is that of
+the daemon. rm, find and rsync remove one file at a time and need minutes for a million files, so a
+separate option limits their largest tree. They also remove smaller trees on the do-nothing
+filesystem, on the disk, on JuiceFS and on S3QL.
 """
 
 import os

@@ -1,8 +1,8 @@
 """A new ext4 filesystem in an image file, for measurements.
 
-For about a minute ext4 does not reuse the inode of a deleted file, but examines this inode for each
-new file. After thousands of deletions, creating a file takes ten times as long as usual. A new ext4
-filesystem has no deleted inodes.
+For about a minute after a file is deleted, ext4 does not reuse its inode, but examines this inode
+whenever a file is created. After thousands of deletions, creating a file takes ten times as long as
+usual. A new ext4 filesystem has no deleted inodes.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The speed and memory use with a file, a directory and a bucket of extreme sizes.
 
-*Sparse*: a file of 16 TiB with a block at its end and 1,000 blocks at random offsets is written,
-its holes are read, and it is truncated and removed. *Wide*: one directory contains very many names.
+*Sparse*: the benchmark writes a block at the end of a file of 16 TiB and 1,000 blocks at random
+offsets, reads holes, and truncates and removes the file. *Wide*: one directory has very many names.
 *Huge*: the database has rows of blocks and packs for 100 TiB of content, but the bucket contains no
 packs. fsck reads a listing of the bucket that is generated from the rows; status and reclaim also
 run. The memory results are the growth of the daemon's memory, and the peak memory of fsck.
@@ -29,9 +29,9 @@ TIB: Final = 1 << 40
 MIB: Final = 1 << 20
 SPARSE_BYTES: Final = 16 * TIB
 SCATTERED: Final = 1000
-BLOCK_BYTES: Final = 8 * MIB  # Block size of the huge file.
+BLOCK_BYTES: Final = 8 * MIB  # Block size of the huge filesystem.
 PACK_BLOCKS: Final = 2
-FILES: Final = 100  # Number of files in the huge filesystem, among which its blocks are divided.
+FILES: Final = 100  # Number of files in the huge filesystem; each has an equal share of the blocks.
 FIRST_INO: Final = 101
 SECONDS_MAX: Final = 1.0  # Maximum time of one operation on a file of any size.
 GROWN_MB_MAX: Final = 64.0
@@ -109,7 +109,7 @@ def _write_all(fd: int, places: list[int]) -> None:
 
 
 def _seek(fd: int) -> None:
-    """Search for the first hole. A file that is open for writing may have none before its end."""
+    """Find the first hole: at 0, or only at the end because the file is open for writing."""
     assert os.lseek(fd, 0, os.SEEK_HOLE) in {0, SPARSE_BYTES}
 
 

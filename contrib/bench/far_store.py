@@ -1,7 +1,7 @@
 """The S3 server versitygw on loopback, behind proxies that add latency.
 
-Owns: the process of versitygw, and one proxy process per client. A proxy counts the requests of its
-client.
+Owns: the process of versitygw, and one proxy process per client. Each proxy counts the requests of
+its client.
 """
 
 import contextlib

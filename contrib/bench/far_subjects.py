@@ -1,7 +1,7 @@
-"""s3fs-meta and other filesystems whose data is in buckets with added latency.
+"""s3fs-meta and other filesystems that store their data in buckets with added latency.
 
-Each filesystem has its own endpoint, can be mounted without local state, and can wait until all
-written files are in the bucket.
+Each filesystem has its own endpoint, and can be mounted without local state. A benchmark can wait
+until all written files are in the bucket.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Many files for benchmarks: rows of empty files, and tar archives of small files.
 
-Rows are inserted into the metadata database of an unmounted filesystem, with 1,000 files per
-statement. A mount would insert the same rows in the same order, so tables and indexes have the same
-pages. The insertion does not check whether a name already exists.
+Rows are inserted directly into the metadata database of an unmounted filesystem, for 1,000 files
+with each statement. A mount would insert the same rows in the same order, so tables and indexes
+have the same pages. The insertion does not check whether a name already exists.
 """
 
 import io
@@ -68,7 +68,7 @@ def bytes_per_file(subject: S3fsSubject, files: int) -> float:
 
 
 def fill(path: Path, *, files: int, per_directory: int, name_bytes: int) -> None:
-    """Insert *files* empty files in directories into the database of an unmounted filesystem."""
+    """Insert rows of empty files in directories into the database of an unmounted filesystem."""
     database = Database.open(path, Pragmas())
     try:
         for number, start in enumerate(range(0, files, per_directory)):

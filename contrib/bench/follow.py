@@ -1,8 +1,8 @@
 """The lag of a follower behind the bucket, and the time of a failover after SIGKILL.
 
-The lag begins when a changelog is in the bucket. It ends when stat(2) of a new name succeeds on the
-follower. A failover begins with SIGKILL to the writer, includes the command ``promote --takeover``,
-and ends with the first write(2) on the follower.
+The lag is the time from the creation of a changelog in the bucket until stat(2) of a new name
+succeeds on the follower. A failover begins with SIGKILL to the writer, includes the command
+``promote --takeover``, and ends with the first write(2) on the former follower.
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 
 The benchmark writes new files of 4 KiB, one after another, and times the fsync of each file. It
 does this on an idle filesystem, and while a large file is copied from the disk into the same mount.
-The copy ends with an fsync of the large file, so that the data is on the disk. The filesystems take
+The copy ends with an fsync of the large file, so that its data is on the disk. The filesystems take
 turns, and the percentiles include all rounds. *Ratio* is the 99th percentile during the copies,
-divided by the 99th percentile of the idle filesystem. The disk below both FUSE filesystems is also
-measured, because the disk must write the same data.
+divided by the 99th percentile on the idle filesystem. The disk below the two FUSE filesystems is
+also measured, because both must write their data to this disk.
 """
 
 import contextlib

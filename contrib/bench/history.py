@@ -1,10 +1,10 @@
 """The time of queries about the past: ``versions``, ``diff`` and files in ``.snapshots``.
 
-The filesystem has *many* empty files. After them, *txgs* changelogs create a few files each, and
-every hundredth changelog changes one watched file. The bucket is a directory. For the results
-*far*, the same commands read this directory through versitygw, with a delay of *delay_ms* per
-request. Each time includes the start of a process, which takes a few tenths of a second. The copy
-of the past is a clone of the root directory at an earlier point in time.
+The filesystem has *many* empty files and *txgs* later changelogs. Each changelog creates a few
+files, and every hundredth changelog also changes one watched file. The bucket is a directory. For
+the results *far*, the same commands read this directory through versitygw, with a delay of
+*delay_ms* per request. Each time includes the start of a process, which takes a few tenths of a
+second. The copy of the past is a clone of the root directory at an earlier point in time.
 """
 
 import json
@@ -212,13 +212,13 @@ def _bytes(directory: Path) -> int:
 async def ship_txgs(writer: S3fsSubject, txgs: int) -> int:
     """Create files in *txgs* transaction groups of an unmounted filesystem; return the last txg.
 
-    Like a mount, this ships the groups with merged changelogs (levels), the history index and
-    images. The groups have simulated times in the last week, so images are kept at the intervals of
+    Like a mount, this function also uploads merged changelogs (levels), the history index and
+    images. The groups have simulated times in the last week, so that as many images are kept as by
     a real mount.
     """
     clock, rnd = local_bucket.EarlierClock(WEEK_S), random.Random(1)
     async with local_bucket.session_of(writer, clock) as session:
-        await session.make_image()  # Upload rows that were inserted without a changelog.
+        await session.make_image()  # Upload the inserted rows, which no changelog contains.
         session.db.begin()
         watched = inodes.create(session.db, FILE_MODE, 0, 0, ROOT_INO, clock.now_ns()).ino
         dentries.add(session.db, ROOT_INO, WATCHED, watched)

@@ -4,13 +4,13 @@ Mounts with and without the index alternate and do the same work. The CPU time o
 includes uploading all changes and creating all index objects that are due.
 
 The measurement at the default interval creates, writes and unlinks files without a pause for
-*turn_s* seconds, and a transaction group is shipped every five seconds. A second mount without the
-index shows how much two equal mounts differ.
+*turn_s* seconds, while a transaction group is shipped every five seconds. A second mount without
+the index shows how much the results of two equal mounts differ.
 
 The measurement with frequent transaction groups ships one group per *txg_files* files, which no
 mount does by default. It shows the cost of one transaction group, and has no target.
 
-The index has no mount option, so this module starts the daemons.
+No mount option turns the index off, so this module starts the daemons with a changed interval.
 """
 
 import sys
@@ -80,8 +80,8 @@ def run(
         txg_files: number of files after which such a turn ships a txg.
         rounds: number of turns of each mount.
         turn_s: duration of a turn at the default interval.
-        window: number of files that exist at a time at the default interval. The number is so large
-            that no file is unlinked in the txg that created it.
+        window: number of files that exist at a time in a turn at the default interval. It must be
+            so large that no file is unlinked in the txg that created it.
     """
     by_default = _by_default(scratch / "default", rounds, turn_s, window)
     return {
@@ -104,8 +104,9 @@ class _Use:
     mount: IndexSubject
     window: int
     created: int = 0
-    # The number of files after each turn; the CPU time before each turn and after the last one.
+    # The number of created files after each turn.
     files: list[int] = field(default_factory=list)
+    # The CPU time of the daemon before each turn, and after the last turn.
     cpu_s: list[float] = field(default_factory=list)
 
     def ship_txgs(self, count: int) -> None:
@@ -145,9 +146,9 @@ class _Use:
 def _by_default(scratch: Path, rounds: int, turn_s: int, window: int) -> dict[str, Any]:
     """Alternate between one mount with the index and two mounts without it.
 
-    A turn's CPU time includes work until the next turn, because the index writer may check for
-    work only after the turn (HISTORY_CHECK_S). Only a few turns create index objects, so the
-    target applies to the mean of all turns.
+    The CPU time of a turn is measured until the mount's next turn, because the index writer may
+    check for work only after the turn (HISTORY_CHECK_S). Only a few turns create index objects, so
+    the target applies to the mean of all turns.
     """
     checks = {"with": HISTORY_CHECK_S, "without": NEVER_S, "without, again": NEVER_S}
     uses = [
@@ -252,7 +253,7 @@ async def _ignore(_indexer: index_writer.Indexer, _fetched: FetchedChangelog) ->
 
 
 def _serve() -> None:
-    """Serve a mount whose index writer checks for work at the interval of the first argument."""
+    """Serve a mount; the first argument is the check interval of the index writer in seconds."""
     check_s = float(sys.argv.pop(1))
     vars(index_writer)["HISTORY_CHECK_S"] = check_s
     if check_s == NEVER_S:

@@ -1,7 +1,7 @@
 """The time from a click in ``s3fs-meta browse`` to the first reply and to the complete page.
 
-While a slow page is made, the browser shows a waiting page and repeats the request. Each page is
-requested twice, because the first request may restore a point in time.
+While a slow page is made, the first reply is a waiting page, and the browser repeats the request.
+Each page is requested twice, because the first request may have to restore a point in time.
 """
 
 import signal
@@ -97,7 +97,7 @@ def measured(command: Sequence[str], earlier: int, name: str) -> Figures:
                 "page at first, s": first_s,
                 "page again, s": page_s,
             }
-            # Measure the folder's page now, because the next page caches the same comparison.
+            # Measure this now, because the page of changes caches the comparison of /since.
             if path == folder:
                 figures |= pages.click_beside(f"/since/{earlier}/", folder)
         return figures

@@ -1,11 +1,12 @@
 """The time to create, search and remove a tree of files, for each journal mode.
 
 Each journal mode has its own mount. All mounts exist at the same time and take turns in a changing
-order. A turn creates or removes 16 directories of empty files. The file names are hashes, as in
-caches. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of all
-files after the kernel has dropped its dentries. CPU time includes all threads of the daemon and
-deferred work. No txg is shipped during the measurement (``sync_interval=3600``). A ratio compares a
-turn with the same turn of off/off; the result is the median of the ratios.
+order. A turn creates or removes 16 directories of empty files. The file names are hashes, as in a
+cache. Each round repeats all turns on the same filesystems. ``find`` reads the attributes of all
+files after the kernel has dropped its dentries. CPU time includes all threads of the daemon, and
+work that the daemon does after the turn. No txg is shipped during the measurement
+(``sync_interval=3600``). A ratio compares a turn with the same turn of off/off; the result is the
+median of the ratios.
 """
 
 import hashlib
@@ -120,7 +121,7 @@ def _timed(subject: S3fsSubject, work: Any) -> Taken:
 
 
 def _make(place: Path) -> None:
-    """Make directories of empty files, whose names are hashes as in caches."""
+    """Make directories of empty files; the names of the files are hashes, as in a cache."""
     place.mkdir()
     for number in range(DIRECTORIES):
         (place / f"{number:02x}").mkdir()

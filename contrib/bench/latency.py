@@ -38,7 +38,7 @@ _EXPECT: Final = re.compile(rb"\r\nexpect: *100-continue", re.IGNORECASE)
 
 
 def kind_of(head: bytes) -> str:
-    """Return the method of a request; a GET of a bucket is "LIST" or "GET bucket"."""
+    """Return the method of a request; for a GET of a bucket, return "LIST" or "GET bucket"."""
     method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
     parts = urlsplit(target)
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -48,7 +48,7 @@ def kind_of(head: bytes) -> str:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """The proxy; counts requests by kind, and bytes with headers in both directions."""
+    """The proxy; counts requests by kind, and bytes (including headers) by direction."""
 
     daemon_threads = True
     request_queue_size = 128

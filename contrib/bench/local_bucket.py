@@ -1,4 +1,4 @@
-"""Buckets in directories, and sessions on them within the process of a benchmark."""
+"""Buckets in directories, and sessions on them that run in the process of the benchmark."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +46,7 @@ class StoreWithoutClock(LocalStore):
 
 @asynccontextmanager
 async def opened(bucket: Path, kind: type[LocalStore] = LocalStore) -> AsyncIterator[LocalStore]:
-    """Open a bucket for a context, and close all its files so that the disk can be unmounted."""
+    """Open a bucket for a context; then close its files, so that the disk can be unmounted."""
     store = kind(bucket)
     try:
         yield store

@@ -1,8 +1,9 @@
 """The filesystems that benchmarks compare, with their data on the local disk.
 
 ``ext4`` is the disk itself. ``do-nothing`` is a FUSE filesystem that only forwards to plain files
-or memory. JuiceFS, S3QL (without compression) and ``passthrough_hp`` are measured if they are
-installed. ``passthrough_hp`` is a C++ example of libfuse that forwards each request to a directory.
+or memory. ``passthrough_hp`` is an example program of libfuse in C++ that forwards each request to
+a directory. ``passthrough_hp``, JuiceFS and S3QL (without compression) are measured only if they
+are installed.
 """
 
 import os
@@ -27,8 +28,8 @@ from contrib.bench.subjects import (
 class JuiceSubject(DaemonSubject):
     """JuiceFS with SQLite metadata and a local directory as its store.
 
-    JuiceFS sets its own priority to -19. The benchmark sets the priority to 0, which all other
-    filesystems have.
+    JuiceFS sets its own priority to -19. The benchmark sets the priority back to 0, the priority of
+    all other filesystems.
     """
 
     @override

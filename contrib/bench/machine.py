@@ -20,7 +20,7 @@ GONE_POLL_S: Final = 0.01
 
 
 def cpu_s(pid: int, *, alone: bool = False) -> float:
-    """Return the user and system time of *pid* and, unless *alone* is true, of its child processes.
+    """Return the user and system time of *pid* and, unless *alone* is true, of its descendants.
 
     The clock counts nanoseconds. Its number is computed as in glibc's clock_getcpuclockid(3).
     """
@@ -31,7 +31,7 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """Return *pid* and all its descendants, because a descendant may serve the mount."""
+    """Return the PIDs of a process and its descendants; a descendant may serve the mount."""
     below: list[int] = []
     threads = Path(f"/proc/{pid}/task")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The process has exited.
@@ -49,7 +49,7 @@ def loop_cpu_s(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Return the resident, peak and anonymous memory of *pid* and its child processes."""
+    """Return the resident, peak and anonymous memory of *pid* and its descendants."""
     wanted = {"VmRSS": "resident", "VmHWM": "resident_peak", "RssAnon": "anonymous"}
     answer = dict.fromkeys(wanted.values(), 0)
     for each in family(pid):
@@ -71,7 +71,7 @@ def drop_kernel_caches(pages: bool = True) -> None:
 
 
 def settle(pid: int) -> None:
-    """Wait until *pid* is idle, so that the next phase does not include earlier work."""
+    """Wait until *pid* is idle, so that the next measurement does not include earlier work."""
     deadline = time.monotonic() + SETTLE_S_MAX
     before = cpu_s(pid)
     while time.monotonic() < deadline:
@@ -89,7 +89,7 @@ def inodes(root: Path) -> int:
 
 
 def wait_gone(root: Path, left: int) -> None:
-    """Wait until background removal has left at most *left* inodes on the filesystem."""
+    """Wait until a background removal leaves at most *left* inodes."""
     deadline = time.monotonic() + GONE_S_MAX
     while inodes(root) > left:
         assert time.monotonic() < deadline, "the background removal takes too long"

@@ -1,9 +1,9 @@
 """The memory of daemons while a benchmark runs: the PSS of all their processes.
 
-The PSS (proportional set size) of a process divides each shared page by the number of processes
-with the page. So the sum over a daemon's processes counts each page once. A separate process reads
-the PSS several times a second, so that reading does not need the benchmark's interpreter lock. A
-peak between two readings may be missed.
+The PSS (proportional set size) of a process divides the size of each shared page by the number of
+processes that share it. So the sum over a daemon's processes counts each page once. A separate
+process reads the PSS several times a second, because reading in the benchmark's process would need
+its interpreter lock. A peak between two readings may be missed.
 
 ``python -m contrib.bench.memory`` reads commands from its standard input, one per line.
 ``watch PID`` begins to watch a daemon. ``peak PID`` prints the largest PSS in bytes since the last
@@ -30,11 +30,11 @@ class Peak(NamedTuple):
     """The peak memory of all daemons with the same name."""
 
     pss_bytes: int
-    counts: bool  # True if the memory target applies to the daemons.
+    counts: bool  # True if the target for peak memory applies to the daemons.
 
 
 class Sampler:
-    """The memory-reading process, and the recorded peaks of exited daemons."""
+    """The process that reads memory, and the recorded peaks of daemons that have exited."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-m", "contrib.bench.memory"]

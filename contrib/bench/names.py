@@ -1,7 +1,7 @@
 """The names of the compared filesystems in the results.
 
-This module imports no package of the project or of PyPI. The benchmark page uses these names in an
-environment that has only matplotlib.
+This module imports no package of the project or of PyPI, because the program that makes the
+benchmark page runs in an environment that contains only matplotlib.
 """
 
 from typing import Final

@@ -1,10 +1,10 @@
 """The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
 The handlers do almost nothing: they return one stored `EntryAttributes` for each inode, count no
-lookups and check no permissions. So the speed of the do-nothing filesystem is the upper limit for
-any pyfuse3 filesystem (kernel, libfuse, pyfuse3, trio, CPython).
+lookups and check no permissions. So no pyfuse3 filesystem can be faster: the measured time is that
+of the kernel, libfuse, pyfuse3, trio and CPython.
 
-File contents are in memory. With --data-dir each file is a plain file that is accessed with pread
+File contents are in memory. With --data-dir they are in plain files that are accessed with pread
 and pwrite; this is the upper limit for sequential reads and writes. All names are lost at unmount.
 
     python -m contrib.bench.null_fs MOUNTPOINT [--data-dir DIR] [--allow-other]
@@ -40,7 +40,7 @@ from typing_extensions import override
 
 from s3fs_meta.fuse import request_loop
 
-TIMEOUT_S: Final = 3600.0  # The timeout of s3fs-meta, whose cached entries need no expiry.
+TIMEOUT_S: Final = 3600.0  # How long the kernel may cache entries; the same as in s3fs-meta.
 NAME_BYTES_MAX: Final = 255
 MEMORY_FILE_BYTES_MAX: Final = 1 << 28  # File sizes are limited, because content is kept in memory.
 BLOCKS_FREE: Final = 1 << 40
@@ -60,7 +60,7 @@ class MemoryData:
         self._contents.setdefault(ino, bytearray())
 
     def close(self, ino: int) -> None:
-        """Close *ino* once; each call undoes one call of `open`."""
+        """Undo one call of `open` for *ino*."""
 
     def read(self, ino: int, offset: int, length: int) -> bytes:
         """Return the bytes at *offset*, fewer than *length* at the end of the content."""

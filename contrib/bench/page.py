@@ -5,8 +5,8 @@
     python -m contrib.bench page --table      (print the table in README)
     python -m contrib.bench page --targets    (write docs/benchmarks/targets.md)
 
-The page has a picture for each table of results, with a plot for each column and a bar for each
-row. Single results are shown as a list. The pictures need matplotlib (the extra "bench").
+The page has a picture for each table of results. A picture has a plot for each column, with a bar
+for each row. Single results are shown as a list. The pictures need matplotlib (the extra "bench").
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """Return the keys that have a number in at least one record, in their original order."""
+        """Return the keys with a number in at least one record, in their original order."""
         every = dict.fromkeys(key for record in self.records.values() for key in record)
         return [
             key for key in every if any(_is_number(each.get(key)) for each in self.records.values())
@@ -90,7 +90,7 @@ def _duration(seconds: float) -> str:
 
 
 def picture(group: Group, salt: str) -> str:
-    """Draw the records as SVG. Equal records and *salt* always give the same SVG."""
+    """Return a picture of the records as SVG; the same records and *salt* give the same SVG."""
     # Import matplotlib by name, so that type checks pass without it.
     mpl = importlib.import_module("matplotlib")
     figures = importlib.import_module("matplotlib.figure")

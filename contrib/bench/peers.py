@@ -1,13 +1,13 @@
 """The speed of operations on empty and small files, on s3fs-meta and other filesystems.
 
-In each turn every filesystem does the same operation on 500 files. The order of the filesystems
-changes from turn to turn, so that a disturbance of the machine affects all filesystems. A result is
-the median of the turns; a ratio is the median of the ratios within a turn. The kernel drops its
-dentries before stat, so that each stat is a request to the daemon. The do-nothing filesystem is
-measured three times: with the direct request loop of s3fs-meta, with the request loop of pyfuse3,
-and with the direct request loop and content in files instead of in memory.
+In each turn the same operation is done on 500 files of every filesystem. The order of the
+filesystems changes from turn to turn, so that a disturbance of the machine affects all of them. A
+result is the median of the turns; a ratio is the median of the ratios within a turn. The kernel's
+dentries are dropped before stat, so that each stat is a request to the daemon. The do-nothing
+filesystem is measured three times: with the direct request loop of s3fs-meta, with the request loop
+of pyfuse3, and with the direct request loop and content in files instead of in memory.
 A few files are made before the first turn and are not measured. Each client uses its own directory.
-*Processor* is the CPU time of the daemon, including work after a turn.
+*Processor* is the CPU time of the daemon, including its work after a turn.
 """
 
 import os
@@ -33,7 +33,7 @@ OWN_LOOP: Final = f"{CEILING}, pyfuse3's loop"
 OVER_FILES: Final = f"{CEILING} over files"
 FIRST_WRITE: Final = "write 5 bytes into an empty file"
 FIRST_WRITE_RATIO_MIN: Final = 0.7  # Minimum speed relative to OVER_FILES.
-# Minimum speed with one client, relative to a no-op filesystem with the same request loop.
+# Minimum speed with one client, relative to the do-nothing filesystem with the same request loop.
 CEILING_RATIOS_MIN: Final = {
     "create": 0.8, "create and write 4 KiB": 0.7, "mkdir": 0.75, "link": 0.75, "stat": 0.85,
     "rename": 0.75, "unlink": 0.8,
@@ -81,7 +81,7 @@ PHASES: Final = (
 
 
 def _turn_s(number: int, paths: Sequence[str]) -> float:
-    """Perform the operation of a phase on each path in a worker process; return the seconds."""
+    """Do the operation of phase *number* on each path; return the seconds. Runs in a worker."""
     one = PHASES[number].one
     start = time.perf_counter()
     for path in paths:

@@ -1,7 +1,7 @@
 """The benchmarks, with their sizes in each plan.
 
-A plan is the set of sizes of a run. ``complete`` takes a few hours. ``hour`` runs all benchmarks in
-one to two hours on two idle processors. ``quick`` only shows that all benchmarks can be run.
+A plan determines the sizes of all benchmarks in a run. ``complete`` takes a few hours. ``hour``
+takes one to two hours on two idle processors. ``quick`` only shows that all benchmarks can be run.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Transactions per second of PostgreSQL on s3fs-meta, the do-nothing filesystem and the disk.
 
 On each filesystem initdb makes a database directory, and ``pgbench -i`` makes its tables. This
-preparation is not measured. A server runs on the directory as the user ``postgres``. Then each turn
-runs ``pgbench -c 4`` with its default transactions on each filesystem; the order changes from turn
-to turn. A server runs only while its filesystem is measured. All settings of PostgreSQL have their
+preparation is not measured. Then each turn runs ``pgbench -c 4`` with its default transactions on
+each filesystem; the order changes from turn to turn. The server of a filesystem runs as the user
+``postgres``, and only while this filesystem is measured. All settings of PostgreSQL have their
 defaults: each commit waits for an fdatasync of the write-ahead log. The server listens only on a
 Unix socket in a separate directory. A ratio is the median of the ratios within a turn.
 """

@@ -1,9 +1,9 @@
 """Random reads and writes of 4 KiB by fio, on s3fs-meta and the do-nothing filesystem.
 
 fio runs one job with one request at a time (psync), and accesses each offset at most once. The file
-is already uploaded, and all its blocks are in the local cache. Before a run, the kernel's pages of
-the file are dropped, but not the pages of the local cache. The time of writes includes a final
-sync, because the kernel keeps dirty pages. No changelog is made during a run
+is already uploaded, and all its blocks are in the local cache. Before a run, the kernel drops its
+pages of the file, but not its pages of the files in the local cache. The time of writes includes a
+final sync, because the kernel keeps dirty pages. No changelog is made during a run
 (``sync_interval=3600``).
 """
 

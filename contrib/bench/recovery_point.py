@@ -1,7 +1,7 @@
 """The age of changes that are not in the bucket, while tar unpacks many small files.
 
 Several times a second the benchmark runs ``status``, which reports the age of the oldest change
-that is not in the bucket. The results are compared with the option ``sync_interval``.
+that is not in the bucket. The target compares these ages with the option ``sync_interval``.
 """
 
 import json

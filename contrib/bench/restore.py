@@ -1,7 +1,7 @@
 """The time of a restore until the first ``ls``, from an image and many changelogs.
 
-Restores with level objects (merged changelogs) and restores without them alternate, on a host
-without local state. The bucket is a directory, so that no result includes network time. On a
+On a host without local state, restores with level objects (merged changelogs) alternate with
+restores without them. The bucket is a directory, so that no result includes network time. On a
 network each object costs a round trip, so the benchmark also counts the objects.
 """
 
@@ -56,10 +56,7 @@ def run(scratch: Path, *, many: int, txgs: int, rounds: int) -> dict[str, object
 
 
 async def _work(writer: S3fsSubject, txgs: int) -> None:
-    """Ship *txgs* changelogs of new files, and merge them into levels.
-
-    Make an image if *txgs* is 0.
-    """
+    """Ship *txgs* changelogs with new files, and merge them into levels; if 0, make an image."""
     clock = SystemClock()
     async with local_bucket.session_of(writer, clock) as session:
         if not txgs:

@@ -1,10 +1,10 @@
 """The speed of cold reads of one large file from a remote bucket.
 
-*Plain* is the speed of boto3 without a filesystem. boto3 reads ranges of an object as large as the
-file, with the settings, connections, threads and range size of s3fs-meta; other range sizes are
-separate results. *Sequential* is the time from the first read to the last read, excluding the
-mount. *Random* is the time of reads of 4 KiB at random offsets, one at a time. Each measurement has
-a new mount without local state, and the filesystems alternate.
+*Plain* is the speed of boto3 without a filesystem. boto3 reads ranges of one object that is as
+large as the file, with the settings, connections, threads and range size of s3fs-meta; the results
+for other range sizes are separate. *Sequential* is the time from the first read to the last read,
+without the mount. *Random* is the time of reads of 4 KiB at random offsets, one at a time. Each
+measurement has a new mount without local state, and the filesystems alternate.
 """
 
 import os

@@ -1,9 +1,9 @@
 """The time and requests needed to write and read many small files in a remote bucket.
 
 The benchmark unpacks a tar archive and waits until all files are in the bucket. Then it mounts the
-filesystem without local state and reads the files in the order of writing. The delaying proxy
-counts all requests for data, metadata, mount and unmount. Other filesystems get fewer files,
-because they send at least one request per file and would need hours.
+filesystem without local state and reads the files in the order in which they were written. The
+proxy that adds the delay counts all requests for data, metadata, mount and unmount. Other
+filesystems get fewer files, because they send at least one request per file and would need hours.
 """
 
 import subprocess

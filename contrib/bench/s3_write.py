@@ -3,9 +3,9 @@
 *Plain* is the speed of boto3 without a filesystem. boto3 uploads the file in objects as large as a
 pack, with the settings, connections and threads of s3fs-meta. The time of s3fs-meta includes
 copying the file into an encrypted mount with default options, and waiting until all data is in the
-bucket; the upload begins during the copy. One file is incompressible. Another file compresses to
+bucket; the upload begins during the copy. One file is incompressible. The other file compresses to
 about half its size, so that s3fs-meta sends less. The ratio compares the times per byte of file
-content. Each measurement has a new filesystem, and the rounds alternate.
+content. Each measurement uses a new filesystem, and boto3 and s3fs-meta alternate.
 """
 
 import os

@@ -15,7 +15,7 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
 
 
 def full_turns(files: int, turn_files: int) -> int:
-    """Return the number of full turns in which *files* files are used, but at least 1."""
+    """Return how many full turns of *turn_files* files fit into *files* files, at least 1."""
     return max(files // turn_files, 1)
 
 

@@ -1,14 +1,14 @@
 """The time per file of common operations on filesystems of several sizes.
 
 For each size, the benchmark inserts rows of empty files into the database, 1,000 files per
-directory. It mounts the filesystem and measures: *image*, *restore* (a mount without local state,
-until a directory is listed), *create* (20,000 files), *find cold* (with dropped kernel caches),
-*find warm*, *clone* of all files, *rm* of the clone up to its last inode, and *fsck*. Names have 16
-bytes. The time of *create* is divided by the number of created files, and any other time by the
-number of all files. The time of a command is reduced by the time of a command without effect. The
-time of a restore is reduced by the time of a mount with local state. The growth targets compare CPU
-times of the daemon or of fsck. SQLite has its default page cache, so a large database is read
-through the page cache of the kernel.
+directory. Names have 16 bytes. It mounts the filesystem and measures: *image*, *restore* (a mount
+without local state, until a directory is listed), *create* (20,000 files), *find cold* (with
+dropped kernel caches), *find warm*, *clone* of all files, *rm* of the clone until no inode of it is
+left, and *fsck*. The time of *create* is divided by the number of created files, and any other time
+by the number of all files. The time of a command without effect is subtracted from the time of each
+command, and the time of a mount with local state from the time of a restore. The growth targets
+compare CPU times of the daemon or of fsck. SQLite has its default page cache, so a large database
+is read through the page cache of the kernel.
 """
 
 import contextlib
@@ -56,12 +56,12 @@ class FirstAnswer(NamedTuple):
 
     wall_s: float  # until a directory of PER_DIRECTORY files was listed
     cpu_s: float  # CPU time of the daemon until then
-    root_s: float  # time of a list of the root after that
+    root_s: float  # time of a later listing of the root
     memory_mb: float
 
 
 def sizes_up_to(largest: int) -> list[int]:
-    """Return *largest*, a tenth and a hundredth of it in ascending order, without small sizes."""
+    """Return a hundredth, a tenth and all of *largest*, except sizes below FILES_MIN."""
     return [size for size in (largest // 100, largest // 10, largest) if size >= FILES_MIN]
 
 
@@ -101,7 +101,7 @@ def _measure(place: Path, files: int) -> Row:
 
 
 def _fsck(subject: S3fsSubject, row: Row) -> None:
-    """Run fsck, which must report no damage; compare its time with the time to count rows."""
+    """Run fsck, which must report no damage; record its time, also relative to a count of rows."""
     command = [*program(), "fsck", "-n", subject.url, "--cachedir", str(subject.state)]
     found = measured_command.run(*command)
     row["fsck"] = (found.seconds - row["idle s"]) * 1e6 / row["files"]
@@ -131,7 +131,7 @@ def _restore(subject: S3fsSubject, row: Row) -> None:
 
 
 def _image(subject: S3fsSubject, files: int, row: Row) -> None:
-    """Make the first image with the files, so that all pieces of this image are uploaded."""
+    """Make the first image that contains the files, for which all pieces must be uploaded."""
     row["idle s"] = _idle_s(subject)
     (subject.mountpoint / "first").touch()
     _command_step(subject, row, "image", subject.words("flush", "--image"))
@@ -224,9 +224,9 @@ def _memory_mb(subject: S3fsSubject, which: str) -> float:
 
 
 def _growth(rows: dict[str, Row]) -> dict[str, float]:
-    """Return the growth of each step's CPU time per file, from smallest to largest size.
+    """Return the growth of each step's CPU time per file, from the smallest to the largest size.
 
-    Each time is the difference of two measurements; negative times are omitted.
+    Each time is the difference of two measurements, so it may be negative; such sizes are omitted.
     """
     growth = {}
     for step in STEPS:

@@ -1,8 +1,8 @@
 """The speed of sequential writes, and of reads of cached data.
 
 s3fs-meta and the do-nothing filesystem are compared. Every MiB of the file is different and
-incompressible, so that nothing is deduplicated. The kernel's pages of the file are dropped before
-the read. The pages of the local cache are not dropped, because the benchmark does not measure the
+incompressible, so that nothing is deduplicated. Before the read, the kernel drops its pages of the
+file. It keeps its pages of the files in the local cache, because the benchmark does not measure the
 disk. A write ends with close, which sends all dirty pages to the daemon. fsync waits for the disk,
 so it is timed separately. s3fs-meta uploads the data before the read.
 """

@@ -1,6 +1,7 @@
 """Tables of saved results in Markdown, among them the table of everyday work in the README.
 
-``python -m contrib.bench page --table`` prints the table of the README. A test compares both.
+``python -m contrib.bench page --table`` prints the table of the README. A test compares the README
+with it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """The longest stall of the daemon's event loop while a large database is uploaded.
 
-The benchmark calls statvfs. Each call is a request that the daemon can answer at once, so a slow
-reply shows that the event loop is busy. The same calls to an idle daemon show the latency of the
-machine.
+The benchmark calls statvfs repeatedly. The daemon can answer each call immediately, so a slow reply
+shows that the event loop is busy. The same calls to an idle daemon show the latency of the machine.
 """
 
 import os
@@ -20,7 +19,7 @@ BYTES_PER_FILE: Final = 210  # Approximate database size per file with a 128-byt
 
 
 def run(scratch: Path, *, database_mb: int) -> dict[str, object]:
-    """Measure reply times while an image of a *database_mb* MB database is made, and while idle."""
+    """Measure replies while an image of a database of *database_mb* MB is made, and while idle."""
     subject = S3fsSubject("s3fs-meta", scratch / "subject")
     files = database_mb * 1_000_000 // BYTES_PER_FILE
     fill.make_filled(subject, files=files, per_directory=1000, name_bytes=NAME_BYTES)

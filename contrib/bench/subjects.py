@@ -28,7 +28,7 @@ BUSY_S_MAX: Final = 10.0
 POLL_S: Final = 0.02
 BUSY_POLL_S: Final = 0.2
 PROJECT: Final = Path(__file__).resolve().parents[2]
-# Mount options that change SQLite's memory use. The memory target assumes their defaults.
+# Mount options that change SQLite's memory use. The target for peak memory assumes their defaults.
 MEMORY_OPTIONS: Final = frozenset({"cache_size", "mmap_size", "temp_store"})
 
 
@@ -37,7 +37,7 @@ class SubjectError(Exception):
 
 
 def program() -> list[str]:
-    """Find the command of s3fs-meta: $S3FS_META, the script next to the interpreter, or PATH."""
+    """Return the command of s3fs-meta: $S3FS_META, a script beside the interpreter, or PATH."""
     if "S3FS_META" in os.environ:
         return os.environ["S3FS_META"].split()
     beside = Path(sys.executable).parent / "s3fs-meta"
@@ -48,9 +48,10 @@ def program() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which Python imports the modules of the project's tree.
+    """Return an environment in which Python imports the modules of the source tree.
 
-    PYTHONDONTWRITEBYTECODE is removed, so that modules are compiled once, as after installation.
+    PYTHONDONTWRITEBYTECODE is removed, so that Python compiles each module only once, as for an
+    installed program.
     """
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -223,7 +224,7 @@ class DaemonSubject(Subject):
 
     @override
     def stop(self) -> None:
-        """Unmount and wait until the daemon exits; after timeouts send SIGTERM, then SIGKILL."""
+        """Unmount, and wait until the daemon exits; if it is late, send SIGTERM, then SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -258,7 +259,7 @@ class DaemonSubject(Subject):
         self.kill()
 
     def _connection(self) -> Path | None:
-        """Return the FUSE connection's directory in /sys, without a request to the daemon."""
+        """Return the directory of the FUSE connection in /sys; send no request to the daemon."""
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             device, mountpoint = line.split()[2], line.split()[4]
             if mountpoint == str(self.mountpoint):

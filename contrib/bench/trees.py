@@ -1,15 +1,15 @@
 """The speed of ``s3fs-meta clone`` and ``rm``, compared with ``cp -al`` and ``rm -rf``.
 
-A copy of the past is made from a point in time that is already restored and has no later changes.
+The copy of the past starts from a point in time that is already restored and has no later changes.
 
 The time of a copy is the wall time minus the time of a command that does nothing. The removal
-command has two results: the wall time including the start of a Python interpreter, and the wall
-time excluding this start. A removal in the background is timed from the end of the command until
-statfs(2) no longer counts any inode of the tree. The database's page cache contains all pages.
-Before a measurement the kernel forgets the tree, so that no forget requests disturb the
-measurement. In *busy*, a process calls statfs(2) repeatedly without a pause, and the latencies of
-these calls are measured. Each call is a request to the daemon, so the copy or removal gets half of
-the event loop's time.
+command has two results: its wall time, and its wall time without the start of a Python interpreter.
+A removal in the background is timed from the end of the command until statfs(2) no longer counts
+any inode of the tree. SQLite's page cache contains all pages of the database. Before a measurement
+the kernel drops its dentries of the tree, so that it sends no FORGET requests during the
+measurement. In *busy*, a process calls statfs(2) almost without a pause, and the latencies of these
+calls are measured. Each call is a request to the daemon, so the copy or removal gets half of the
+event loop's time.
 """
 
 import os
@@ -92,7 +92,7 @@ def _targets(
 
 
 def _sort_into_trees(root: Path, sizes: dict[str, int]) -> None:
-    """Move the directories in the root into trees with *sizes* files."""
+    """Move the directories in the root into trees; *sizes* has the number of files of each tree."""
     directories = sorted(path for path in root.iterdir() if path.is_dir())
     for name, files in sizes.items():
         (root / name).mkdir()
@@ -130,7 +130,7 @@ def _clone(subject: S3fsSubject, name: str, files: int, idle_s: float, *options:
 
 
 def _remove(subject: S3fsSubject, name: str, files: int, empty_s: float) -> Figures:
-    """Remove the tree *name* up to its last inode; return the times, rates and latencies."""
+    """Remove the tree *name*, wait for its last inode; return the times, rates and latencies."""
     assert subject.pid is not None, "the filesystem is not mounted"
     subject.rest()
     root = subject.mountpoint

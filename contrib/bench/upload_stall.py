@@ -1,9 +1,9 @@
 """The latency of a request while data is compressed, encrypted and uploaded.
 
 The benchmark writes a file, and flushes the file to a bucket with added latency. During the flush,
-and while the daemon is idle, stat(2) is called on files whose dentries the kernel has dropped, so
-that each call is a request. The same calls on the do-nothing filesystem show the latency of the
-busy machine, because compression, encryption, the server and the proxy use all processors.
+and while the daemon is idle, it calls stat(2) on files whose dentries the kernel has dropped, so
+that each call is a request. Compression, encryption, the server and the proxy use all processors,
+so the same calls on the do-nothing filesystem show the latency of the busy machine.
 """
 
 import os

@@ -19,7 +19,7 @@ from contrib.bench.names import CEILING, JUICEFS, OURS, PASSTHROUGH, USED
 from contrib.bench.subjects import S3fsSubject
 from contrib.bench.workloads import session, steps
 
-# The history is made in memory, because each of its many objects would be synced to the disk.
+# The history is made in memory. On the disk, each of its many objects would be synced.
 MEMORY: Final = Path("/dev/shm")
 STEPS: Final = ("untar of sources", "find", "cp -a", "rm -rf of both trees")
 CEILING_RATIO_MAX: Final = 1.2
@@ -65,7 +65,7 @@ def _make_history(used: S3fsSubject, txgs: int) -> None:
 
 
 def _targets(ratios: dict[str, dict[str, float]]) -> list[targets.Target]:
-    """For each step, return the targets for the new and the used mount."""
+    """Return the targets of each step for the new and the used mount."""
     wanted = []
     for step, row in ratios.items():
         for mount in (OURS, USED):

@@ -148,7 +148,7 @@ def find_program() -> str | None:
 
 
 def _own_address() -> str:
-    """Return the loopback address, or in a container the machine's address, as MinIO requires."""
+    """Return the machine's address in a container, as MinIO requires; else 127.0.0.1."""
     if not Path("/.dockerenv").exists():
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

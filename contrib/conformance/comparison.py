@@ -34,7 +34,7 @@ CALLS: Final = 2000
 DISK_BYTES: Final = 256 << 20
 _NAMES_MAX: Final = 60  # If there are more names than this, the tree is removed.
 _CONTENT_EVERY: Final = 25
-_TICK_NS: Final = 20 * 10**6  # The kernel's clock for file times may be late by this duration.
+_TICK_NS: Final = 20 * 10**6  # The kernel's clock for file times may lag by this duration.
 _FAR_NS: Final = 3600 * 10**9
 _SHOWN_CALLS: Final = 40
 _TEXT_MAX: Final = 60
@@ -212,7 +212,8 @@ def _short(value: object) -> str:
 def _is_left_out(call: Call, theirs: Side) -> bool:
     """Return whether to skip a call because semantics.md lists its effects as different.
 
-    With FUSE, a change of a file's flags keeps the ctime, and open descriptors remain writable.
+    With FUSE, a change of a file's flags does not change the ctime, and descriptors that are open
+    at the change remain writable.
     """
     if call.name != "chattr":
         return False

@@ -16,7 +16,7 @@ JOB_FILE: Final = Path(__file__).parent / "jobs" / "verify.fio"
 
 
 def sections() -> dict[str, bool]:
-    """Return the jobs of the file, and for each job whether a second run can verify its data.
+    """Return for each job of the file whether a second run can verify its data.
 
     A second run cannot verify a mixture of reads and writes, because the written positions are
     unknown. A second run also fails for blocks of varying size, even on ext4, because fio expects

@@ -1,7 +1,7 @@
 """pjdfstest: 398 cases that test the effects and errors of system calls.
 
-The program is run twice: cases that make the filesystem read-only have a separate run, because a
-remount fails while an earlier case has a file open for writing.
+The program runs twice: the cases that make the filesystem read-only have a separate run, because
+the remount fails while another case has a file open for writing.
 
 Source: https://github.com/saidsay-so/pjdfstest, version 0.2.2.
 """

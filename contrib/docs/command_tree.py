@@ -17,7 +17,7 @@ class Parameter(NamedTuple):
     names: tuple[str, ...]  # All spellings of an option, longest first; or the name of an argument.
     takes: str  # Placeholder of an option's value; empty for a flag.
     text: str
-    default: str  # Default value; empty without a default, or if the text contains the default.
+    default: str  # Default value; empty if there is none, or if the text contains the default.
     required: bool
 
 

@@ -8,8 +8,8 @@ skipped.
 
 Two parts of a check take most of the time: flake8 runs all its other rules, whose results the
 configuration discards; and one rule of flake8-async walks a second syntax tree. The script
-therefore runs the other async rules first, in a quick pass. flake8 checks only files in which this
-pass finds a problem, and files to which the slow rule can apply.
+therefore first runs all async rules except the slow one, without flake8. Then flake8 checks only
+the files in which this pass found a problem, and the files to which the slow rule can apply.
 """
 
 import argparse

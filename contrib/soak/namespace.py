@@ -20,11 +20,11 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def run_inside(main: Callable[[], int], folder: Path) -> int:
-    """Run *main* in new namespaces, where ^C reaches it; return its status. Needs root.
+    """Run *main* in new namespaces; return its status. Needs root.
 
     At the end no filesystem is mounted below *folder*. This process waits for the first process of
-    the namespace. When the first process exits, the kernel kills all others. *main* runs in a third
-    process.
+    the PID namespace. When the first process exits, the kernel kills all other processes of the
+    namespace. *main* runs in a third process, which ^C interrupts.
     """
     _check(_libc.unshare(_NEWPID | _NEWNS))
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))

@@ -224,9 +224,9 @@ def state_of(observed: Observed) -> State:
 def is_between(observed: Observed, before: State, operation: Operation, after: State) -> bool:
     """Return whether a tree may be the result of an interrupted operation.
 
-    Only the file of the operation may differ from both states. Each byte of this file must be the
-    old byte or the new byte. Beyond the old end of the file a zero is also allowed, because the
-    kernel may write a later page first.
+    Only the file that the operation changes may differ from both states. Each byte of this file
+    must be the old byte or the new byte. Beyond the old end of the file, a zero is also allowed,
+    because the kernel may write a later page first.
     """
     if operation.act not in SIZED:
         return False

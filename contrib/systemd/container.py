@@ -3,7 +3,7 @@
 python -m contrib.systemd.container [STEP…]   # as root; prints one line for each step
 
 systemd-nspawn (Debian package systemd-container) boots an overlay of the root directory. Changes in
-the overlay are in memory and are dropped at the end. The device /dev/autofs belongs to the host.
+the overlay are kept in memory and dropped at the end. The device /dev/autofs belongs to the host.
 The module ``trial`` runs as a unit inside the container. After the shutdown, this module checks the
 content of the bucket.
 """
@@ -165,7 +165,7 @@ def run(results: Path, steps: Sequence[str] = ()) -> str:
 
 
 def _check_shutdown(results: Path) -> None:
-    """Restore the bucket as another host would; the file that was written last must exist."""
+    """Restore the bucket as another host would; compare the file that was written last."""
     to = results / "restored"
     where = [f"local://{results}/bucket", "--cachedir", str(results / "state")]
     command = [str(PROGRAM), "restore", "--to", str(to), *where]

@@ -1,7 +1,7 @@
-"""The workload steps that have no installed command: databases, logs, mail, photos.
+"""Programs for workload steps without an installed command: databases, logs, mail, photos.
 
 ``python -m contrib.bench.workloads.programs STEP DIRECTORY [NUMBER…]`` runs a step in a directory,
-and prints the seconds that the step took, without the start of the interpreter.
+and prints its duration in seconds, without the start of the interpreter.
 """
 
 import os

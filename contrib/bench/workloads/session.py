@@ -2,11 +2,11 @@
 
 All filesystems are mounted at the same time, over directories of one disk. In each turn each step
 runs on each filesystem, in an order that changes from turn to turn. Each turn has its own directory
-on the same filesystems. Between two steps, the daemon uploads and the disk writes all pending data;
-this is not timed. The kernel's caches are not dropped. A result is the median of the turns, and a
-ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and its
+on the same filesystems. Between two steps, the daemon uploads all pending data and the disk writes
+it; this is not timed. The kernel's caches are not dropped. A result is the median of the turns, and
+a ratio is the median of the ratios within a turn. *Processor* is the CPU time of the daemon and its
 children, including work after the step. The largest PSS is the peak memory of the daemon and its
-children over all turns. All material is created locally and identical in each run.
+children over all turns. The input is created locally, and is the same in each run.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ class Work(NamedTuple):
     files: int  # Number of files in the generated source tree.
     messages: int
     turns: int
-    tree: Path | None = None  # Existing source tree to copy; if there is none, a tree is generated.
+    tree: Path | None = None  # Existing source tree to copy; None to generate a tree.
 
 
 class Measured(NamedTuple):
@@ -216,8 +216,8 @@ def call(command: Sequence[str], timeout_s: float = STEP_S_MAX) -> str:
     """Run a command; return its output.
 
     After *timeout_s* seconds the command is killed. The kernel may be unable to kill a process that
-    waits for a filesystem. The function does not wait for such a process, which exits when the
-    caller aborts the filesystem.
+    waits for a filesystem. The function does not wait until such a process exits; the process exits
+    when the caller aborts the filesystem.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

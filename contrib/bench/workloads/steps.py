@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """One workload step: a row in the table of results."""
 
     name: str
-    # A single command for all filesystems, or a command per filesystem.
+    # One command for all filesystems, or a separate command for each filesystem by its name.
     command: Words | Mapping[str, Words]
     material: str = ""
     needs: Words = ()  # Earlier steps whose output the command uses.

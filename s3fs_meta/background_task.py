@@ -1,7 +1,7 @@
-"""A background task that runs during a with-block, concurrent calls, the effects of a cancellation.
+"""Background tasks of a with-block, concurrent calls, and work that outlives a cancellation.
 
-Owns: cancelling the task when the block ends, letting work finish after a cancellation. Does not
-    know: the purpose of the task.
+Owns: cancelling the task when the block ends, letting work finish after a cancellation.
+Does not know: the purpose of the task.
 Keeps: an exception of the with-block or of a call is raised unchanged, not in an exception group.
 """
 

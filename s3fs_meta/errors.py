@@ -377,7 +377,7 @@ class ObjectTooLargeError(FormatError):
 
 
 class NewerFormatError(FormatError):
-    """A newer version of the program wrote the object, so it cannot be read; it may be intact."""
+    """This version cannot read an object that a newer version wrote; the object may be intact."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(key, what)
@@ -386,7 +386,7 @@ class NewerFormatError(FormatError):
 
 
 class DamagedDatabaseError(FormatError):
-    """SQLite found damage in a database; the change that it interrupted may be incomplete."""
+    """SQLite found damage in a database; the interrupted change may be incomplete."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(path, what)

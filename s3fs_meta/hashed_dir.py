@@ -5,7 +5,7 @@ Does not know: the meaning of the files, and when they must be durable.
 Used by: the block cache (``NumberedDir``) and the local object store (``PrunedTree``).
 
 Creating and pruning need no lock. rmdir(2) removes a directory only if it is empty. If a directory
-is missing, the operation creates the directory and repeats. Each unlink tries rmdir(2), and so does
+is missing, the operation creates the directory and retries. Each unlink tries rmdir(2), and so does
 a failed operation that created a directory. So empty directories remain only after a crash, and
 ``prune_all`` removes them.
 
@@ -260,7 +260,8 @@ class NumberedDir(PrunedTree):
     The name of a directory has ``xxx`` instead of the last three digits. Files of consecutive
     numbers are in the same directory, so fewer directories must be synced. On ext4, creating a file
     in this way is four times as fast as in one of 256 directories chosen by a hash.
-    Only this process creates directories below *root*, so *root* is synced only after a creation.
+    Only this process creates directories below *root*. So *root* is synced only if this process has
+    created a directory since the last sync.
     """
 
     def __init__(self, root: Path) -> None:
@@ -370,7 +371,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes | memoryview) -> None:
-    """Write or replace a file, which is not durable yet; do not follow a symbolic link."""
+    """Write or replace a file without fsync(2); do not follow a symbolic link."""
     _write(path, data, sync=False)
 
 

@@ -354,7 +354,7 @@ FILES_AHEAD_MARGIN: Final = 32
 CACHED_BLOCKS_MAX: Final = 250_000  # maximum number of cached blocks; their index takes 43 MB
 DIRTY_BLOCKS_MAX: Final = 100_000  # maximum number of dirty blocks; limits the work of one flush
 SYNC_THREADS_MAX: Final = 8  # number of threads that sync files at the same time
-EARLY_WRITE_BYTES: Final = 4 * MIB  # size of large writes after which their write-back starts
+EARLY_WRITE_BYTES: Final = 4 * MIB  # total size of large writes at which their write-back starts
 EARLY_WRITE_BYTES_MIN: Final = 64 * KIB  # minimum size of a large write
 SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs(2) is faster than fsync(2)
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
@@ -407,9 +407,9 @@ READAHEAD_GROWTH: Final = 4
 WARM_WORKERS: Final = 4
 # Maximum content per request in a warm-up: a complete pack, if the network is fast enough.
 WARM_RUN_BYTES: Final = 16 * MIB
-# Content of the first request in a warm-up, and of each request in a slow network.
+# Size of the first request in a warm-up, and of each request in a slow network.
 WARM_RUN_BYTES_MIN: Final = 1 * MIB
-# Maximum time of a warm-up request. Readers of a block wait until the complete request has arrived.
+# Maximum time of a warm-up request. Readers of a block wait for the complete response.
 WARM_RUN_S: Final = 2.0
 # Maximum gap between two records of a pack that are downloaded by one request.
 WARM_GAP_BYTES: Final = 64 * KIB
@@ -418,7 +418,7 @@ PINS_MAX: Final = 1000  # maximum number of pinned trees; limits the time of a c
 PIN_PATH_BYTES_MAX: Final = 4096  # maximum length of a pinned path: PATH_MAX in linux/limits.h
 # Maximum size of the pins file. Each byte of a path may need six characters.
 PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
-# Pinned blocks leave 1/N of the cache, and at least two of the largest blocks, to other blocks.
+# Pinned blocks leave 1/N of the cache to other blocks, at least two blocks of the maximum size.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
 # Maximum number of parent directories that a write searches for a pinned one. Blocks of files
@@ -433,7 +433,7 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # Lowest rate limit, at which a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries in a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # maximum burst after a pause: the bytes of this time at the limited rate
+RATE_BURST_S: Final = 1.0  # maximum burst after a pause, as a time at the limited rate
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 
@@ -572,7 +572,7 @@ CLONE_COPIED_BYTES: Final = 4 * MIB  # dirty bytes that a clone copies in one sl
 TREE_SLICE_DISK_BYTES: Final = 1 * MIB  # maximum growth of the WAL between two schedule points
 TREE_WAL_BYTES_MAX: Final = 512 * MIB  # WAL size at which operations on trees wait for a sync
 TREE_PAUSE_S: Final = 0.2  # pause between two checks while work on a tree waits
-TREE_BUSY_S: Final = 0.0002  # a longer schedule point means that other tasks have run
+TREE_BUSY_S: Final = 0.0002  # if a schedule point took longer, other tasks have run
 MARK_PASSES_MAX: Final = 8  # maximum passes over the names of an inode; the last pass never yields
 DIRECTORY_DEPTH_MAX: Final = 1 << 20  # a path with more directories probably has a cycle
 FETCH_ROUNDS_MAX: Final = 16  # maximum number of times that one request fetches missing blocks

@@ -1,7 +1,7 @@
 """The identity of this machine, its boot and its memory, which tests can replace.
 
 Owns: the files that identify a machine, and the detection of containers. A container counts as an
-unknown machine, because its files are from the container image or the host.
+unknown machine, because these files come from the container image or the host.
 Does not know: the effect of another machine on a lease (``sync.lease.lease_proof``), or of another
 boot on files (``sync.opening``).
 Sources: machine-id(5), which requires that the value be hashed before it is published; SMBIOS 3.7,

@@ -47,7 +47,7 @@ class Attributes(NamedTuple):
 
 
 class InodeFlag:
-    """The bits of ``inodes.flags``, as integers, because an enumeration takes 1 us per test."""
+    """The bits of ``inodes.flags`` as integers, because testing an enumeration takes 1 us."""
 
     HAS_XATTRS: Final = 1  # the inode has extended attributes
     REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background

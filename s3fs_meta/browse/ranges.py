@@ -1,4 +1,4 @@
-"""Replies to requests for a part of a file, for resumed downloads and players of videos.
+"""Replies to requests for a part of a file, for resumed downloads and video players.
 
 Owns: the headers Range, If-Range and Content-Range. Does not know: files.
 Keeps: only one range of bytes is sent. A Range header with several ranges, or with another syntax, is

@@ -122,7 +122,7 @@ class BlockCache:
         return located.state is not None and located.block not in self.suspects.blocks
 
     def is_readable(self, located: Located) -> bool:
-        """Return whether ``read_local`` finds a block in the cache, or in memory on a full disk."""
+        """Return whether ``read_local`` finds a block in the cache, or (disk full) in memory."""
         is_local = located.state is not None and located.block not in self.suspects.blocks
         return is_local or self.fetcher.uncached.has(located)
 
@@ -164,11 +164,11 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
-            raise exc  # not the file of this block is lost, but the file of its new copy
+            raise exc  # the lost file belongs to the new copy, not to this block
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
-            # Keep the file, because the block is moving, or its location is marked as damaged.
+            # Keep the file: the block is being packed again, or its location is marked as damaged.
             self.suspects.blocks.add(located.block)
             raise NotLocalError(located.block) from exc
         _log.warning(

@@ -90,7 +90,7 @@ class Evictor:
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[set[BlockId]]:
-        """Yield a set; blocks that the caller adds to it are not evicted in the ``with`` block.
+        """Yield a set; blocks that the caller adds to it are not evicted during the ``with`` block.
 
         A request may need several blocks at the same time. Without this protection, downloading one
         of these blocks could evict another block of the same request.

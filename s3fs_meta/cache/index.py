@@ -57,7 +57,7 @@ class CacheIndex:
         self.bytes_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         self.count_in: dict[BlockState, int] = dict.fromkeys(BlockState, 0)
         # The next four dictionaries contain the sizes of clean blocks.
-        # ``_clean`` and ``_unrequested`` (blocks without a reader so far) are in the order of eviction.
+        # ``_clean`` and ``_unrequested`` (blocks that no reader has used) are in eviction order.
         self._clean: OrderedDict[BlockId, int] = OrderedDict()
         self._unrequested: OrderedDict[BlockId, int] = OrderedDict()
         self.unasked_bytes = 0
@@ -68,7 +68,7 @@ class CacheIndex:
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()
-        self.sealed: dict[BlockId, None] = {}  # sealed blocks in the order they were sealed in
+        self.sealed: dict[BlockId, None] = {}  # sealed blocks, in the order of sealing
         self.unnamed: set[BlockId] = set()  # sealed blocks that are in no block map
         self._unsynced: set[BlockId] = set()
         # lengths that blocks had at the last sync, until the blocks are clean

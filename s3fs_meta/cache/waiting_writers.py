@@ -23,7 +23,7 @@ from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
 # A pack whose transfers fail repeatedly counts as progress for at most this many times its size.
 _TRANSFERS_MAX: Final = 3
-# Number of attempts after which a pack that waits for the upload limit is no progress any more.
+# Number of attempts after which waiting for the upload limit no longer counts as progress.
 _LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
 
@@ -59,7 +59,7 @@ class SentPack:
         return self._is_limited and self._attempts < _LIMITED_ATTEMPTS_MAX
 
     def note_sent(self, size_bytes: int) -> None:
-        """Record that a piece was sent. The thread of a request calls it."""
+        """Record that a piece was sent. The thread of a request calls this method."""
         self._sent_bytes += size_bytes
 
     @property

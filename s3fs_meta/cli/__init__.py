@@ -1,6 +1,6 @@
 """The commands of ``s3fs-meta``, one module per command.
 
-command:   a module with HELP (the text) and a function; its parameters are the command's options.
+command:   a module with HELP (its text) and a function, whose parameters are the options.
 options:   arguments and options that several commands share.
 entry:     builds the command-line parser; ``start`` runs simple commands without the parser.
 

@@ -82,7 +82,7 @@ def options_after(incomplete: str, place: NamedFilesystem) -> list[str]:
 
 
 def _values(option: Option, value: str, place: NamedFilesystem) -> list[str]:
-    """Return the values of an option that this host knows and that begin with a text."""
+    """Return the known values of an option that begin with the text *value*."""
     if isinstance(option.parse, OneOf):
         found = list(option.parse.choices)
     elif option.parse is page_size:
@@ -130,7 +130,10 @@ def _known(place: NamedFilesystem) -> "Known | None":
 
 
 def times(incomplete: str, place: NamedFilesystem) -> list[str]:
-    """Return known points that begin with a text; a text with a leading digit is a clock time."""
+    """Return the known points in time that complete a text.
+
+    If the text begins with a digit, they are clock times; otherwise names and txgs.
+    """
     known = _known(place)
     if known is None:
         return []

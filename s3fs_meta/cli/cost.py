@@ -182,7 +182,7 @@ def _cells(spans: list[dict[str, Any] | None], unit: str) -> list[str]:
 
 
 def _money(amount: float) -> str:
-    """Return an amount with two decimals, or a smaller amount with one significant digit."""
+    """Return an amount with two decimals; an amount below a cent has one significant digit."""
     if not amount:
         return "0"
     if amount < _SHOWN_MIN:

@@ -87,7 +87,7 @@ def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command whose parameters are the fields of a dataclass, not the dataclass."""
+    """Return a command that takes the fields of each dataclass parameter as separate parameters."""
     parameters: list[inspect.Parameter] = []
     structs: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():

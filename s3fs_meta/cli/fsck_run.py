@@ -116,8 +116,8 @@ async def run_check(plan: CheckPlan, secret: Secret, front: Front) -> Report:
     """Check a filesystem, and repair it if the plan demands repairs; return the report.
 
     Raises:
-        HeldError: the filesystem is mounted, and the plan demands repairs, or the journal mode
-            excludes other readers.
+        HeldError: the filesystem is mounted, and either the plan demands repairs or the journal
+            mode excludes other readers.
         CorruptionError: the metadata cannot be read, and the plan demands no repairs.
         S3fsError: the filesystem could not be checked.
     """
@@ -542,8 +542,8 @@ async def _carry(volume: Volume, front: Front, *, as_image: bool) -> bool:
     Args:
         volume: the checked filesystem.
         front: receives the progress.
-        as_image: publish an image as the next txg. Otherwise ship the changes of this host like an
-            unmount, because the history cannot list the changes of such an image.
+        as_image: True to publish an image as the next txg. The history cannot list the changes in
+            such an image. False to ship the changes of this host, as an unmount does.
     """
     session = Session(volume, SessionOptions(), SystemClock())
     session.recover()
@@ -562,9 +562,9 @@ async def _carry(volume: Volume, front: Front, *, as_image: bool) -> bool:
 def _needs_no_lease(volume: Volume, report: Report) -> bool:
     """Return whether the bucket has all changes of this host.
 
-    After a crash, all rows count as changed. But if no host held the lease before this run, and the
-    lease was not lost, the crashed process had nothing to upload: it was a read-only mount, or it
-    released the lease after an error.
+    After a crash, all rows count as changed. But the crashed process had nothing to upload if no
+    host held the lease before this run, and the lease was not lost. The process was a read-only
+    mount, or it released the lease after an error.
     """
     db = volume.db
     was_released = volume.keeper.has_replaced_released and _CLOSED not in report.broken
@@ -576,7 +576,7 @@ def _needs_no_lease(volume: Volume, report: Report) -> bool:
 
 
 async def _close(volume: Volume, *, release: bool) -> None:
-    """Close the filesystem; leave the mark of an unclean shutdown to the next mount."""
+    """Close the filesystem; keep the mark of an unclean shutdown for the next mount."""
     if volume.keeper.is_held and not release:
         note_kept_lease()
     if not volume.crashed:

@@ -96,7 +96,7 @@ class Counts:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy for expiring kept points that the options describe."""
+        """Return the expiry policy that the options describe."""
         return Policy(
             self.keep_last,
             self.keep_daily,

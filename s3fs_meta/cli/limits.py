@@ -7,11 +7,11 @@ from s3fs_meta.limits import MIB
 # --- commands log, versions and warm ------------------------------------------------------------
 HISTORY_SHOWN_DEFAULT: Final = 30  # number of txgs that s3fs-meta log lists by default
 PATTERN_SHOWN_DEFAULT: Final = 5  # number of versions listed for each file that matches a pattern
-MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum number of uncached files that warm prints
+MISSING_PATHS_PRINTED_MAX: Final = 10  # maximum number of uncached files that ``warm`` lists
 
 # --- completion in a shell ----------------------------------------------------------------------
 COMPLETED_POINTS_MAX: Final = 40  # number of candidates that fit on one screen
-# Maximum number of states that completion examines; with two, the choice is already ambiguous.
+# Maximum number of state directories that completion finds; two are already ambiguous.
 COMPLETED_STATES_MAX: Final = 2
 
 # --- the command s3fs-meta umount ---------------------------------------------------------------

@@ -141,7 +141,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL inside another filesystem, which would delete the objects of the new one.
+    """Refuse a URL inside another filesystem, because that one would delete the new objects.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.
@@ -198,7 +198,7 @@ def _show_made(url: str, superblock: Superblock, *, json: bool) -> None:
     """Print facts about the new filesystem."""
     if not json:
         output.print_text(f"created filesystem {superblock.uuid} at {url}")
-    elif not superblock.encrypted:  # otherwise the JSON object contains the recovery key
+    elif not superblock.encrypted:  # if encrypted, _show_key has printed the JSON object
         output.print_json(_described(url, superblock, None))
 
 

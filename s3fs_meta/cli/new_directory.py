@@ -1,9 +1,9 @@
 """A directory that a command creates, and removes again if the command fails early.
 
-Owns: the directory, and the missing directories above it. Does not know: the purpose of the
-    directory.
-Keeps: a directory that already existed, that another process has changed, or that has
-entries, is never removed.
+Owns: the directory, and the missing directories above it.
+Does not know: the purpose of the directory.
+Keeps: a directory is never removed if it already existed, if another process has changed it, or if
+it has entries.
 """
 
 import contextlib

@@ -250,7 +250,7 @@ async def _base(
 
 
 def _is_same(link: Link, restored: Link) -> bool:
-    """Return whether a txg was restored, and not a txg of another history or an earlier one."""
+    """Return whether *restored* is the txg of *link*, and not of another history."""
     same_hash = link.hash == restored.hash or NO_HASH in {link.hash, restored.hash}
     return link.txg == restored.txg and same_hash
 

@@ -85,7 +85,7 @@ def _fields(
 
 
 def _mountpoint(lease: Lease, url: str) -> str | None:
-    """Return where the holder of the lease has mounted the filesystem on this host, or None.
+    """Return the mountpoint on this host where the lease's holder has the filesystem, or None.
 
     The mount may use a different state directory than this command.
     """
@@ -98,7 +98,7 @@ def _mountpoint(lease: Lease, url: str) -> str | None:
 def _is_of_holder(mounted: Mounted, lease: Lease) -> bool:
     """Return whether a mount belongs to the lease's holder.
 
-    If the PID of the mount's daemon is unknown, assume so for a writable mount.
+    If the PID of the mount's daemon is unknown, a writable mount counts as the holder's.
     """
     pid = targets.daemon_pid(mounted)
     if pid is not None:

@@ -38,7 +38,7 @@ _ENCRYPTED: Final = 1  # flag of an encrypted object; other flags are not allowe
 # fields of the header: magic, version, flags, kind, payload bytes, salt
 HEADER: Final = struct.Struct(">8sHH8sI16s")
 _KIND_AT: Final = len(_MAGIC) + 4  # offset of the field "kind" in the header
-# Offset of the salt in an object.
+# The bytes of an object that contain the salt.
 SALT_RANGE: Final = slice(HEADER.size - SALT_BYTES, HEADER.size)
 # Maximum difference between the sizes of an object and its payload.
 OVERHEAD_BYTES: Final = METHOD_BYTES + HEADER.size + HASH_BYTES

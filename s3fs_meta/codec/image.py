@@ -133,7 +133,7 @@ def image_of(key: ObjectKey) -> str:
 
 
 def content_hash(data: bytes | memoryview) -> str:
-    """Return the BLAKE3 hash, without a key, of an object or of a piece's content in hexadecimal.
+    """Return the unkeyed BLAKE3 hash of an object, or of a piece's content, in hexadecimal.
 
     The hashes that link changelogs, parts, levels and images are of this kind.
     """

@@ -342,8 +342,8 @@ def _refuse_version(
     """Raise the error for a pack of an unknown version.
 
     Raises:
-        FormatError: the pack would be authentic with the current version, so its version field is
-            damaged.
+        FormatError: the pack would be authentic with the current version, so its version or its
+            flags are damaged.
         NewerFormatError: the pack would not be authentic with the current version.
     """
     flags = _ENCRYPTED if keyring.encrypted else 0

@@ -230,7 +230,7 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
-    """Return a copy of the superblock with a generation above its own and *generation*."""
+    """Return a copy of the superblock with a generation above its own and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
     return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
 

@@ -9,7 +9,7 @@ printable:           text without characters that control a terminal.
 passphrase_source:   reads a passphrase from a file, the environment or the terminal.
 secret_environment:  removes the passphrase from the environment of the process.
 standard_streams:    replaces standard streams that the caller has closed.
-child_signal:        makes child processes waitable if the caller ignores their signal.
+child_signal:        restores SIGCHLD, so that child processes can be waited for.
 logs:                writes log lines to the journal, a terminal or the log file of a daemon.
 
 Start at ``boundary.run``.

@@ -19,7 +19,7 @@ import trio
 from s3fs_meta.console import exits
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Time within which a terminal or timeout(1) sends one signal twice for the same reason.
+# A terminal or timeout(1) may send the same signal twice within this time.
 _REPEATED_S: Final = 1.0
 
 
@@ -94,11 +94,11 @@ class _Canceller:
 
 @contextlib.asynccontextmanager
 async def cancelled_by_signals() -> AsyncIterator[None]:
-    """Let a signal cancel the with-block, which then can release the lease in a shielded scope.
+    """Let a signal cancel the with-block, which can then release the lease in a shielded scope.
 
-    SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any code in the
-    middle. A second signal has that effect, for a user who does not want to wait until the block
-    ends.
+    Otherwise SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any
+    code in the middle. A second signal has this original effect, for a user who does not want to
+    wait until the block ends.
 
     Raises:
         KeyboardInterrupt: a signal cancelled the block.

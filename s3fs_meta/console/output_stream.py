@@ -1,7 +1,7 @@
-"""Standard output as a stream whose errors name it, and that writes all text or fails.
+"""Standard output as a stream that writes all text or fails; its errors name standard output.
 
-Owns: the stream, and the class of its errors. Does not know: the text, closed streams
-    (``standard_streams``).
+Owns: the stream, and the class of its errors.
+Does not know: the text, closed streams (``standard_streams``).
 Keeps: a closed pipe raises BrokenPipeError, as without this stream.
 """
 
@@ -48,8 +48,8 @@ def install() -> None:
     """Replace standard output by a buffered stream; its text may contain paths that are not UTF-8.
 
     The stream is buffered even if Python runs with -u or PYTHONUNBUFFERED. An unbuffered stream
-    ignores that write(2) has written only a part of the text, for example to a disk that is almost
-    full, so a command could succeed although a part of its result is lost.
+    ignores a partial write(2), for example to a disk that is almost full. A command could then
+    succeed although a part of its result is lost.
     """
     before = sys.stdout
     if isinstance(before, io.TextIOWrapper):

@@ -1,7 +1,7 @@
 """Text for a terminal: text without control characters, and the names of users.
 
-Owns: escaping characters that a terminal would interpret or cannot show, and the name of a user who
-has only a number. Does not know: tables, errors.
+Owns: escaping characters that a terminal would interpret or cannot show, and the name for a user
+ID. Does not know: tables, errors.
 Other users may choose names of files and processes, and texts in a bucket. An escape sequence in a
 name could change the screen of a terminal, or even the input that the terminal sends.
 Source: ECMA-48; ls(1), --quoting-style=escape.

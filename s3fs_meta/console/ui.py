@@ -2,8 +2,8 @@
 
 Owns: the interface ``Front``, and its implementation on a terminal. Does not know: commands.
 ``mount.daemon`` implements ``Front`` for the terminal of another process.
-Keeps: a terminal that is closed ends no command; its messages are discarded. The library for
-progress bars is loaded with the first bar, because most commands and daemons show none.
+Keeps: a command continues after its terminal is closed; messages are then discarded. The library
+for progress bars is loaded with the first bar, because most commands and daemons show none.
 """
 
 import contextlib
@@ -142,7 +142,7 @@ def confirmed(question: str) -> bool:
         answer = sys.stdin.readline()
     except UnicodeDecodeError:  # a binary file as standard input is no answer
         answer = ""
-    if not answer.endswith("\n"):  # the input has ended, and the line of the question has not
+    if not answer.endswith("\n"):  # the input ended, so end the line of the question
         sys.stderr.write("\n")
     return answer.strip().lower() in {"y", "yes"}
 

@@ -1,9 +1,9 @@
 """The open connections of a control server; silent clients are disconnected in favour of new ones.
 
-Owns: the number of open connections, the phase of each, the choice of a connection to close when
-a client arrives and there is no room. Does not know: messages, handlers.
-Keeps: a connection is never closed to make room while its handler must not be interrupted.
-Tasks: one task accepts connections and calls ``ControlConnections.add``; one per connection serves it.
+Owns: the number of open connections, the phase of each, and the choice of the connection to close
+for a new client. Does not know: messages, handlers.
+Keeps: the connection of a handler that must not be interrupted is never closed for a new client.
+Tasks: one task accepts connections and calls ``ControlConnections.add``; one task per connection.
 """
 
 import enum
@@ -81,11 +81,11 @@ class ControlConnection:
 
     @property
     def closing_key(self) -> tuple[bool, float] | None:
-        """Return the sort key of the order in which connections are closed, smallest first.
+        """Return the sort key by which connections are closed; the smallest key is closed first.
 
-        Silent clients are disconnected first, then clients that wait for an event (first item:
-        whether the client waits). The second item is the time at which the silence or the wait
-        began. The result is None while a handler runs, because its connection stays open.
+        The first item is True if the client waits for an event, so silent clients are disconnected
+        before waiting clients. The second item is the time at which the silence or the wait began.
+        The result is None while a handler runs, because its connection stays open.
         """
         if self._phase is Phase.HANDLER:
             return None

@@ -131,7 +131,7 @@ def connect(directory: Path, patience: Patience = PATIENCE) -> socket.socket:
 
 
 def _connect(connection: socket.socket, path: str, within_s: float) -> None:
-    """Connect a socket; raise BlockingIOError if the queue of connections stays full: unix(7)."""
+    """Connect a socket; raise BlockingIOError if the queue of connections stays full (unix(7))."""
     connection.setblocking(False)
     end_s = time.monotonic() + within_s
     while True:

@@ -1,7 +1,7 @@
 """The server side of a mount's control socket.
 
-Owns: accepting connections, checking the peer's user, one answer per request. Does not know: the
-    effects of commands, the choice of a connection to close for a new client (``connections``).
+Owns: accepting connections, checking the peer's user, sending one answer per request. Does not
+know: the effects of commands, the choice of a connection to close (``connections``).
 Keeps: no client affects other clients, even if it closes the connection, sends garbage, or stops
 reading. An exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
@@ -116,15 +116,15 @@ class ControlServer:
         """Wait until every request is answered, so that the server can stop.
 
         Args:
-            limit_s: time limit. A client that has already read no message for that time is
-                disconnected immediately.
+            limit_s: time limit. A client that has already been silent for that time is disconnected
+                immediately.
         """
         self._connections.close_silent(limit_s)
         with trio.move_on_after(limit_s):
             await self._quiet.wait()
 
     async def _converse(self, connection: ControlConnection) -> None:
-        """Serve one connection until the client closes it, or until it makes room."""
+        """Serve one connection until its client closes it, or it is closed for a new client."""
         try:
             with connection.scope:
                 async with connection.stream:

@@ -207,7 +207,7 @@ class Copier:
         return made
 
     def _is_made(self, kind: str, place: bytes, make: Callable[[], None]) -> bool:
-        """Create a name; if the target does not permit this kind of entry, count it, return False.
+        """Create a name; if the target does not permit this kind, count it and return False.
 
         FAT has no links, and only root may create device files.
         """
@@ -353,7 +353,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress OSError and ValueError of a block, and count *what* as refused by the target.
+        """Suppress OSError and ValueError in a context; then count *what* as refused by the target.
 
         Python raises ValueError if the name of an attribute contains a NUL byte.
         """

@@ -121,7 +121,7 @@ class KeptContent:
         return overlaid(data, self._logged.get(block, ()))
 
     def _beginning(self, block: BlockId, length: int) -> bytes:
-        """Return the first bytes of a cached block with the content of the intent log.
+        """Return the first bytes of a cached block, with its content in the intent log applied.
 
         The result has *length* bytes, or fewer if the file and the log have fewer.
         """

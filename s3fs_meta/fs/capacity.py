@@ -61,7 +61,7 @@ class Capacity:
     def require_kept(self) -> None:
         """Raise NoSpaceLeftError if the filesystem exceeds its capacity after a change.
 
-        The caller could not know the size of the change before.
+        Call this after a change whose size is not known in advance.
 
         Raises:
             NoSpaceLeftError: more bytes are in use than the capacity allows.

@@ -2,8 +2,8 @@
 
 Owns: creating the parts, statfs, open, release, and purging an inode when the kernel forgets it.
 Does not know: pyfuse3, stores, the storage of blocks.
-Methods that may wait are ``async``; all others run without a schedule point. Each frequent
-operation is an attribute with a part's bound method, which saves a call per request.
+Methods that may wait are ``async``; all others run without a schedule point. A frequent operation
+is not a method but an attribute: the bound method of a part. This saves a call per request.
 Tasks: any handler; one ``run`` per mount.
 """
 

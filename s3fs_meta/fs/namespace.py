@@ -399,7 +399,7 @@ class Namespace:
         *,
         caller: Caller = _KERNEL,
     ) -> None:
-        """Move a name like ``rename``, but finish all checks, in slices.
+        """Move a name as ``rename`` does, but finish all checks, in slices.
 
         Raises the same errors as ``rename``. Always yields to other tasks.
         """
@@ -468,7 +468,7 @@ class Namespace:
         return is_below is not None
 
     def _mark_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
-        """Mark the new parent of a directory with protected inodes, and the directories above it.
+        """If the moved directory has protected inodes, mark its new parent and all parents above.
 
         Return False if a slice is not enough. The marks remain even if the move then fails.
         """

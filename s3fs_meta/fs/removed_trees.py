@@ -105,7 +105,7 @@ class RemovedTrees:
     def restart_checks(self) -> None:
         """Forget unfinished checks, because a directory was moved, or a tree was removed.
 
-        Otherwise a check could pass a directory before it becomes a part of a removed tree.
+        Otherwise a check could visit a directory before that directory is in a removed tree.
         """
         self._positions.clear()
 

@@ -3,8 +3,8 @@
 Owns: the maximum number of waiting requests, and the share of each user.
 Does not know: why a request waits.
 Keeps: a worker is always free for metadata requests. The requests of one user leave room for
-requests of other users. No write-back is refused because readers wait; the kernel would lose its
-data.
+requests of other users. Waiting readers never cause the refusal of a write-back, because the kernel
+would lose its data.
 
 The code that receives a request sets ``caller`` in the task of the request. So no layer in between
 has to pass the user ID as an argument.

@@ -8,7 +8,7 @@ kernel_session:    one session: mounts, serves requests, unmounts.
 request_loop:      receives requests from the kernel.
 request_times:     the durations of requests, and the threads that send requests.
 kernel_cache:      invalidates the kernel's caches after changes made outside the kernel.
-notifications:     sends notifications to the kernel; none of them while the session is closed.
+notifications:     sends notifications to the kernel, but not while the session is being closed.
 collection/:       collects dirty pages from the kernel.
 
 Start at ``operations``. ``extension`` imports pyfuse3 after the compiled extension.

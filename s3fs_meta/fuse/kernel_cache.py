@@ -37,7 +37,7 @@ from s3fs_meta.limits import READDIR_ROWS_MAX
 from s3fs_meta.model import ROOT_INO, Cookie, Ino
 from s3fs_meta.sync.kernel import SwitchChanges
 
-# Number of names or inodes between two schedule points; they take less than a millisecond.
+# Number of names or inodes between two schedule points; checking them takes less than 1 ms.
 _SLICE_ROWS = 2000
 
 Names = Sequence[tuple[Ino, bytes]]

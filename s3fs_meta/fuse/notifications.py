@@ -1,4 +1,4 @@
-"""Notifications to the kernel, none of which runs while the session is closed.
+"""Notifications to the kernel, none of which runs while the session is being closed.
 
 Owns: the number of running notifications, and a thread for those that no task waits for.
 Does not know: why a name or an inode is invalidated.

@@ -560,5 +560,5 @@ class Operations(pyfuse3.Operations):
             self._fs.forget(ino, times)
         except S3fsError as exc:
             failed(self.status, "forget", (ino, times), exc)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answer``
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answered``
             broken(self.status, "forget", (ino, times), exc)

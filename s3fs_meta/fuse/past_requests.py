@@ -17,7 +17,7 @@ from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
 
-# Positions of "." and "..". Cookies are larger, except in the top directory of .snapshots.
+# Positions of "." and "..". Cookies are larger, except in the directory .snapshots itself.
 _AT_DOT: Final = 1
 _AT_DOT_DOT: Final = 2
 # A txg's position in .snapshots is the txg plus this offset; "." and ".." have positions 1 and 2.

@@ -222,8 +222,8 @@ class RawOperations(FrequentRequests):
         """Make the kernel drop its pages of the target range of a failed copy, and wait for that.
 
         The kernel drops them only after a success, but a copy onto a full disk may have changed a
-        part. The kernel has written back dirty pages of the range before the request. Programs that
-        have mapped the range may have changed the pages afterwards. Writing it back may take long.
+        part. The kernel has written back dirty pages of the range before the request, but programs
+        that have mapped the range may have changed pages since. Writing these back may take long.
         Source: Linux, fs/fuse/file.c, __fuse_copy_file_range.
         """
         send = functools.partial(invalidate_range, target, at, length)
@@ -382,7 +382,7 @@ def kernel_size(
 
     With a write-back cache the kernel knows a new length before the daemon does. A system call on
     the mount would send a request to this daemon. A daemon cannot be killed while one
-    of its threads waits for the daemon itself. So the file is opened through /proc, where
+    of its threads waits for the daemon itself. So this function finds the file in /proc, where
     statx(2) reads the kernel's cache without a request.
     Source: statx(2), AT_STATX_DONT_SYNC; proc_pid_fd(5); fs/fuse/dir.c, fuse_update_get_attr.
 

@@ -2,7 +2,7 @@
 
 Owns: names of operations, conversion of the C extension's counters.
 Does not know: how times are shown, processes (``mount.handlers.requesters``).
-The C extension counts requests, so the count of a request costs two clock readings and no Python
+The C extension counts requests, so counting a request costs two clock readings and no Python
 code. A time is measured from the receipt of a request to its reply.
 Source: linux/fuse.h, enum fuse_opcode.
 """

@@ -1,4 +1,4 @@
-"""Opening a filesystem for a mount; on request, the page size of the database is changed.
+"""Opening a filesystem for a mount, and changing the page size of its database on request.
 
 Owns: the sequence *open, close, rewrite, open again* for another page size. The first opening
 selects the database, and only a closed database can be rewritten.
@@ -101,8 +101,8 @@ async def open_for_mount(
 async def _change_page_size(volume: Volume, plan: MountPlan, wanted: int) -> None:
     """Close a volume, and change the page size of its database.
 
-    If no host held the lease before the opening, the lease is released. It then stays free even if
-    the change or the next opening fails.
+    The lease is released if no host held it before the filesystem was opened. It then stays free
+    even if the page size cannot be changed, or the filesystem cannot be opened again.
 
     Raises:
         HeldError: another process on this host has begun to use the filesystem.

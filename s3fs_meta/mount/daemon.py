@@ -1,9 +1,9 @@
-"""Running in the background: a child process serves the mount; the parent waits for its start.
+"""A mount in the background: a child process serves it; the parent waits until the child is ready.
 
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
-Keeps: no thread and no trio loop exist before the fork, because a lock that a thread holds stays
-locked in the child. The parent reports the child's error and exit status. If the parent is killed
-before the child is ready, the child is killed as well, so that a killed command mounts nothing.
+Keeps: no thread or trio loop exists before the fork, because a lock that another thread holds would
+stay locked in the child. The parent reports the child's error and exit status. If the parent is
+killed before the child is ready, the child is killed as well: a killed command mounts nothing.
 If the parent is stopped, for example by Ctrl-Z, the child drops progress messages and never waits.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
@@ -113,8 +113,8 @@ def run_in_background(
         body: receives a front that sends messages to the parent; continues after ``ready``.
         log: file for the child's standard output and error.
         front: shows the messages and prompts of the child in this process.
-        automounted: True to keep the child in this process group until the child is ready: only
-            processes of the automounter's process group can use an unmounted mountpoint (autofs(5)).
+        automounted: True to keep the child in this process group until the child is ready. Only
+            the automounter's process group can access the mountpoint before that (autofs(5)).
 
     Returns:
         The exit status of the parent; if the child failed, the status of its error.
@@ -128,7 +128,7 @@ def run_in_background(
     if pid == 0:
         _end_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
-            os._exit(exits.ExitStatus.INTERRUPTED)  # the parent was killed before that call
+            os._exit(exits.ExitStatus.INTERRUPTED)  # the parent was killed before prctl(2)
         ours.close()
         _be_child(body, log, RemoteFront(theirs, detach_at_end=automounted))
     theirs.close()
@@ -187,7 +187,7 @@ def _redirect(log: Path) -> None:
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
-    # If the caller closed descriptor 0, 1 or 2, a new descriptor has this number and stays open.
+    # If the caller had closed descriptor 0, 1 or 2, os.open may have reused the number: keep it.
     for fd in {null_fd, log_fd} - {0, 1, 2}:
         os.close(fd)
 

@@ -47,7 +47,7 @@ Stream = Callable[[Send], Awaitable[None]]
 class Bounds(NamedTuple):
     """The limits of one HTTP server for its clients."""
 
-    # Maximum number of clients that send a request, and also of clients that receive a reply.
+    # Maximum number of clients that send a request at a time; as many others may receive a reply.
     connections: int
     request_bytes: int  # maximum size of the request line and all headers
     request_s: float  # maximum time for a client to send a request
@@ -73,7 +73,7 @@ class Reply(NamedTuple):
     # Function that sends the content in pieces; None to send ``content``.
     stream: Stream | None = None
     length: int | None = None  # number of bytes that ``stream`` sends; None if unknown
-    # Function that returns the stream of the bytes from a position up to another position.
+    # Function that returns a stream of the bytes [start, stop) of the content.
     stream_of: Callable[[int, int], Stream] | None = None
 
 
@@ -101,7 +101,7 @@ class HttpServer:
 
         Args:
             address: the address; port 0 selects any free port.
-            option: the name of the option with the address, such as ``metrics=``, for messages.
+            option: the option that gave the address, such as ``metrics=``; used in messages.
 
         Raises:
             SettingsError: the address cannot be used.

@@ -1,7 +1,7 @@
 """The messages that libfuse writes to the daemon's log when a mount fails.
 
 Owns: quoting these messages, with advice, in the error of the mount. Does not know: how the mount
-failed. libfuse only prints the reason of a failure on standard error, and does not return it.
+failed. libfuse prints the reason of a failure on standard error, but does not return it.
 """
 
 import contextlib

@@ -11,11 +11,11 @@ MOUNTS_ASKED_MAX: Final = 64  # maximum number of mounts that a command queries 
 # Pause before the next request for a flush, if the mount was too busy to accept the previous one.
 FLUSH_PAUSE_S: Final = 1.0
 UNSHIPPED_PATHS_MAX: Final = 2000  # maximum number of paths in the list of unshipped files
-# Maximum size of the unshipped changes that the command versions reads.
+# Maximum size of the unshipped changes that ``versions`` reads.
 UNSHIPPED_VERSIONS_BYTES_MAX: Final = 16 * MIB
 HISTORY_SHOWN_MAX: Final = 2_000  # maximum number of file versions in one control message
-PATTERN_NAMES_MAX: Final = 100  # number of matching names that the command versions lists
-MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that warm lists
+PATTERN_NAMES_MAX: Final = 100  # maximum number of matching names that ``versions`` lists
+MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that ``warm`` lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05
 KERNEL_FORGET_S_MAX: Final = 10.0  # maximum time until programs see a change of names
@@ -33,7 +33,7 @@ UPLOAD_FORCE_S_MIN: Final = 5.0  # duration of an outage after which umount --fo
 SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which commands report a silent daemon
 
 # --- processes and mounts on this host ----------------------------------------------------------
-# Limit of open files to which a mount raises its own limit, if permitted.
+# Number of open files to which a mount raises its soft limit, if permitted.
 OPEN_FILES_WANTED: Final = 8192
 # Time for the daemon to exit after an unmount, if no process is known to use the mount.
 HELD_S_MAX: Final = 5.0
@@ -46,7 +46,7 @@ REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per
 REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of busiest processes
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
-# Maximum time to wait for the daemon after an interrupted mount; releasing a lease is faster.
+# Maximum time to wait for the daemon after an interrupted mount; enough to release a lease.
 CHILD_END_S_MAX: Final = 15.0
 DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon was killed
 
@@ -69,6 +69,6 @@ METRICS_REQUEST_BYTES_MAX: Final = 8 * KIB
 # Timeout for each step: receiving a request, creating the page, and sending the page.
 METRICS_S_MAX: Final = 5.0
 METRICS_PAGE_S: Final = 1.0  # time for which a page is reused; creating it takes 10 to 20 ms
-# Number of bytes to ignore after a refused request, so that the client still reads the reply.
+# Maximum number of bytes to ignore after a reply, so that the client still receives the reply.
 HTTP_DRAIN_BYTES_MAX: Final = 1 * MIB
 HTTP_DRAIN_S_MAX: Final = 2.0

@@ -1,4 +1,4 @@
-"""The past states in a mount: connecting ``fs.past`` to the session and the local state.
+"""Past states in a mount: the connection of ``fs.past`` to the session and the local state.
 
 Owns: the rule that decides which mounts show past states, and the directories of temporary state.
 Does not know: requests.
@@ -30,15 +30,15 @@ from s3fs_meta.sync.session import Session
 
 
 class Past(NamedTuple):
-    """The past states of one mount; None if the mount itself shows a past point in time."""
+    """The objects that show past states in a mount; None if the mount itself shows one."""
 
     tree: PastTree | None
     run: Callable[[], Awaitable[None]] | None  # background task that closes idle points in time
-    sources: PastSources | None  # finds the sources of copies from the past
+    sources: PastSources | None  # finds the past files and trees to copy
 
 
 def temporary_state(state: Path, txg: Txg, pid: int) -> Path:
-    """Return the directory into which the daemon *pid* of a filesystem restores a txg."""
+    """Return the directory into which the daemon with the given PID restores the state at a txg."""
     return locate_snapshot_state(state, f"process {pid} txg {txg}")
 
 

@@ -1,11 +1,11 @@
-"""The sources of copies from the past: the file or tree and the point in time of a request.
+"""The sources of copies of past states: a file or tree at the point in time in a request.
 
-Owns: the form of sources in requests, and the upload of the present state for a copy of *now*.
+Owns: the form of sources in requests, and the upload that precedes a copy of the present state.
 Does not know: how a tree is copied (``fs.past.past_clone``), paths of users (``mount_paths``).
 
     {"ino": number}     a past inode, as ``.snapshots`` shows it
     {"top": inode, "names": [text], "at": {"text", "time_ns", "txg", "is_ago"}}   a path at a time
-    {"top": inode, "names": [text], "at": null}   a path at the end of a txg that is cut now
+    {"top": inode, "names": [text], "at": null}   a path now; all changes are uploaded first
 """
 
 import os
@@ -25,7 +25,7 @@ from s3fs_meta.sync.session import Session
 
 
 class PastSources:
-    """Finds the sources of copies from the past in one mount."""
+    """Finds the past files and trees of one mount that requests copy."""
 
     def __init__(
         self, session: Session, points: OpenPoints, tree: PastTree, clone: PastClone
@@ -47,7 +47,7 @@ class PastSources:
         """Return the txg of a source, and a function that finds the source's inode at that txg.
 
         Raises:
-            UsageError: the source is malformed, or contains all points in time.
+            UsageError: the source is malformed, or is the directory of all points in time.
             SettingsError: the point in time is not available.
             NoInodeError: no past inode has the number in the request.
             StoreError, BrokenChainError: the bucket cannot be reached or read.

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 ENVIRONMENT_NAME: Final = "NOTIFY_SOCKET"
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Time within which a terminal or a service manager sends one signal twice for the same reason.
+# A terminal or a service manager may send the same signal twice within this time.
 _REPEATED_S: Final = 1.0
 
 
@@ -44,8 +44,8 @@ def raise_open_files(wanted: int = OPEN_FILES_WANTED) -> None:
 def exempt_objects() -> None:
     """Run Python's garbage collector now, and exempt the remaining objects from later runs.
 
-    A full collection examines every object with the interpreter lock held. Libraries and the
-    descriptions of S3 create more than a hundred thousand objects, which are never freed. Examining
+    A full collection examines every object with the interpreter lock held. Libraries and botocore's
+    description of S3 create more than a hundred thousand objects, which are never freed. Examining
     them takes 80 ms, during which no request is answered.
     """
     gc.unfreeze()  # the start of the program exempted objects that may be garbage by now
@@ -62,14 +62,14 @@ def explain_aborts() -> None:
 
 
 class Signals:
-    """Handles the signals that end a mount while no other object handles these signals.
+    """Handles the signals that end a mount, except in two phases.
 
-    Other objects handle signals while the mount serves, and during its last upload. Before the
-    mount serves, a signal cancels its start, and the mount releases its lease. If the same signal
-    arrives again after _REPEATED_S, it kills the process. Ctrl-C may send a different second
-    signal, through the parent process. Between and after these two phases, signals are ignored, so
-    that the mount releases its lease. A closed terminal may send SIGHUP twice; the second SIGHUP
-    does not stop the last upload.
+    Other objects handle signals in them: while the mount serves, and during its last upload.
+    Before these phases, a signal cancels the start of the mount, and the mount releases its lease.
+    If the same signal arrives again after _REPEATED_S, it kills the process. A different signal
+    does not, because after Ctrl-C the parent process sends SIGTERM. Between and after the two
+    phases, signals are ignored, so that the mount releases its lease. A closed terminal may send
+    SIGHUP twice; the second SIGHUP does not stop the last upload.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Signals:
             return
 
     def conclude(self) -> None:
-        """End the process after a cancelled start, as its signal would have ended it.
+        """After a cancelled start, end the process with the signal that cancelled the start.
 
         Raises:
             KeyboardInterrupt: the signal was SIGINT.

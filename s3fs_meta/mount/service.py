@@ -128,7 +128,7 @@ async def _run(plan: MountPlan, front: Front, signals: process.Signals) -> None:
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
         await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
-    # A past point has a temporary state directory, so count requests in the permanent directory.
+    # With at=, the state directory is temporary, so count requests in the permanent directory.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
     try:
@@ -349,7 +349,7 @@ class Mount:
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
             nursery.start_soon(session.supervise, "the service manager", self._supervisor.run)
-            # The removal of trees ends before the last upload, so that its changes are uploaded.
+            # Tree removal ends before the last upload, so that the upload contains its changes.
             async with background_task(self._remove):
                 with quoting_libfuse(StateDir(self._plan.place.state).log):
                     await fuse.serve(
@@ -366,15 +366,15 @@ class Mount:
             nursery.cancel_scope.cancel()
 
     async def _remove(self) -> None:
-        """Call ``Filesystem.run``, once the filesystem is mounted, to purge and to read ahead."""
+        """Once the filesystem is mounted, run ``Filesystem.run``: tree removal and read-ahead."""
         await self._accepting.wait()
         await self._session.supervise("removal and read-ahead", self._filesystem.run)
 
     async def _detach_dead_mount(self) -> None:
         """Detach the mount of a killed daemon from the mountpoint.
 
-        Programs cannot access the mountpoint before this call. So they never write into the
-        directory underneath the mount, even if the new mount fails.
+        Until this call, programs cannot access the mountpoint. So if the new mount fails earlier,
+        they do not write into the directory underneath.
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):

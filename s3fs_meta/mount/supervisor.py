@@ -102,7 +102,7 @@ class Supervisor:
             self.report("STOPPING=1")
 
     def report(self, *lines: str) -> None:
-        """Send *lines*, the status if it has changed, and a request for time at the end.
+        """Send *lines*, the status if it has changed, and a request for time if the mount ends.
 
         If the service manager does not read its messages, the next call sends *lines* again.
         """

@@ -191,7 +191,7 @@ class Meter:
             return {day: dict(counts) for day, counts in self._usage.items()}
 
     def totals(self) -> dict[tuple[str, str], Billed]:
-        """Return a copy of this process's counts by cause and class, not reset by ``take``."""
+        """Return a copy of all counts by cause and class; ``take`` does not reset these counts."""
         with self._guard:
             return dict(self._totals)
 

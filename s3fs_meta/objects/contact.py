@@ -136,7 +136,7 @@ class Contact:
         return result
 
     def outage(self) -> Outage:
-        """Return the outage as of the last response and the waiting requests. Never yields."""
+        """Return the outage, from the last response and the waiting requests. Never yields."""
         now_s = trio.current_time()
         return Outage(
             age_s=now_s - self._failing_since_s if self._failure else 0.0,
@@ -189,7 +189,7 @@ class Contact:
 
     def _report_failure(self, error: TransientStoreError, attempt_s: float) -> None:
         if self._is_failure_reported or error.unresolved:
-            return  # an unknown host name is not retried: the caller reports it
+            return  # a request to an unknown host is not retried, so the caller reports the error
         self._is_failure_reported = True
         bound_s = self._bounds.bound_s(attempt_s, unconnected=error.unconnected)
         url = self._store.url

@@ -38,10 +38,10 @@ class Fetched(NamedTuple):
 class ObjectStore(Protocol):
     """A flat namespace of objects under one prefix; only ``put`` and ``replace`` overwrite objects.
 
-    Every async method is always a schedule point, and must be called outside a transaction. Each
-    may raise TransientStoreError (a retry may succeed) and the subclasses of PermanentStoreError. A
-    key that ``check_key`` rejects raises InvalidRequestError. Buffers passed to a method are not
-    kept after it returns. Requests can be cancelled; the outcome of a cancelled write is unknown.
+    Every async method yields to other tasks, and must be called outside a transaction. Each may
+    raise TransientStoreError (a retry may succeed) and the subclasses of PermanentStoreError. A key
+    that ``check_key`` rejects raises InvalidRequestError. A method keeps no buffer of its caller
+    after it returns. Requests can be cancelled; the outcome of a cancelled write is unknown.
     """
 
     @property

@@ -10,7 +10,7 @@ link(2) if the key must be free. ``replace`` compares and renames under flock(2)
 ``tmp/replace.lock``, so it is atomic between processes. Every open store holds a shared flock on
 ``tmp/lock``. A store that can make its lock exclusive is the only open store, and removes the
 leftovers of a crash from ``tmp``. The file ``tmp/lock`` also distinguishes the real directory from
-the empty mount point below it.
+the empty mount point of an unmounted disk.
 """
 
 import contextlib

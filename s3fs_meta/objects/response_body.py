@@ -157,7 +157,7 @@ def _prepare_sending(connection: socket.socket, timeout_s: float) -> None:
 
 
 def _send_pieces(send: Callable[[Any], None], data: Any) -> None:
-    """Send a buffer in pieces, or a file, which http.client reads in pieces."""
+    """Send a buffer in pieces, or a file; http.client itself reads a file in pieces."""
     if not isinstance(data, (bytes, memoryview)):
         send(data)
         return
@@ -193,7 +193,7 @@ class ResponseBody:
         self._body = body
         self._raw: Any = getattr(body, "_raw_stream", None)
         inner = getattr(self._raw, "_fp", None)
-        # Read a chunked body through urllib3, which translates its errors: they are no OSErrors.
+        # Read a chunked body through urllib3: it translates errors that are no OSErrors.
         is_direct = isinstance(inner, http.client.HTTPResponse) and not inner.chunked
         self._inner: http.client.HTTPResponse | None = inner if is_direct else None
         self.is_chunked = isinstance(inner, http.client.HTTPResponse) and bool(inner.chunked)
@@ -263,7 +263,7 @@ class BoundedSession:
             pools.update(_timed_pools(send_timeout_s))
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
-        """Send a request; receive its response unless it is an object, which the caller receives.
+        """Send a request and receive its response; the caller receives the body of an object.
 
         Raises:
             ResponseParserError: the text is too long; the connection was closed.

@@ -1,6 +1,6 @@
 """A wrapper of a store that retries requests after transient failures.
 
-Owns: the number, duration and pauses of retries; recognising an earlier attempt's own write.
+Owns: the number, duration and pauses of retries; recognising the write of an earlier attempt.
 Only this module retries requests; the inner stores make one attempt. A request is repeated only
 after TransientStoreError. Does not know: which store is wrapped.
 """
@@ -115,7 +115,7 @@ def ignore_notice(_text: str) -> None:
 
 
 Charge = Callable[[ObjectKey, int, int], None]
-"""A function that counts the bytes that a repeated attempt sends and receives for an object."""
+"""A function that counts the bytes that a failed attempt sent and received for an object."""
 
 
 def ignore_charge(_key: ObjectKey, _sent_bytes: int, _received_bytes: int) -> None:
@@ -141,8 +141,8 @@ class RetryingStore(StoreWrapper):
             jitter: random numbers for the pauses.
             notify: called with a message if the first response is late, and with a second message
                 if a request fails before the first response. Each message is sent at most once.
-            charge: called before each retry to send or receive an object or a range, with the
-                number of bytes that the failed attempt transferred.
+            charge: called before each retry of a write or of a range read, with the number of bytes
+                that the failed attempt transferred.
         """
         super().__init__(inner)
         self._charge = charge
@@ -156,7 +156,7 @@ class RetryingStore(StoreWrapper):
         return self._contact.outage()
 
     async def now_ns(self) -> int | None:
-        """Return the current time of the store's clock, from the attempt that succeeded."""
+        """Return the current time of the store's clock, as the successful attempt reported it."""
         return await self._repeat("the store's clock", self.inner.now_ns)
 
     async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
@@ -177,7 +177,7 @@ class RetryingStore(StoreWrapper):
         return await self._conditional(key, data, partial(self.inner.create, key, data))
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
-        """Replace an object if its version is *etag*, or was written by an attempt of this call."""
+        """Replace an object if its ETag is *etag*, or if an attempt of this call replaced it."""
         return await self._conditional(key, data, partial(self.inner.replace, key, data, etag))
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -232,8 +232,8 @@ class RetryingStore(StoreWrapper):
     ) -> ETag:
         """Retry a conditional write; recognise an earlier attempt whose response was lost.
 
-        An attempt may be refused because an earlier attempt, whose outcome is unknown, succeeded.
-        In this case the object contains the bytes of this call, and the write is successful.
+        The store refuses a retry if an earlier attempt with an unknown outcome has succeeded. In
+        this case the object contains the bytes of this call, and the write is successful.
         """
         unknown = False
 

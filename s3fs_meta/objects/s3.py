@@ -108,7 +108,7 @@ class _Page(NamedTuple):
 
 
 class _Current(threading.local):
-    """The key and body sizes of a thread's request, for the meter when the response arrives."""
+    """The key and body sizes of a thread's request; the meter counts them with the response."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -254,7 +254,7 @@ class S3Store:
     # --- run requests in a thread ----------------------------------------------------------
 
     def _attempt(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        """Call a function with the boto3 client; record the transferred bytes in its errors."""
+        """Call a function with the boto3 client; record the transferred bytes in its error."""
         self._current.begin(key)
         with counting_sent() as sent:
             try:
@@ -338,11 +338,11 @@ class S3Store:
         return buffer.toreadonly()
 
     def _read_chunked(self, key: str, body: StreamingBody, max_bytes: int, etag: ETag) -> bytes:
-        """Return a body without a length in the header, as some proxies send it. The call blocks.
+        """Return a body whose response has no Content-Length, as from some proxies. Blocks.
 
         Raises:
-            TransientStoreError: only the end of the connection would end the body, so that a part
-                of the object could not be distinguished from the complete object.
+            TransientStoreError: the body is not chunked either. Its end would be the end of the
+                connection, so a truncated object would look complete.
             ObjectTooLargeError: the body has more than *max_bytes* bytes.
         """
         source = ResponseBody(body)

@@ -138,9 +138,10 @@ class S3ClientHolder:
     def renew(self, failed: "S3Client", *, has_expired: bool) -> bool:
         """Replace a client with refused credentials; return whether the request may be repeated.
 
-        The request is not repeated if there are no newer credentials, or if the store immediately
-        refuses renewed credentials, unless they have expired. After such a refusal another cause is
-        likely, such as a wrong endpoint, because each renewal for a role returns new credentials.
+        The request is not repeated if there are no newer credentials. It is also not repeated if
+        the store refuses renewed credentials at their first use, unless they have expired. Another
+        cause is then likely, such as a wrong endpoint. Each renewal for a role returns new
+        credentials, so further renewals would never end.
 
         Args:
             failed: the client whose request was refused. If another thread has already replaced

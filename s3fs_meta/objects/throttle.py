@@ -125,10 +125,10 @@ class Throttle:
             self._wake()
 
     def give_back(self, size_bytes: int) -> None:
-        """Let later transfers use bytes that ``take`` returned but that were not transferred.
+        """Let later transfers use bytes that the caller took but did not transfer.
 
-        The bytes are kept without a time limit, because the rate has already allowed them. Never
-        yields to other tasks.
+        The bytes do not expire, because the rate has already allowed them. Never yields to other
+        tasks.
         """
         if self.bytes_per_s is not None:
             self._returned_bytes += size_bytes
@@ -161,7 +161,7 @@ class Throttle:
         self._changed = trio.Event()
 
 
-# Maximum time for which one call adds bytes; before the first call, this time is infinite.
+# Maximum time for which one call adds bytes; the time since the last call may be infinite.
 _LONG_S: Final = 7 * 86_400.0
 
 

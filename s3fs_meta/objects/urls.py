@@ -151,7 +151,7 @@ def open_store(
         url: a URL of one of the forms that ``parse`` accepts.
         options: settings of a bucket's store; without effect on a local store.
         make_root: True to create the directory of a local store, for mkfs.
-        probe_only: True if the caller reads only a few objects, which may not be in a store.
+        probe_only: True if the caller only reads a few objects, and the URL may be no store.
         may_be_absent: True to treat a missing directory as a store that cannot be reached.
         notify, charge: arguments of ``RetryingStore``.
 

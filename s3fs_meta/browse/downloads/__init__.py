@@ -1,4 +1,4 @@
-"""Directories of the past as archives.
+"""Past directories as archives.
 
 archive:    the entries of an archive, and a buffer that combines small pieces.
 tar_stream: a directory as a tar archive.

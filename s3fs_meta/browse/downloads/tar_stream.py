@@ -1,7 +1,7 @@
 """A past directory as a tar archive that is created while it is sent.
 
 Owns: the records of the archive. Does not know: HTTP, how content is read (``source``).
-Keeps: memory does not grow with the tree: at most BROWSE_LINKS_MAX hard-linked files are
+Keeps: memory does not grow with the tree. At most BROWSE_LINKS_MAX hard-linked files are
 remembered; other hard-linked files are stored once for each name.
 An incomplete archive has no end mark, so tar(1) reports an error.
 Source: pax(1) of POSIX.1-2001; names that are not UTF-8 are binary records.

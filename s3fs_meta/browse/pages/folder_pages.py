@@ -39,7 +39,7 @@ _KINDS: Final = {
 class FolderEntry(NamedTuple):
     """A name in a listed directory, with the attributes of its inode."""
 
-    path: bytes  # path of the folder, relative to the root of the filesystem
+    path: bytes  # path of the entry, relative to the root of the filesystem
     name: bytes
     kind: str
     mode: str

@@ -37,7 +37,7 @@ class GapMark(NamedTuple):
 
 
 class PointMark(NamedTuple):
-    """The mark of a kept point: a line in the bar of its run, with a flag on either side."""
+    """The mark of a kept point: a line in the bar of its run, with a flag to the right or left."""
 
     x: float
     flag: float

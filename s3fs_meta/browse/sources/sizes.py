@@ -1,8 +1,8 @@
 """The cached sizes of all folders at recently viewed points in time.
 
 Owns: the cache. Does not know: how sizes are added up (``meta.trees.folder_sizes``).
-Keeps: sizes are computed for one point in time after another, in slices, so that other requests are
-    answered meanwhile.
+Keeps: only one computation runs at a time, in slices; other requests are answered between two
+slices.
 """
 
 from collections import OrderedDict

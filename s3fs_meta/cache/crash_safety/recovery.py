@@ -209,7 +209,7 @@ class KnownCopies:
         self._known[block] = gap_end
 
     def note_cut(self, block: BlockId, size_bytes: int) -> None:
-        """Record that a file now ends *size_bytes* into a block, at or after the block's content.
+        """Record that a file now ends *size_bytes* into a block, at or after the content's end.
 
         If the block replaces a hole, a power cut must not restore zeros after the new end. Requires
         an open transaction.
@@ -362,8 +362,7 @@ async def content_before(
         beginning: reads the beginning of a block's file.
         keyring: the keys of the filesystem.
         store: the bucket.
-        durable_bytes: returns how many of the bytes that *beginning* returns for a block are
-            durable.
+        durable_bytes: returns the number of durable bytes at the beginning of a block's file.
 
     Raises:
         StoreError: the origin exists only in the store, which is unavailable.

@@ -66,7 +66,7 @@ class UnloggedRanges:
             self._logged[block] = max(self._logged.get(block, 0), stop)
 
     def covers(self, block: BlockId, content_bytes: int) -> bool:
-        """Return whether the logged content of a block is complete, up to *content_bytes*."""
+        """Return whether the logged content of a block ends exactly at *content_bytes*."""
         return self._logged.get(block) == content_bytes
 
     def _clear(self) -> None:

@@ -5,8 +5,8 @@ Does not know: which files use a block, which blocks are neighbours. ``block_cac
 Keeps: an object or block counts as damaged only after a second request. A timeout, a refused
 request, or a missing object in a store without a superblock never counts as damage.
 
-One request may fetch a block and its neighbours; their readers wait for it. If a neighbour is
-corrupt, its reader sees no error, and fetches the block alone.
+One request may fetch a block and its neighbours; the readers of all these blocks wait for it. If a
+neighbour is corrupt, its reader sees no error, and fetches the block alone.
 A *run* is a read-ahead of adjacent blocks. The limit on fetches does not apply to runs, because
 their caller limits their number.
 If the disk is full, a reader fetches a block into memory only (``fetch_uncached``). This memory is

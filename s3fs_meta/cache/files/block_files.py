@@ -315,7 +315,7 @@ class BlockFiles:
         A file stays if the disk has lost its inode; fsck removes it after a repair of the disk.
 
         Raises:
-            OSError: another file cannot be removed; all files were tried.
+            OSError: a file cannot be removed for another reason; all files were tried.
         """
         self._unlink(blocks)
 

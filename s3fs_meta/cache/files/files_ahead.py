@@ -1,4 +1,4 @@
-"""Empty block files that are created in advance, open and with durable names.
+"""Empty block files that are created in advance; they are open, and their names are durable.
 
 Owns: the files for the next block numbers, and when more files are created. Does not know: rows.
 Why: creating a file on ext4 blocks the event loop for 8 us, or up to 300 us without a journal after

@@ -495,7 +495,7 @@ class FileData:
     def _require_copy(self, ino: Ino, plan: Shortening, split: Located) -> None:
         """Raise NoSpaceLeftError if a shared block at the new end cannot be copied.
 
-        The blocks that are removed first count as free space, unless other files share them too.
+        The blocks after the new end count as free space, unless other files share these blocks.
         """
         if not self._db.counters.capacity_bytes or split.plain_bytes <= plan.keep_bytes:
             return
@@ -526,7 +526,7 @@ class FileData:
         )
 
     def cut_piece(self, before: Attributes, remove_from: BlockIndex) -> bool:
-        """Shorten a file by one slice if one cannot release all blocks; return whether it did."""
+        """Shorten a file by one slice, unless one suffices; return whether it was shortened."""
         mapped = block_map.indexes_from(
             self._db, before.ino, remove_from, self._slices.purged_blocks + 1
         )

@@ -144,7 +144,7 @@ class FileRanges:
     async def allocate(
         self, ino: Ino, mode: int, offset: int, length: int, begin: Begin | None = None
     ) -> None:
-        """Allocate or clear a range like fallocate(2), but check free space without reserving it.
+        """Allocate or clear a range (fallocate(2)); free space is checked, but not reserved.
 
         Args:
             ino: a regular file.

@@ -21,7 +21,7 @@ from s3fs_meta.model import Ino
 
 
 async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -> None:
-    """Set HOLDS_LOCKED on all directories above an inode, in slices; begin an operation on it.
+    """Set HOLDS_LOCKED on all directories above an inode; begin an operation on the inode.
 
     A directory keeps the flag, and moving the directory marks the directories above its new place.
     Another task may add or move a name during a pass. This changes the ctime, and another pass
@@ -31,8 +31,8 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -
         db: the database.
         changes: begins the operation before each slice.
         ino: the inode.
-        slices: limits of one slice: ``directories`` with names of the inode, and ``ancestors``, the
-            visited directories above them.
+        slices: limits of one slice. ``directories`` limits the directories with names of the inode;
+            ``ancestors`` limits the visited directories above them.
 
     Raises:
         NoInodeError: the inode was removed.

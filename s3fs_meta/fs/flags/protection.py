@@ -42,8 +42,8 @@ def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
 def require_unprotected(attributes: Attributes) -> None:
     """Raise if an inode is locked, immutable or append-only.
 
-    Call this before overwriting or truncating content, removing or adding a name, and changing the
-    owner, the mode or extended attributes.
+    Call this before overwriting or truncating content, removing a name, adding a hard link, and
+    changing the owner, the mode or extended attributes.
 
     Raises:
         NotPermittedError: the inode is locked, immutable or append-only.

@@ -49,7 +49,7 @@ _Page = list[tuple[bytes, Cookie, Attributes]]
 
 
 class PastTree:
-    """The past of one mount: inodes of points in time below the directory ``.snapshots``."""
+    """The past states of one mount, as inodes below the directory ``.snapshots``."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class PastTree:
             block_bytes: size of a block.
             root: returns the attributes of the root directory, whose owner also owns *name*.
             now_ns: returns the current time, from which ages such as 1h-ago are subtracted.
-            names_max: the maximum number of relative names whose txg is kept in memory.
+            names_max: the maximum number of names of points whose txg is kept in memory.
             cached_bytes_max: the maximum size of the file content in memory.
         """
         self.name = name
@@ -82,7 +82,7 @@ class PastTree:
         self._now_ns = now_ns
         self._slots: dict[Txg, int] = {}
         self._txgs: list[Txg] = [Txg(0)]  # the txg of the point in time in each slot
-        # The txg for each relative name in use, such as 1h-ago.
+        # The txg for each recently used name of a point, such as 1h-ago.
         self._meanings: OrderedDict[bytes, Txg] = OrderedDict()
         self._blocks: OrderedDict[tuple[Txg, int], bytes] = OrderedDict()
         self.cached_bytes = 0  # size of the cached file content in memory

@@ -10,5 +10,5 @@ A slice is the part of the work that is done before other requests are served.
 
 Start at ``remove``. ``fs.removed_trees`` counts the progress for the caller.
 Below: namespace, orphans, meta.trees.
-Above: filesystem, mount.tree_handlers.
+Above: filesystem, mount.handlers.tree_handlers.
 """

@@ -86,8 +86,8 @@ class _EndCheck:
     def require_end(self, done: CopiedSlice) -> None:
         """Raise an error if the source is not a tree.
 
-        In the past, each directory has one name. In the present, a directory that moves during the
-        copy may be found twice, so only the number of names is limited.
+        At a past point in time, each directory has one name. In the present, a directory that moves
+        during the copy may be found twice, so only the number of names is limited.
 
         Raises:
             PastUnavailableError, MetadataError: a directory has two names, or contains itself.
@@ -185,8 +185,8 @@ class TreeClone:
             revived: called after each slice that revived packs without live blocks.
 
         Raises:
-            PastUnavailableError: some content was deleted or is damaged, or the directories are no
-                tree; no copy was made.
+            PastUnavailableError: some content was deleted or is damaged, or the directories are not
+                a tree; no copy was made.
             The errors of ``clone``.
 
         Always yields to other tasks.
@@ -385,8 +385,8 @@ class TreeClone:
     async def _copy_content(self, old: Ino, new: Ino) -> None:
         """Copy the blocks of a source file in slices, and finally its size.
 
-        Content that is appended after the first slice is not copied: the last block of a slice may
-        be full by the time of the next slice, so that zeros would replace a part of its content.
+        Content that is appended after the first slice is not copied. Otherwise the copy could
+        contain zeros instead of content: an append between two slices may extend a copied block.
         """
         size_bytes = inodes.get(self._db, old).size_bytes
         end = BlockIndex(-(-size_bytes // self._block_bytes))

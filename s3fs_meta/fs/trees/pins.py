@@ -125,7 +125,7 @@ class Pins:
         """Pin trees durably, and keep their blocks from now on. The caller downloads the blocks.
 
         Raises:
-            NoSpaceLeftError: all pins would use too much of the cache, or there are too many.
+            NoSpaceLeftError: all pins together would use too much of the cache, or are too many.
             UsageError: a tree has no path, or the path is too long.
             SettingsError: the list of pins cannot be read.
         """

@@ -93,7 +93,7 @@ class _Sorted(NamedTuple):
     mapped: list[Ino]  # deleted files that had blocks
     linked: Counter[Ino]  # number of removed names of each inode that keeps other names
     orphans: list[Ino]  # inodes that become orphans, because the kernel still uses them
-    tops: list[Ino]  # non-empty directories; each becomes the top of a removed tree
+    tops: list[Ino]  # directories with entries or in use; each becomes the top of a removed tree
     file_bytes: int  # total size of the deleted files
 
 
@@ -452,7 +452,7 @@ class TreeRemoval:
             self._cache.doom(freed.block)
         for block in sealed:
             if not blocks.get(self._db, block).refs:
-                index.unnamed.add(block)  # the next cut removes the block instead of uploading it
+                index.unnamed.add(block)  # the uploader deletes the block instead of uploading it
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
         """Delete empty directories; a directory that the kernel still uses becomes an orphan."""

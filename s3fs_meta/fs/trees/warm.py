@@ -149,16 +149,16 @@ async def cached_of(db: Database, cache: BlockCache, roots: Iterable[Ino]) -> se
 
 
 class Incomplete(NamedTuple):
-    """The number of partly cached files, and the first of these files."""
+    """The number of files that are not completely cached, and the first of these files."""
 
     files: int
-    inos: list[Ino]  # inode numbers of the first partly cached files
+    inos: list[Ino]  # inode numbers of the first files that are not completely cached
 
 
 async def incomplete(
     db: Database, cache: BlockCache, roots: Iterable[Ino], limit: int
 ) -> Incomplete:
-    """Return the number of partly cached files in trees, and the first *limit* files."""
+    """Return the number of files in trees that are not completely cached, and the first *limit*."""
     found: dict[Ino, None] = {}
 
     def take(some: Sequence[TreeBlock]) -> None:

@@ -9,6 +9,6 @@ dead_mount:    distinguishes the mount of a killed daemon from a running mount.
 killed_state:  the changes that a killed daemon left in its local state.
 
 Start at ``targets``.
-Below: sync.state_dir, meta (reading the local state).
+Below: sync.host_state, meta (reading the local state).
 Above: requests, handlers, cli.
 """

@@ -1,4 +1,4 @@
-"""The changes in the local state of a killed daemon that are not in the bucket.
+"""The changes that are in the local state of a killed daemon, but not in the bucket.
 
 Owns: reading the local state. Does not know: recovery, which the next mount performs.
 Keeps: the local state is never changed.
@@ -21,7 +21,7 @@ _UNKNOWN = "changes may be only on this host"
 
 
 class Unshipped(NamedTuple):
-    """The changes in a state directory that are not in the bucket."""
+    """The changes that are in a state directory, but not in the bucket."""
 
     content_bytes: int
     blocks: int

@@ -36,7 +36,7 @@ def is_mounted_here(wanted: Mounted) -> bool:
 
 
 def find(wanted: Mounted) -> list[Holder]:
-    """Return the first HOLDERS_SHOWN_MAX processes, by PID, that have a filesystem mounted.
+    """Return the processes that have a filesystem mounted, at most the first HOLDERS_SHOWN_MAX.
 
     Processes that the caller may not inspect are not found. The search takes a few milliseconds per
     hundred processes, so call it in a thread.
@@ -56,7 +56,7 @@ def find(wanted: Mounted) -> list[Holder]:
 
 
 def described(holders: list[Holder], open_files: int) -> str:
-    """Return a phrase that lists the processes that use a filesystem, for a message."""
+    """Return the part of an error message that lists the processes using a filesystem."""
     if holders:
         named = [f"{one.name} (pid {one.pid}) on {one.mountpoint}" for one in holders]
         more = " and more" if len(holders) == HOLDERS_SHOWN_MAX else ""

@@ -4,7 +4,7 @@ Owns: finding the mount of a path; refusing paths that do not end in a directory
 caller may not read; waiting until programs see a change; the request that removes an entry.
 Does not know: other control requests (``control_api``).
 Keeps: no event loop is used, because ``rm`` must start fast.
-Symbolic links in a path are followed, but, as in rm(1), not a link at the end of the path. Commands
+Symbolic links in a path are followed, except a link at the end of the path, as in rm(1). Commands
 that read a tree (``nodes``) also follow a link at the end.
 """
 
@@ -224,7 +224,7 @@ def _is_below(path: str, above: str) -> bool:
 
 
 def place_of(directory: str, cachedir: Path | None) -> Target:
-    """Return the s3fs-meta filesystem of a directory; the path has no symbolic links.
+    """Return the s3fs-meta filesystem of a directory, whose path must have no symbolic links.
 
     Raises:
         NotMountedError: the directory is on another filesystem.

@@ -81,7 +81,7 @@ def flags(wanted: Mounted, table: Iterable[str], *, anywhere: bool = False) -> F
 
 
 def owner(wanted: Mounted) -> int | None:
-    """Return the ID of the user who mounted a filesystem, or None without a mount."""
+    """Return the ID of the user who mounted a filesystem, or None if it is not mounted."""
     found = flags_here(wanted)
     options = () if found is None else found.filesystem
     return next((int(word[8:]) for word in options if word.startswith("user_id=")), None)
@@ -126,9 +126,9 @@ def is_disconnected(mountpoint: str) -> bool:
 
 
 def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
-    """Yield the s3fs-meta mounts that the resolution of a path enters, each before the first access.
+    """Yield the s3fs-meta mounts that path resolution enters, each before it is accessed.
 
-    A mount is yielded again for each access, so that the caller can stop between two accesses.
+    A mount is yielded again before each access, so that the caller can stop between two accesses.
 
     Args:
         path: a path, which need not exist.

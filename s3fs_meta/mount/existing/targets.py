@@ -7,8 +7,8 @@ has another ``cachedir``, and an unmounted filesystem whose daemon still uploads
                                  start time of the process, outcome of the mount after its end,
                                  and the command for mounting again
 
-Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``: in a container
-that shares /run, a PID refers to another process, so running mounts would otherwise look killed.
+Each PID namespace except the machine's first uses a subfolder ``namespace-<inode>``. Containers may
+share /run, but not PIDs: in one folder, a running mount of another container would look killed.
 Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
@@ -273,7 +273,7 @@ def is_served(mounted: Mounted) -> bool:
 
 
 def daemon_pid(mounted: Mounted) -> int | None:
-    """Return the PID of the daemon, even a killed one, of a mount; None if no note describes it."""
+    """Return the PID of a mount's daemon, even if it was killed; None if the mount has no note."""
     found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
     return None if found is None else int(found["path"].name)
 
@@ -518,7 +518,7 @@ def remove_ended_namespaces(notes: Path, living: Callable[[], Set[int]]) -> None
 
 
 def inner_namespaces() -> set[int]:
-    """Return the PID namespaces with processes inside the namespace of this process.
+    """Return the PID namespaces inside this process's namespace that have processes.
 
     Raises:
         PermissionError: a process in an inner namespace may not be inspected.

@@ -25,7 +25,7 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Complete a NotMountedError with the filesystem as the user named it, and with the reason."""
+    """Replace a NotMountedError by an error that names the mountpoint or URL, and the reason."""
     try:
         yield
     except NotMountedError as exc:

@@ -5,7 +5,7 @@ history_handlers: versions of files.
 keep_handlers:    kept points.
 tree_handlers:    removing, copying and locking trees.
 remount:          ``mount -o remount,ro`` in client and daemon.
-change_requests:  ends requests that change the filesystem before the last upload.
+change_requests:  before the last upload, ends the requests that change the filesystem.
 request_kinds:    the commands that the control server treats specially.
 requesters:       the processes that send the most requests.
 

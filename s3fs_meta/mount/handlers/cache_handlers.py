@@ -119,7 +119,7 @@ class CacheHandlers:
     # --- load and evict content ----------------------------------------------------------------
 
     async def _on_drop(self, arguments: Message, _report: Report) -> Message:
-        """Drop clean blocks, after a sync of block locations that makes uploaded blocks clean."""
+        """Sync block locations, so that uploaded blocks become clean; then drop clean blocks."""
         if self._session.status.writable:
             await self._session.durability.sync_all()
         wanted = self._cache.index.blocks()

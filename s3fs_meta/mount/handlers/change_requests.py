@@ -1,4 +1,4 @@
-"""The control requests that change a filesystem, and their end before the last upload.
+"""The control requests that change a filesystem; all of them end before the last upload.
 
 Owns: refusing such requests once the mount is ending, and cancelling or awaiting running requests.
 Does not know: how requests are carried out.
@@ -18,7 +18,7 @@ from s3fs_meta.errors import ReadOnlyStateError
 from s3fs_meta.mount.existing import mount_paths
 from s3fs_meta.mount.requests import cache_requests, control_api
 
-# Long requests, which the end of the mount cancels. Each of them leaves a consistent filesystem.
+# Long requests, cancelled when the mount ends. Even then the filesystem remains consistent.
 LONG: Final = frozenset(
     {
         cache_requests.WARM,

@@ -39,7 +39,7 @@ class HistoryHandlers:
 
         Args:
             session: the session of the mount.
-            unshipped_bytes_max: the maximum size of changes without a changelog to examine.
+            unshipped_bytes_max: the maximum size of unshipped changes that a request examines.
         """
         self._session = session
         self._unshipped_bytes_max = unshipped_bytes_max

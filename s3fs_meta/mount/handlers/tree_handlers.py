@@ -128,7 +128,7 @@ class TreeHandlers:
         return await counted.result(forgotten)
 
     async def _on_clone_past(self, arguments: Message, report: Report) -> Message:
-        """Copy a tree from a past point in time, or from the end of a txg that is cut now."""
+        """Copy a tree as it was at a past point in time, or as it is now."""
         self._require_kernel_writable()
         target = _target(arguments)
         if self._past is None:

@@ -8,8 +8,8 @@ Does not know: their effect (``cache_handlers``).
     dropcache {"inodes": [number] or null, "pinned": bool} → {"dropped": {"blocks", "bytes"},
                 "kept": {reason: bytes}}
     warm      {"inodes": [number], "pin": bool} → {"total_bytes", "cached_bytes", "fetched_bytes",
-                "missing_bytes", "missing_files", "paths" of the first of these, "error": null or
-                {"kind", "message"}, "pinned"}, with progress in bytes; stops if the
+                "missing_bytes", "missing_files", "paths" of the first missing files, "error":
+                null or {"kind", "message"}, "pinned"}, with progress in bytes; stops if the
                 client disconnects
     pins      → {"pins": [{"path", "total_bytes", "cached_bytes"}], "left_out": number,
                 "pinned_bytes", "pinned_bytes_max", "over_bytes", "last_error"}
@@ -46,7 +46,7 @@ async def request_set(place: Target, values: Mapping[str, str]) -> dict[str, Any
 async def request_drop(
     place: Target, inodes: Sequence[int] | None, *, pinned: bool
 ) -> dict[str, Any]:
-    """Make a mount drop the clean blocks of trees; None means all clean blocks.
+    """Make a mount drop the clean blocks of trees, or all clean blocks if *inodes* is None.
 
     Raises:
         NotMountedError: the filesystem is not mounted.

@@ -8,8 +8,8 @@ command, its arguments and its response; progress events may precede the respons
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
-    counts    → {"state": path}; before, the mount saves its request counts (``request_log``)
-    end       {"keep": bool} → {}; then the mount refuses further changes and ends, even while
+    counts    → {"state": path}; the mount first saves its request counts (``request_log``)
+    end       {"keep": bool} → {}; the mount then refuses further changes and ends, even while
                 programs use it
     unshipped → {"paths": [text], "complete": bool}; paths with changes that are not in the bucket
     remount, remounted  see ``remount``
@@ -100,8 +100,8 @@ async def ask_each(
 ) -> list[_Reply]:
     """Send a request to all mounts concurrently; return the replies in the order of *places*.
 
-    So the command waits only once for CONTROL_ANSWER_S_MAX if several daemons do not answer. The
-    first S3fsError or OSError of a request ends all other requests, and is raised.
+    If several daemons do not answer, the command waits for CONTROL_ANSWER_S_MAX only once. The
+    first S3fsError or OSError of a request cancels all other requests, and is raised.
     """
     replies: dict[int, _Reply] = {}
     failures: list[S3fsError | OSError] = []
@@ -199,8 +199,8 @@ async def used_by(place: Target) -> str:
 async def request_flush(place: Target, front: Front, image: bool = False) -> dict[str, Any]:
     """Make a mount upload all changes, and an image if *image* is set.
 
-    While the mount refuses the request because too many others wait, repeat it, so that an unmount
-    does not fail.
+    If too many requests wait, the mount refuses this request. It is then repeated until the mount
+    accepts it, so that an unmount does not fail.
 
     Raises:
         NotMountedError: the filesystem is not mounted.

@@ -45,7 +45,7 @@ class RemainingUpload(NamedTuple):
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
-        """Return the statistics of a mount that describe its upload."""
+        """Return the description of a mount's upload, from the statistics of the mount."""
         upload, chain = figures["upload"], figures["chain"]
         # An older version of the daemon reports neither outages nor the endpoint.
         outage, endpoint = figures.get("outage", {}), figures.get("endpoint", "")
@@ -82,7 +82,7 @@ class RemainingUpload(NamedTuple):
 
     @property
     def is_unreachable(self) -> bool:
-        """Return whether an outage is longer than a retry, or the bucket refused an upload."""
+        """Return whether an outage exceeds UPLOAD_AWAY_S_MIN, or the bucket refused an upload."""
         return bool(self.why) and not 0 < self.unreachable_s < UPLOAD_AWAY_S_MIN
 
 
@@ -108,7 +108,7 @@ class UploadWatch:
             place: the filesystem of the mount.
             front: shows the lines.
             remains: receives a description of the changes that are not uploaded.
-            advice: the end of the description: the state of the mount, and the next command.
+            advice: last sentence of the description, with the mount's state and the next command.
         """
         self._place = place
         self._front = front
@@ -130,7 +130,7 @@ class UploadWatch:
         self._describe_remains()
 
     def on_outage(self, give_up: Callable[[], None]) -> None:
-        """From now on, call *give_up* at each poll after an outage of UPLOAD_FORCE_S_MIN."""
+        """Make each poll call *give_up* if an outage has lasted UPLOAD_FORCE_S_MIN."""
         self._give_up = give_up
 
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -12,7 +12,7 @@ from s3fs_meta.objects.billing import DAY_NS, NOTHING, Billed, Cause, RequestCla
 from s3fs_meta.sync.host_state.request_log import Ledger
 
 MONTH_DAYS: Final = 30
-_HOUR_DAYS: Final = 1 / 24  # costs of less than an hour are too few to extrapolate to a month
+_HOUR_DAYS: Final = 1 / 24  # less than an hour of counts is not extrapolated to a month
 TRANSFER: Final = "transfer"
 STORAGE: Final = "storage"
 TOTAL: Final = "total"

@@ -1,8 +1,8 @@
 """The mount option ``metrics=``: listening for clients that read the statistics.
 
 Owns: the order of the start. A mount listens before it changes the bucket, because the port may be
-in use. Does not know: how requests are answered. ``metrics_server`` does that; it is imported only
-with the option.
+in use. Does not know: how ``metrics_server`` answers requests. That module is imported only with
+the option.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 --                 the newest last; each was synced on this host before it was written to the lease,
 --                 so every lease of this directory contains one of them
 --   replaced_lease  the lease that this host replaced when it took over (sync.lease.lease_proof)
---   own_txg       the last txg whose changelog this host uploaded; other hosts wrote all later txgs
+--   own_txg       the last txg that this host may have written; other hosts wrote all later txgs
 --   epoch         the epoch under which this host last wrote
 --   head          JSON of the last image confirmed to be the head (codec.lease.Head), or absent
 --   chain         JSON of the last changelog that the rows include: number, hash (chain.chain.Link)

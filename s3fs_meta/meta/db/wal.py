@@ -32,6 +32,7 @@ import apsw
 
 from s3fs_meta import sync_failures
 from s3fs_meta.disk_full import NO_ROOM_ERRNOS
+from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import (
     WAL_CHECKPOINT_BYTES,
     WAL_PASSES_MAX,
@@ -275,6 +276,17 @@ class Wal:
         if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL
             self._copied_frames = done.copied_frames
         return done
+
+
+def require_copied(database: Path) -> None:
+    """Raise DatabaseError if a closed database still needs its log, so that it cannot be moved.
+
+    ``Wal.close`` leaves the log if its last checkpoint fails, for example on a full disk.
+    """
+    if database.with_name(f"{database.name}-wal").exists():
+        raise DatabaseError(
+            f"the log of {database} could not be copied into the database; free space on its disk"
+        )
 
 
 def _close_all(fds: list[int]) -> None:

@@ -4,7 +4,7 @@ Owns: the order *ship changes, restore the past txg next to the current database
 txg, exchange the databases*.
 Does not know: how the user selects the point in time, its callers.
 Keeps: one new object, the changelog of the new txg, makes the rollback effective on all hosts.
-After a crash, the next mount applies the new txg as if another host had written it.
+After a crash, the next mount restores the new txg as if another host had written it.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -24,10 +24,11 @@ from s3fs_meta.errors import FormatError, LostBlockError, SettingsError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import sync_directory
+from s3fs_meta.meta.db.wal import require_copied
 from s3fs_meta.meta.offline import rollback as rollback_rows
 from s3fs_meta.meta.tables import cached_blocks, local_state, pending
 from s3fs_meta.meta.tables.pending import ChangeRecorder
-from s3fs_meta.model import ObjectKey
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
@@ -70,6 +71,7 @@ async def roll_back(
         FencedError: another host has taken over the filesystem.
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
             last step, the next mount detects whether the rollback happened.
+        DatabaseError: the local disk failed or is full; the same applies.
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
@@ -88,11 +90,13 @@ async def roll_back(
         notices += await _restore_beside(volume, past, before, beside, progress)
         hook("past restored")
         published = await _open_beside(volume, before, beside, clock, hook)
+        await _note_next_txgs(session, before)
         await published.publish_as_txg(progress)
         now = published.volume.position.link
         hook("past published")
         await published.close()
         published = None
+        require_copied(beside.database)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             if published is not None:
@@ -214,6 +218,18 @@ async def _open_beside(
     return session
 
 
+async def _note_next_txgs(session: Session, before: Link) -> None:
+    """Record the txgs of the rollback, which only the restored database records otherwise.
+
+    After a crash, this directory would look like a copy of the directory that wrote these txgs.
+    The publication appends an image, and perhaps a txg with locations.
+    """
+    session.db.begin_local()
+    chain.note_own(session.db, Txg(before.txg + 2))
+    session.db.commit_durable()
+    await trio.to_thread.run_sync(session.db.sync_wal)
+
+
 async def _end(session: Session, *, is_kept: bool) -> None:
     """Close the current database; if it will be quarantined, first mark it clean.
 
@@ -234,7 +250,7 @@ async def _end(session: Session, *, is_kept: bool) -> None:
 def _exchange(state_dir: StateDir, beside: StateDir, stamp: str, hook: Hook) -> None:
     """Replace the current database with the restored one. The call blocks.
 
-    After a crash during the exchange, the next mount restores the database from the bucket.
+    After a crash before the last rename, the next mount restores the database from the bucket.
 
     Args:
         stamp: part of the name of the quarantine directory for the current database; "": drop the

@@ -3,15 +3,25 @@
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
-from s3fs_meta.errors import LostBlockError, SettingsError
+from s3fs_meta.errors import (
+    DatabaseError,
+    LostBlockError,
+    SettingsError,
+    StoreUnavailableError,
+    TransientStoreError,
+)
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import inodes, local_state, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import Ino, PackState
+from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.hooks import ROLLBACK_STEPS
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.rows import SETTLED
 from tests.rows import contents as rows_of
 from tests.sync.conftest import (
@@ -263,6 +273,75 @@ async def test_kill_during_a_rollback_leaves_the_current_or_the_earlier_state(
     assert shown != shipped
     async with power.session("c", options=TAKEOVER, tasks=False) as session:
         assert rows_of(session.db.connection, SETTLED) == shipped
+
+
+async def _two_states(power: Power) -> tuple[Ino, Link]:
+    """Write and remove a file on host a; return the file and the txg that contains it."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"old")
+        past = await flushed(session)
+        remove_file(session, ino)
+        await flushed(session)
+        await session.close()
+    return ino, past
+
+
+async def _shows(power: Power, ino: Ino) -> bool:
+    """Mount the filesystem on host a without a takeover; return whether the file exists."""
+    async with power.session("a", tasks=False) as session:
+        return inodes.find(session.db, ino) is not None
+
+
+@pytest.mark.parametrize("step", ORDER)
+async def test_host_of_an_interrupted_rollback_needs_no_takeover(power: Power, step: str) -> None:
+    """The chain then has a txg of this host's epoch that only the restored database recorded."""
+    ino, past = await _two_states(power)
+    kill, store = KillAt(step), FaultyStore(power.store)
+
+    def hook(reached: str) -> None:
+        kill.armed = kill.armed or reached == "past restored"
+        if kill.armed and reached == step:
+            store.down = StoreUnavailableError("any", 1, 0.0, "a killed process sends no request")
+        kill(reached)
+
+    with pytest.raises((Killed, StoreUnavailableError)):
+        await roll_back(power, past, hook=hook, store=store)
+
+    assert await _shows(power, ino) == ("changelog put" in ORDER[: ORDER.index(step) + 1])
+
+
+async def test_host_whose_rollback_could_not_release_the_lease_needs_no_takeover(
+    power: Power,
+) -> None:
+    ino, past = await _two_states(power)
+    store = FaultyStore(power.store)
+
+    def hook(step: str) -> None:
+        if step == "past published":
+            store.fail("replace", times=100)
+
+    with pytest.raises(TransientStoreError):
+        await roll_back(power, past, hook=hook, store=store)
+
+    assert await _shows(power, ino)
+
+
+async def test_rollback_whose_last_checkpoint_failed_does_not_move_an_incomplete_database(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write-ahead log then has the only copy of some pages, for example on a full disk."""
+    ino, past = await _two_states(power)
+    checkpoint = Wal.try_checkpoint
+
+    def fail_beside(wal: Wal, connection: apsw.Connection) -> bool:
+        return "rollback" not in connection.filename and checkpoint(wal, connection)
+
+    monkeypatch.setattr(Wal, "try_checkpoint", fail_beside)
+
+    with pytest.raises(DatabaseError, match="free space"):
+        await roll_back(power, past)
+
+    assert await _shows(power, ino)
 
 
 def test_every_step_of_a_rollback_is_tested_and_documented() -> None:

@@ -22,7 +22,7 @@ class Exchange:
 
         Args:
             path: the database to be replaced.
-            other: the new database, which has no log.
+            other: the new database, whose log was copied into it and removed.
             old_dir: a directory on the same disk; the old database is moved there as ``gone.db``.
         """
         self._path = path

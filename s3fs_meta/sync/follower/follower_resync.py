@@ -20,6 +20,7 @@ from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import DatabaseError, NoSpaceLeftError, UnfinishedFilesystemError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.wal import require_copied
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.state_paths import unfinished
@@ -96,3 +97,4 @@ def _copy_position(path: Path, applier: Database, head: Head | None) -> None:
         db.commit()
     finally:
         db.close()
+    require_copied(path)

@@ -62,15 +62,18 @@ class StoreClock:
             _log.warning("%s", self.disagreement)
 
     async def measure(self) -> None:
-        """Compare the clocks without logging. Raises the same errors as ``compare``."""
+        """Compare the clocks without logging. Raises the same errors as ``compare``.
+
+        If the store does not report its time, the result of the last comparison stays valid.
+        """
         before_ns = self._clock.now_ns()
         theirs_ns = await self._store.now_ns()
         after_ns = self._clock.now_ns()
         self._checked_ns, self._checked_s = after_ns, trio.current_time()
-        ours_ns = min(
-            max(theirs_ns or after_ns, before_ns), after_ns
-        )  # the store read its clock between the two readings of this host's clock
-        off_ns = (theirs_ns or after_ns) - ours_ns
+        if theirs_ns is None:
+            return
+        # the store read its clock between the two readings of this host's clock
+        off_ns = theirs_ns - min(max(theirs_ns, before_ns), after_ns)
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
             self._offset_ns, self.difference, self.disagreement = 0, "", ""
             return

@@ -436,3 +436,16 @@ async def test_reader_with_a_correct_clock_gets_no_warning(power: Power, right: 
         bucket = await read_bucket(power.store, power.remembered("-"), power.secret, clock)
         await bucket.find(asked)
         assert [one for one in bucket.points.notices if "clock" in one] == []
+
+
+async def test_reply_without_a_time_does_not_change_the_known_clock_difference() -> None:
+    """A proxy may answer without a Date header; nothing may be deleted with a wrong clock."""
+    store = ClockStore(YEARS_10 * S)
+    clock = StoreClock(store, SetClock(1))
+    await clock.compare()
+    store.time_ns = None
+
+    with pytest.raises(ClockError):
+        await clock.require_agreement()
+
+    assert clock.now_ns() == YEARS_10 * S

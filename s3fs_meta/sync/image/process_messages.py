@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from s3fs_meta import bucket_errors
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import ENVELOPE_BYTES_MAX, RESTORE_MESSAGE_BYTES_MAX
+from s3fs_meta.limits import RESTORE_MESSAGE_BYTES_MAX
 
 _LENGTHS: Final = struct.Struct(">II")
 _RECEIVED_BYTES: Final = 1 << 18
@@ -63,7 +64,7 @@ class Connection:
         if start is None:
             return None
         text_bytes, body_bytes = _LENGTHS.unpack(start)
-        if text_bytes > RESTORE_MESSAGE_BYTES_MAX or body_bytes > ENVELOPE_BYTES_MAX:
+        if text_bytes > RESTORE_MESSAGE_BYTES_MAX or body_bytes > ENCODED_BYTES_MAX:
             return None
         text, body = await self._bytes(text_bytes), await self._bytes(body_bytes)
         if text is None or body is None:

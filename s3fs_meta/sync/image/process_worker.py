@@ -32,7 +32,8 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
 
 _LOG_RECORDS_MAX: Final = 100
-_DAEMON_ENDED: Final = 3  # exit status if the daemon has exited; no process reads it
+# Exit status if the daemon closed the connection, or sent a message that is too long.
+_DAEMON_ENDED: Final = 3
 
 
 class DaemonStore:

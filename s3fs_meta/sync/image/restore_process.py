@@ -25,7 +25,7 @@ import trio
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import S3fsError
-from s3fs_meta.limits import LIST_PAGE_KEYS, RESTORER_END_S_MAX
+from s3fs_meta.limits import KEY_BYTES_MAX, LIST_PAGE_KEYS, RESTORER_END_S_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain.chain import Link
@@ -136,12 +136,14 @@ class ProcessRestorer:
                 raise AssertionError(f"the restoring process sent an unknown request: {other!r}")
 
     async def _page(self, prefix: str, after: str) -> list[tuple[str, int, int | None]]:
+        """Return the next keys of a listing, except foreign keys, which are too long for a message."""
         page: list[tuple[str, int, int | None]] = []
         async with aclosing(self._store.list(prefix, after=after)) as listing:
             async for info in listing:
-                page.append(info)
-                if len(page) == LIST_PAGE_KEYS:
-                    break
+                if len(info.key) <= KEY_BYTES_MAX and info.key.isascii() and info.key.isprintable():
+                    page.append(info)
+                    if len(page) == LIST_PAGE_KEYS:
+                        break
         return page
 
 

@@ -15,8 +15,10 @@ from typing_extensions import override
 
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.changelog import key_of
+from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import ManifestRef, parse_piece_key
 from s3fs_meta.errors import NoSpaceLeftError, S3fsError, StoreUnavailableError
+from s3fs_meta.limits import LIST_PAGE_KEYS
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, Txg
@@ -324,3 +326,26 @@ async def test_restore_process_cannot_write_objects() -> None:
             await store.replace(key, b"", "")
         with pytest.raises(NotImplementedError):
             await store.delete([key])
+
+
+async def test_longest_object_fits_into_a_message_to_the_restore_process() -> None:
+    ours, theirs = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    async with ours, theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(Connection(ours).send, {"number": 1}, bytes(ENCODED_BYTES_MAX))
+        message = await Connection(theirs).receive()
+
+    assert message is not None
+    assert len(message.body) == ENCODED_BYTES_MAX
+
+
+async def test_foreign_objects_with_long_keys_do_not_prevent_a_restore(power: Power) -> None:
+    """The keys of a complete page would exceed the limit of a message."""
+    async with power.session(tasks=False) as session:
+        await ship_some(session)
+        for number in range(LIST_PAGE_KEYS + 1):
+            power.store.objects[ObjectKey(f"image/{number:04}" + 900 * "\x01")] = b""
+        target = power.home / "restored.db"
+
+        link = await restorer_of(session).restore(newest_of(session), target, session.link.txg)
+
+        assert link == session.link

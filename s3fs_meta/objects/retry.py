@@ -1,7 +1,7 @@
 """A wrapper of a store that retries requests after transient failures.
 
 Owns: the number, duration and pauses of retries; recognising the write of an earlier attempt.
-Only this module retries requests; the inner stores make one attempt. A request is repeated only
+Only this module retries requests after transient errors. A request is repeated only
 after TransientStoreError. Does not know: which store is wrapped.
 """
 

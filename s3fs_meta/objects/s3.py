@@ -2,7 +2,8 @@
 
 Owns: the requests, and the checks that boto3 does not make: lengths of responses, the order of
 listings, errors inside successful responses.
-Does not know: retries (``objects.retry``); every method makes one attempt.
+Does not know: retries (``objects.retry``); every method makes one attempt, except that an upload is
+sent again if the bucket requires Content-MD5.
 
 Requests run in at most STORE_THREADS_MAX threads. After a cancellation the thread still finishes
 its request, or runs into a time limit. Until then the thread may use the bytes that it sends, so

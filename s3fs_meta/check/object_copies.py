@@ -42,7 +42,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
-from s3fs_meta.sync.history.garbage.garbage_search import groups
+from s3fs_meta.sync.history.garbage.orphan_packs import groups
 from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 
 _END_BYTES: Final = 16  # length of an envelope's final checksum or tag

@@ -105,11 +105,14 @@ def stored(db: Database, pack: PackId) -> None:
         db.counters.stored_bytes += row.object_bytes
 
 
-def condemn(db: Database, pack: PackId) -> None:
+def condemn(db: Database, pack: PackId, died: Txg | None = None) -> None:
     """Condemn a pack without live blocks, so that no block refers to it again. Needs a transaction.
 
     A pack that never had a live block in this history has no died_txg yet. This function sets it,
     because the pack may have had live blocks in another history (``renew_died_txg``).
+
+    Args:
+        died: the died_txg to set; None for the open txg.
     """
     row = get(db, pack)
     assert row.live_bytes == 0, "a pack with live blocks cannot be condemned"
@@ -117,7 +120,7 @@ def condemn(db: Database, pack: PackId) -> None:
     if row.state is PackState.STORED:
         db.counters.stored_bytes -= row.object_bytes
     _set_state(db, pack, PackState.CONDEMNED)
-    note_if_dead(db, pack)
+    note_if_dead(db, pack, died)
     report(db, [pack])
 
 
@@ -161,11 +164,14 @@ def drop_live_bytes(db: Database, pack: PackId, stored_bytes: int) -> None:
         raise MetadataError(f"pack {pack} has no row in the table packs", 0)
 
 
-def note_if_dead(db: Database, pack: PackId) -> None:
-    """If a pack has no live bytes, set its died_txg to the open txg. Needs a transaction."""
+def note_if_dead(db: Database, pack: PackId, died: Txg | None = None) -> None:
+    """If a pack has no live bytes, set its died_txg, by default to the open txg.
+
+    Needs a transaction.
+    """
     db.run(
         "UPDATE packs SET died_txg = ? WHERE pack = ? AND live_bytes = 0 AND died_txg IS NULL",
-        (db.counters.txg, pack),
+        (db.counters.txg if died is None else died, pack),
     )
 
 
@@ -193,7 +199,7 @@ def find_condemned(db: Database, limit: int, after: PackId = _BEFORE_ALL) -> lis
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
     """Return stored packs that no txg from *floor* onwards needs, sorted by died_txg.
 
-    Packs that a running copy of an earlier point in time needs are omitted.
+    A running copy of an earlier point in time may still need some of them (``held_packs``).
 
     Args:
         after: the last row of the previous result, or None at the start.
@@ -206,7 +212,7 @@ def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None
         " ORDER BY died_txg, pack LIMIT ?4",
         (floor, *last, limit),
     )
-    return [_row(row) for row in rows if row[0] not in db.held_packs]
+    return [_row(row) for row in rows]
 
 
 def renew_died_txg(db: Database) -> None:
@@ -253,8 +259,22 @@ def count(db: Database) -> int:
 
 def keys_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey]]:
     """Return the keys of the next *limit* packs after a pack number, sorted by number."""
-    sql = "SELECT pack, object_key FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
-    return [(row[0], row[1]) for row in db.all(sql, (pack, limit))]
+    return [(number, key) for number, key, _size in sizes_after(db, pack, limit)]
+
+
+def sizes_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, ObjectKey, int]]:
+    """Return the next *limit* packs after a pack number, with the sizes of stored packs.
+
+    The size of a pack in another state is 0.
+
+    Raises:
+        BadRowError: a key cannot be read.
+    """
+    sql = "SELECT pack, object_key, state, object_bytes FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
+    return [
+        (*_keyed(row), row[3] if row[2] == PackState.STORED else 0)
+        for row in db.all(sql, (pack, limit))
+    ]
 
 
 def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:
@@ -285,7 +305,7 @@ def readable_stored(db: Database) -> Iterator[PackRow]:
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
     """Yield the keys of all packs by number. Close the iterator before the next schedule point."""
     for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
-        yield row[0], row[1]
+        yield _keyed(row)
 
 
 def mostly_dead(
@@ -317,7 +337,14 @@ def _missing(pack: PackId) -> MetadataError:
 
 def _in_state(db: Database, state: PackState) -> list[tuple[PackId, ObjectKey]]:
     sql = "SELECT pack, object_key FROM packs WHERE state = ? ORDER BY pack"
-    return [(row[0], row[1]) for row in db.all(sql, (int(state),))]
+    return [_keyed(row) for row in db.all(sql, (int(state),))]
+
+
+def _keyed(row: Row) -> tuple[PackId, ObjectKey]:
+    """Return the number and the key of a pack; raise BadRowError if the key is invalid."""
+    if type(row[1]) is not str:
+        raise BadRowError(f"pack {row[0]}", 0)
+    return row[0], ObjectKey(row[1])
 
 
 def _set_state(db: Database, pack: PackId, state: PackState) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import BadRowError, MetadataError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.meta.tables.packs import PackRow
@@ -182,3 +182,28 @@ def test_bytes_of_a_revived_pack_are_counted_again(db: Database) -> None:
 
     assert packs.get(db, pack).state is PackState.STORED
     assert db.counters.stored_bytes == 1000
+
+
+def test_paging_of_dead_packs_continues_after_packs_that_a_copy_needs(db: Database) -> None:
+    """An empty page is the last one, so packs in use must not be omitted from the pages."""
+    made = [make_pack(db, number) for number in (1, 2, 3)]
+    for pack in made:
+        packs.note_if_dead(db, pack, Txg(1))
+    db.held_packs = frozenset(made[:2])
+
+    seen: list[PackId] = []
+    after: PackRow | None = None
+    while rows := packs.find_dead(db, Txg(1), 2, after):
+        seen += [row.pack for row in rows]
+        after = rows[-1]
+
+    assert seen == made
+
+
+def test_pack_with_a_key_of_a_wrong_type_is_reported(db: Database) -> None:
+    make_pack(db, 1)
+    db.run("UPDATE packs SET object_key = CAST(object_key AS BLOB)")
+
+    for read in (packs.all_keys, lambda db: packs.keys_after(db, PackId(0), 10)):
+        with pytest.raises(BadRowError):
+            list(read(db))

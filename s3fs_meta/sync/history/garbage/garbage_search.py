@@ -10,7 +10,7 @@ of the next changelog, packs of this epoch.
 import logging
 from collections.abc import Container, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -18,29 +18,26 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
-from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS, Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, ObjectTooLargeError
-from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX, RECLAIM_PACK_ROWS
+from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.meta.tables.packs import PackRow
-from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg
+from s3fs_meta.model import ObjectKey, PackId, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.garbage import retention
 from s3fs_meta.sync.history.garbage.found_garbage import Garbage, RetainedHistory
+from s3fs_meta.sync.history.garbage.orphan_packs import OrphanPacks
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from s3fs_meta.sync.history.garbage.retention import Image
 from s3fs_meta.sync.history.kept.pins import NO_PINS, KeptPointPins
-from s3fs_meta.sync.upload.pack_index import is_ours
 
 _log = logging.getLogger(__name__)
-
-_HEX_DIGITS: Final = 2  # number of hexadecimal digits in the prefix pack/<hh>/ of a pack's key
 
 
 class _Facts(NamedTuple):
@@ -347,8 +344,7 @@ class Finder:
         self._judged: dict[ObjectInfo, bool] = {}
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
-        # All packs of epochs between these two have been compared with the database.
-        self._orphans_after, self._orphans_before = Epoch(-1), Epoch(0)
+        self._orphans = OrphanPacks(db, store, keyring)
         # The txg of the base image and the pinned runs at the last search that found neither a
         # changelog nor a level object to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
@@ -382,7 +378,7 @@ class Finder:
         manifests, pieces = await self.stored_images.garbage(
             stay, last, base.txg, pins, refused=self._refused
         )
-        orphans = await self.find_orphans(past.floor_epoch, limit - len(found.packs), pins)
+        orphans = await self._orphans.find(past.floor_epoch, limit - len(found.packs), pins)
         for objects, part in (
             (found.orphans, orphans),
             (found.manifests, manifests),
@@ -433,7 +429,8 @@ class Finder:
         after: PackRow | None = None
         while len(found) < limit:
             rows = packs.find_dead(self._db, floor, DELETE_BATCH_KEYS, after)
-            found += [one for one in rows if not is_needed(one)]
+            held = self._db.held_packs
+            found += [one for one in rows if not is_needed(one) and one.pack not in held]
             if not rows:
                 break
             after = rows[-1]
@@ -550,51 +547,3 @@ class Finder:
             return []
         named = {part.key for part in fetched.changelog.parts}
         return [info for info in parts if info.key not in named]
-
-    async def find_orphans(
-        self, floor_epoch: Epoch, limit: int, pins: KeptPointPins = NO_PINS
-    ) -> list[ObjectInfo]:
-        """Return packs of epochs before the floor's epoch that have no row in the database.
-
-        An object that has a pack's name but was not written by this filesystem is never returned.
-        Packs of later epochs are kept, because quarantined state of a fenced host may refer to
-        them. Packs that a rebuild of the metadata could not read are kept forever.
-        """
-        is_done = self._orphans_before >= floor_epoch and self._orphans_after <= pins.last_epoch
-        if is_done or limit <= 0 or pins.needs_stray_pack(Epoch(floor_epoch - 1)):
-            return []
-        found: list[ObjectInfo] = []
-        for digits in groups(packs.count(self._db)):
-            known = await self._known_keys(digits)
-            async with aclosing(self._store.list(f"pack/{digits}")) as listing:
-                async for info in listing:
-                    epoch = pack_codec.parse_key(info.key)
-                    if epoch is None or epoch >= floor_epoch or info.key in known:
-                        continue
-                    if pins.needs_stray_pack(epoch):
-                        continue
-                    if await is_ours(self._store, self._keyring, info):
-                        found.append(info)
-                        if len(found) == limit:
-                            return found
-        if not found:
-            self._orphans_before, self._orphans_after = floor_epoch, pins.last_epoch
-        return found
-
-    async def _known_keys(self, digits: str) -> set[ObjectKey]:
-        begin = f"pack/{digits}"
-        known = {key for key in properties.kept_packs(self._db) if key.startswith(begin)}
-        last = PackId(0)
-        while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):
-            known.update(key for _pack, key in rows if key.startswith(begin))
-            last = rows[-1][0]
-            await trio.lowlevel.checkpoint()
-        return known
-
-
-def groups(count: int) -> Iterable[str]:
-    """Return prefixes of pack names; each prefix matches at most about RECLAIM_PACK_ROWS packs."""
-    digits = 0
-    while count > RECLAIM_PACK_ROWS * 16**digits and digits < _HEX_DIGITS:
-        digits += 1
-    return [f"{number:0{digits}x}" if digits else "" for number in range(16**digits)]

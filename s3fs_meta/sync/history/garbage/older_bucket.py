@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs
-from s3fs_meta.sync.history.garbage.garbage_search import groups
+from s3fs_meta.sync.history.garbage.orphan_packs import groups
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.healing import DamageMarker, Healer
 

@@ -309,7 +309,8 @@ class Reclaimer:
             self._db.begin_local()
             for info in piece:
                 pack = packs.create(self._db, info.key, info.size_bytes)
-                packs.condemn(self._db, pack)
+                # With the open txg as its end, a failed deletion would wait for another retention.
+                packs.condemn(self._db, pack, died=found.floor)
                 self._undeleted.add(pack)
                 found.packs.append(packs.get(self._db, pack))
             await trio.lowlevel.checkpoint()

@@ -12,6 +12,7 @@ from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import ObjectKey, PackState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.packs import stray_pack
 from tests.sync.conftest import Power, remove_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -202,3 +203,27 @@ async def test_condemned_packs_beyond_the_limit_of_a_pass_stay_condemned(power: 
 
         left = {row.pack for row in packs.find_condemned(session.db, 10)}
         assert left == condemned - {row.pack for row in deleted.packs}
+
+
+async def test_refused_orphan_pack_is_deleted_by_a_later_pass(power: Power) -> None:
+    """A pack without a row gets a row; its deletion must not wait for another retention."""
+    await power.retain(0)
+    async with power.session("a") as session:
+        write_file(session, b"x")
+        await unmount(session)
+        orphan, data = stray_pack(session.volume.keyring, 1)
+    power.store.objects[orphan] = data
+    store = _RefusedDeletions(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        store.denies = lambda key: key == orphan
+        for number in range(4):
+            write_file(session, b"%d" % number)
+            await session.imager.make()
+        with pytest.raises(StoreAccessError):
+            await session.reclaimer.reclaim_all()
+        assert orphan in power.store.objects
+
+        store.denies = lambda _key: False
+        await session.reclaimer.run()
+
+        assert orphan not in power.store.objects

@@ -7,12 +7,13 @@ import pytest
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.errors import BadRowError, NewerFormatError
 from s3fs_meta.limits import RECLAIM_PACK_ROWS
 from s3fs_meta.meta.tables import packs
 from s3fs_meta.model import Epoch, ObjectKey, Txg
-from s3fs_meta.sync.history.garbage import garbage_search
+from s3fs_meta.sync.history.garbage import orphan_packs
 from s3fs_meta.sync.history.garbage.garbage_search import Finder, StoredImages
+from s3fs_meta.sync.history.garbage.orphan_packs import OrphanPacks
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.packs import stray_pack
 from tests.sync.conftest import Power, write_file
@@ -193,9 +194,9 @@ async def test_search_for_orphan_packs_uses_limited_memory(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search compares pack rows with the listing for one key prefix at a time."""
-    assert list(garbage_search.groups(10)) == [""]
-    assert len(list(garbage_search.groups(16 * RECLAIM_PACK_ROWS))) == 16
-    assert list(garbage_search.groups(10**9))[-1] == "ff"
+    assert list(orphan_packs.groups(10)) == [""]
+    assert len(list(orphan_packs.groups(16 * RECLAIM_PACK_ROWS))) == 16
+    assert list(orphan_packs.groups(10**9))[-1] == "ff"
     async with power.session("a", tasks=False) as session:
         write_file(session, b"x")
         await session.flush()
@@ -204,21 +205,40 @@ async def test_search_for_orphan_packs_uses_limited_memory(
         made = [stray_pack(keyring, 0, bytes([n]) + bytes(15)) for n in range(0, 256, 5)]
         strays = [key for key, _ in made]
         power.store.objects.update(made)
-        finder = Finder(
-            session.db, power.store, session.volume.keyring, session.volume.superblock.uuid
-        )
+        finder = OrphanPacks(session.db, power.store, keyring)
         for count in (1, 17, 10**9):
-            monkeypatch.setattr(garbage_search, "RECLAIM_PACK_ROWS", 1 / count)
-            found = await finder.find_orphans(Epoch(5), 1000)
+            monkeypatch.setattr(orphan_packs, "RECLAIM_PACK_ROWS", 1 / count)
+            found = await finder.find(Epoch(5), 1000)
             assert [info.key for info in found] == strays
         assert known not in strays
-        assert len(await finder.find_orphans(Epoch(5), 3)) == 3
+        assert len(await finder.find(Epoch(5), 3)) == 3
         for key in strays:
             del power.store.objects[key]
-        assert await finder.find_orphans(Epoch(5), 1000) == []
+        assert await finder.find(Epoch(5), 1000) == []
         # The object has the key of a pack, but its content is not a pack.
         power.store.objects[strays[1]] = b"?"
         power.store.objects.update(made[:1])
         # A second search does not read objects that were checked before.
-        assert await finder.find_orphans(Epoch(5), 1000) == []
-        assert len(await finder.find_orphans(Epoch(6), 1000)) == 1
+        assert await finder.find(Epoch(5), 1000) == []
+        assert len(await finder.find(Epoch(6), 1000)) == 1
+
+
+@pytest.mark.parametrize("digit", ["0", "f"])
+async def test_object_of_a_row_with_a_damaged_key_is_not_an_orphan(
+    power: Power, digit: str
+) -> None:
+    """The content of a row's pack must not be deleted because one bit of its key has changed."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, b"x")
+        await session.flush()
+        [(_pack, known)] = packs.all_keys(session.db)
+        damaged = known[:5] + ("0" if known[5] == digit else digit) + known[6:]
+        session.db.begin_local()
+        session.db.run("UPDATE packs SET object_key = ?", (damaged,))
+        finder = OrphanPacks(session.db, power.store, session.volume.keyring)
+
+        assert await finder.find(Epoch(5), 1000) == []
+
+        session.db.run("UPDATE packs SET object_key = CAST(? AS BLOB)", (known,))
+        with pytest.raises(BadRowError):
+            await finder.find(Epoch(5), 1000)

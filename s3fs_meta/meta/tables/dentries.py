@@ -37,7 +37,8 @@ _SAME_HASH: Final = (
 )
 _FIND_COOKIE: Final = f"SELECT cookie, ino FROM dentries WHERE {_THE_ENTRY}"
 _NAMES: Final = (
-    "SELECT cookie, name FROM dentries WHERE parent = ? AND cookie > ? ORDER BY cookie LIMIT ?"
+    "SELECT cookie, CAST(name AS BLOB) FROM dentries WHERE parent = ? AND cookie > ?"
+    " ORDER BY cookie LIMIT ?"
 )
 _REMOVE: Final = "DELETE FROM dentries WHERE parent = ? AND cookie = ?"
 _MOVE_IF_FREE: Final = (

@@ -5,8 +5,9 @@ Does not know: the storage of changesets (``pending``).
 Why: the session extension reads each new row twice. For the two rows of a copied name, this takes
 half of the time. Encoding the rows with one statement saves a quarter of the total time, but
 nothing for deleted rows.
-Keeps: applying the changeset creates identical rows. All columns except names are integers. A value
-of another type (fsck detects it) is recorded as the integer to which SQLite converts it.
+Keeps: applying the changeset creates identical rows. Names must be blobs. All other columns are
+integers; a value of another type (fsck detects it) is recorded as the integer to which SQLite
+converts it.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT".
 """
 

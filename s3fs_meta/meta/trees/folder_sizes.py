@@ -36,11 +36,9 @@ _FILES: Final = (
     "SELECT parent, count(*), CAST(total(min(size_bytes, mapped_blocks * ?)) AS INTEGER) FROM inodes"
     f" WHERE ino > ? AND ino <= ? AND mode & {_KIND} = {_FILE} AND nlink > 0 GROUP BY parent"
 )
-_NAMES: Final = (
-    "SELECT ino, name FROM dentries WHERE parent = ? AND ino IN (SELECT value FROM json_each(?))"
-)
+_NAMES: Final = "SELECT ino, CAST(name AS BLOB) FROM dentries WHERE parent = ? AND ino IN (SELECT value FROM json_each(?))"
 _LARGEST: Final = (
-    "SELECT d.name, min(i.size_bytes, i.mapped_blocks * ?) AS bytes"
+    "SELECT CAST(d.name AS BLOB), min(i.size_bytes, i.mapped_blocks * ?) AS bytes"
     " FROM dentries d JOIN inodes i ON i.ino = d.ino"
     f" WHERE d.parent = ? AND i.mode & {_KIND} = {_FILE} AND i.nlink = 1"
     " ORDER BY bytes DESC LIMIT ?"
@@ -144,7 +142,7 @@ class FolderSizes:
         while rows := db.inodes.all(_DIRECTORIES, (last, self._slice_rows)):
             last = rows[-1][0]
             self._inos.extend(row[0] for row in rows)
-            parents.extend(row[1] for row in rows)
+            parents.extend(row[1] if type(row[1]) is int else 0 for row in rows)
             if len(self) > self._folders_max:
                 raise SettingsError(
                     f"cannot show sizes: there are more than {self._folders_max:,} folders"
@@ -167,7 +165,7 @@ class FolderSizes:
             if row is None or row[0] is None:
                 return
             for parent, count, size_bytes in db.inodes.all(_FILES, (block_bytes, last, row[0])):
-                at = self._find(Ino(parent))
+                at = self._find(Ino(parent)) if type(parent) is int else None
                 if at is not None:
                     self._files[at] += count
                     self._bytes[at] = min(self._bytes[at] + size_bytes, _MAX)

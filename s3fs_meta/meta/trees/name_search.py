@@ -5,9 +5,11 @@ Keeps: the table of names is read once, in slices, so that the caller can run ot
 them. Only directories above matching names stay in memory, at most NAME_SEARCH_DIRECTORIES_MAX.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from s3fs_meta.errors import BadRowError, NoInodeError
 from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX, NAME_SEARCH_DIRECTORIES_MAX, NAME_SEARCH_SLICE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -19,7 +21,7 @@ _LAST: Final = (
     f"SELECT parent, cookie FROM dentries WHERE {_AFTER} ORDER BY parent, cookie LIMIT 1 OFFSET ?"
 )
 _MATCHING: Final = (
-    f"SELECT parent, name, ino FROM dentries WHERE {_AFTER} AND (parent, cookie) <= (?, ?)"
+    f"SELECT parent, CAST(name AS BLOB), ino FROM dentries WHERE {_AFTER} AND (parent, cookie) <= (?, ?)"
     r" AND CAST(name AS TEXT) LIKE ? ESCAPE '\'"
 )
 _PARENT: Final = "SELECT parent FROM inodes WHERE ino = ?"
@@ -111,4 +113,5 @@ class NameSearch:
         above = self._paths[parent]
         if above is not None:
             path = above + b"/" + name if above else name
-            self.found.append(FoundName(path, inodes.get(self._db, ino)))
+            with contextlib.suppress(NoInodeError, BadRowError):  # fsck reports the damaged row
+                self.found.append(FoundName(path, inodes.get(self._db, ino)))

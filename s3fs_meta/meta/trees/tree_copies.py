@@ -41,7 +41,8 @@ _TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS temp.copied_names_shared ON copied_names (old) WHERE is_shared",
 )
 _CHOOSE: Final = (
-    "INSERT INTO temp.copied_names SELECT NULL, json_extract(j.value, '$[1]'), d.cookie, d.name,"
+    "INSERT INTO temp.copied_names SELECT NULL, json_extract(j.value, '$[1]'), d.cookie,"
+    " CAST(d.name AS BLOB),"
     f" d.ino, NULL, i.mode & {_TYPE}, i.size_bytes, i.mapped_blocks, i.flags & {_KEPT_FLAGS},"
     f" i.nlink > 1 AND (i.mode & {_TYPE}) <> {_DIRECTORY}, 0"
     " FROM json_each(?) AS j CROSS JOIN {0}.dentries AS d"

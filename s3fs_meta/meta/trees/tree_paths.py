@@ -16,7 +16,7 @@ from s3fs_meta.meta import changesets
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import ROOT_INO, Ino
 
-_NAME: Final = "SELECT name FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
+_NAME: Final = "SELECT CAST(name AS BLOB) FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
 
 
 class TreePaths:
@@ -56,15 +56,17 @@ class TreePaths:
         return path
 
     def step(self, ino: Ino) -> tuple[Ino, bytes] | None:
-        """Return a name of an inode with its directory, or None if it has no name."""
+        """Return a name of an inode with its directory, or None if it has no name.
+
+        A name that fsck would convert to a blob is returned as a blob.
+        """
         rows = self._connection.execute(
             "SELECT parent FROM inodes WHERE ino = ?", (ino,)
         ).fetchall()
         for (parent,) in rows:
             for (name,) in self._connection.execute(_NAME, (parent, ino)):
-                assert isinstance(parent, int), "inodes.parent must be an integer"
-                assert isinstance(name, bytes), "dentries.name must be a blob"
-                return Ino(parent), name
+                if isinstance(parent, int) and isinstance(name, bytes):
+                    return Ino(parent), name
         return None
 
 

@@ -272,3 +272,14 @@ def test_names_with_neighbouring_hashes_have_distinct_cookies(db: Database) -> N
         make_file(db, name)
     assert walk(db) == [b"c", b"a", b"b"]
     assert all(dentries.find(db, ROOT_INO, name) is not None for name in hashes)
+
+
+@pytest.mark.parametrize("value", ["CAST(name AS TEXT)", "4611686018427387904", "1.5"])
+def test_name_of_a_wrong_type_is_listed_as_bytes(db: Database, value: str) -> None:
+    """bytes() of a large integer would allocate all memory."""
+    make_file(db, b"name")
+    db.run(f"UPDATE dentries SET name = {value}")
+
+    [(_cookie, name)] = dentries.page_of_names(db, ROOT_INO, Cookie(0), 10)
+
+    assert 0 < len(name) < 30

@@ -90,6 +90,26 @@ def test_change_records_of_bulk_operations_equal_the_records_of_an_sqlite_sessio
     theirs.close()
 
 
+def test_names_of_a_wrong_type_are_copied_and_recorded_as_blobs(tmp_path: Path) -> None:
+    """A record with the length of a text in characters would be damaged, and block all uploads."""
+    db = Database.create(tmp_path / "a", Pragmas(), FACTS)
+    top = _fill(db)
+    db.begin()
+    db.run("UPDATE dentries SET name = CAST(name AS TEXT) WHERE parent = ?", (top,))
+    db.commit()
+    _recorder = ChangeRecorder(db, lambda: NOW_NS)
+
+    _copy(db, top)
+
+    found = _changes(_pending(db))
+    assert len([each for each in found if each[:2] == ("dentries", "INSERT")]) == len(LENGTHS)
+    blobs = db.one(
+        "SELECT count(*) FROM dentries WHERE parent > ? AND typeof(name) = 'blob'", (top,)
+    )
+    assert blobs == (len(LENGTHS),)
+    db.close()
+
+
 def test_commit_group_is_rolled_back_if_its_changes_cannot_be_recorded(db: Database) -> None:
     """A commit group whose changes have no record must not be committed."""
     db.commit()

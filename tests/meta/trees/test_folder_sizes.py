@@ -145,3 +145,18 @@ def test_names_of_given_inodes_in_a_folder_are_found(db: Database) -> None:
     assert folder_sizes.names(db, ROOT_INO, [two, Ino(999)]) == {two: b"\xff"}
     assert folder_sizes.names(db, ROOT_INO, [one, two]) == {one: b"one", two: b"\xff"}
     assert folder_sizes.names(db, one, [two]) == {}
+
+
+@pytest.mark.parametrize("value", ["CAST(name AS TEXT)", "4611686018427387904"])
+def test_folder_sizes_show_names_of_a_wrong_type(db: Database, value: str) -> None:
+    """A damaged row must neither end a page with an error nor allocate all memory."""
+    top = folder(db, ROOT_INO, b"top")
+    large = file(db, top, b"large", 3)
+    db.run(f"UPDATE dentries SET name = {value}")
+
+    assert len(folder_sizes.largest_files(db, top, 5)) == 1
+    assert folder_sizes.names(db, ROOT_INO, [top]).keys() == {top}
+    db.inodes.run("UPDATE inodes SET parent = 'x' WHERE ino IN (?, ?)", (top, large))
+    found = sizes_of(db).of(top)
+    assert found is not None
+    assert found.own_files == 0

@@ -42,3 +42,12 @@ def test_unreachable_inode_has_no_path(db: Database) -> None:
     assert paths.of_inode(below) is None
     assert paths.of_inode(circle) is None
     assert paths.of_inode(Ino(999)) is None
+
+
+def test_name_of_a_wrong_type_is_part_of_a_path(db: Database) -> None:
+    """fsck converts such a name to a blob; until then, only its lookup fails."""
+    top = make(db, Ino(1), b"top", 0o040755)
+    file = make(db, top, b"file")
+    db.run("UPDATE dentries SET name = CAST(name AS TEXT)")
+    db.commit()
+    assert TreePaths(db.connection).of_inode(file) == "/top/file"

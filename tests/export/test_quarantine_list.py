@@ -80,6 +80,16 @@ def test_unreadable_quarantined_state_is_listed(tmp_path: Path) -> None:
     assert "1 block file, 7 bytes" in found[0]["why_unreadable"]
 
 
+def test_quarantined_state_with_an_unknown_state_of_a_block_is_listed(
+    db: Database, tmp_path: Path
+) -> None:
+    db.run("INSERT INTO cached_blocks VALUES (5, 9, 1, 0, 0)")
+    db.commit()
+    db.close()
+
+    assert "block 5" in quarantine_list.summary(Kept(tmp_path, 1))["why_unreadable"]
+
+
 def test_list_of_quarantined_state_without_dirty_blocks_needs_no_bucket(
     db: Database, tmp_path: Path
 ) -> None:

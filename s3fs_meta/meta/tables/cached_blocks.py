@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.errors import BadRowError
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, PackId
 
@@ -59,7 +60,7 @@ def get(db: Database, block: BlockId) -> CachedRow | None:
     row = db.one(
         "SELECT block, state, ino, block_index FROM cached_blocks WHERE block = ?", (block,)
     )
-    return None if row is None else CachedRow(row[0], BlockState(row[1]), row[2], row[3])
+    return None if row is None else CachedRow(row[0], _state(row), row[2], row[3])
 
 
 def set_state(db: Database, block: BlockId, state: BlockState) -> bool:
@@ -192,19 +193,25 @@ def rows_with_size(db: Database) -> Iterator[tuple[BlockId, BlockState, int]]:
         f"SELECT c.block, c.state, {_LENGTH} FROM cached_blocks c"
         " LEFT JOIN blocks b ON b.block = c.block ORDER BY c.block"
     ):
-        if type(row[1]) is not int or not 0 < row[1] <= len(_STATES):
-            raise BadRowError(f"the state of cached block {row[0]}", 0)
-        yield row[0], _STATES[row[1] - 1], row[2]
+        yield row[0], _state(row), row[2]
+
+
+def _state(row: Row) -> BlockState:
+    """Return the state in a row with block and state; raise BadRowError if it cannot be read."""
+    block, state = row[:2]
+    if type(state) is not int or not 0 < state <= len(_STATES):
+        raise BadRowError(f"the state of cached block {block}", 0)
+    return _STATES[state - 1]
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Scan for the number and bytes of cached blocks in each state; for mount and fsck."""
+    """Scan for the number and bytes of cached blocks in each state. Raises BadRowError."""
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
-    for state, count, plain_bytes in db.all(
-        f"SELECT c.state, count(*), sum({_LENGTH}) FROM cached_blocks c"
+    for *one, count, plain_bytes in db.all(
+        f"SELECT min(c.block), c.state, count(*), sum({_LENGTH}) FROM cached_blocks c"
         " LEFT JOIN blocks b ON b.block = c.block GROUP BY c.state"
     ):
-        found[BlockState(state)] = StateTotal(count, plain_bytes)
+        found[_state(tuple(one))] = StateTotal(count, plain_bytes)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from s3fs_meta.control.protocol import Handler, Message, Report
-from s3fs_meta.errors import S3fsError, UsageError
+from s3fs_meta.errors import HeldError, S3fsError, UsageError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.removed_trees import TreeProgress, until_checked
 from s3fs_meta.fs.trees.clone import CloneTarget
@@ -33,14 +33,14 @@ class TreeHandlers:
         filesystem: Filesystem,
         *,
         check_remount: Callable[[], object],
-        collect: Callable[[], Awaitable[object]],
+        collect: Callable[[], Awaitable[bool]],
     ) -> None:
         """Create the handlers; start no operation.
 
         Args:
             filesystem: the filesystem that contains the trees.
             check_remount: updates the status after a remount to read-only.
-            collect: makes the kernel write back dirty pages.
+            collect: makes the kernel write back dirty pages; returns whether it sent all of them.
         """
         self._status = filesystem.status
         self._removal = filesystem.tree_removal
@@ -141,7 +141,11 @@ class TreeHandlers:
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         self._require_kernel_writable()
         show = _throttled(report, "locking")
-        await self._collect()
+        if not await self._collect():  # the kernel's writes to a locked file would fail
+            raise HeldError(
+                "the kernel has not yet sent all data that programs wrote; nothing was locked; close"
+                " files that are open for writing, and try again"
+            )
         return {"entries": await self._lock.lock(*_entry(arguments), show)}
 
 

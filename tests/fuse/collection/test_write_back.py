@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from typing_extensions import override
 
+from s3fs_meta.errors import NoSpaceLeftError
 from s3fs_meta.fuse.collection.barrier import Barrier
 from s3fs_meta.fuse.collection.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
@@ -178,6 +179,30 @@ async def test_stopped_write_back_process_delays_callers_for_a_limited_time(
         os.kill(write_back.pid, signal.SIGCONT)
         assert await write_back.collect()
         assert size(mounted.handlers, b"f") == 8
+
+
+async def test_failed_write_of_another_file_does_not_prevent_a_collection(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """syncfs(2) reports the error of an earlier write, although write-back has started."""
+    write_back = mounted.handlers.operations.write_back
+    data = mounted.handlers.fs.data
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise NoSpaceLeftError("a test")
+
+    def write_and_fail(path: Path) -> None:
+        with pytest.raises(OSError, match="No space left"), open(path, "wb") as file:
+            file.write(b"refused")
+
+    with holding(mounted.path / "f") as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(data, "try_write", refuse)
+            await mounted.run(write_and_fail, mounted.path / "g")
+        await mounted.run(write, writer, "one")
+
+        assert await write_back.collect(), write_back.last_error
+        assert size(mounted.handlers, b"f") == 4
 
 
 class _Cancelling(dict[str, int]):

@@ -10,11 +10,17 @@ from trio.testing import MockClock
 
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message
-from s3fs_meta.errors import DatabaseError, NoEntryError, ReadOnlyStateError, UsageError
+from s3fs_meta.errors import (
+    DatabaseError,
+    HeldError,
+    NoEntryError,
+    ReadOnlyStateError,
+    UsageError,
+)
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
-from s3fs_meta.model import ROOT_INO
+from s3fs_meta.model import ROOT_INO, InodeFlag
 from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
 from s3fs_meta.mount_state import MountState
@@ -36,13 +42,19 @@ async def fs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Fi
         yield filesystem
 
 
+async def _collected() -> bool:
+    """Collect dirty pages of a kernel that has none."""
+    await trio.lowlevel.checkpoint()
+    return True
+
+
 def _tree(fs: Filesystem) -> dict[str, Any]:
     return {"parent": ROOT_INO, "name": "tree", "ino": look(fs, b"tree").ino}
 
 
 async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Filesystem) -> None:
     ino = make_directory(fs, b"a\xff")
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     arguments = {"parent": ROOT_INO, "name": "a\udcff", "ino": ino}
     assert await trees.handlers()["lock"](arguments, print) == {"entries": 1}
 
@@ -54,7 +66,7 @@ async def test_malformed_request_about_a_tree_is_refused(
     fs: Filesystem, arguments: Message
 ) -> None:
     """The error about a malformed request suggests that the client has a different version."""
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     for command in ("remove", "lock"):
         with pytest.raises(UsageError, match="needs the fields"):
             await trees.handlers()[command](arguments, print)
@@ -66,7 +78,7 @@ async def test_clone_and_lock_commands_report_progress(
 ) -> None:
     """Progress of clone and lock is sent to the client, and included in the mount's figures."""
     mock_clock.rate = 1e6  # The clock is so fast that each slice causes a progress report.
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     reported: list[Message] = []
     seen: list[dict[str, Any]] = []
 
@@ -89,7 +101,7 @@ async def test_clone_and_lock_commands_report_progress(
 
 async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Filesystem) -> None:
     """A handler that waits for a removal fails if the mount no longer accepts changes."""
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}
     with trio.move_on_after(0.3):  # The call waits forever, because no task removes the tree.
@@ -110,7 +122,7 @@ async def test_removal_that_fails_in_the_middle_is_undone(fs: Filesystem) -> Non
         "CREATE TEMP TRIGGER failing BEFORE UPDATE ON inodes WHEN NEW.nlink = 0"
         " BEGIN SELECT RAISE(ABORT, 'a test'); END"
     )
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     before, arguments = fs.getattr(ROOT_INO), _tree(fs)
 
     with pytest.raises(DatabaseError):
@@ -133,7 +145,7 @@ async def test_removal_is_undone_if_an_unexpected_exception_ends_it(tmp_path: Pa
     async with volume.mounted(notices=KernelNotices(changed=fail_once)) as fs:
         make_directory(fs, b"tree")
         fs.db.commit()
-        trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+        trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
 
         with pytest.raises(RuntimeError):
             await trees.handlers()["remove"](_tree(fs), no_report)
@@ -143,7 +155,7 @@ async def test_removal_is_undone_if_an_unexpected_exception_ends_it(tmp_path: Pa
 
 
 async def test_refused_removal_leaves_the_mount_writable(fs: Filesystem) -> None:
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
 
     with pytest.raises(NoEntryError):
         await trees.handlers()["remove"]({**_tree(fs), "name": "absent"}, no_report)
@@ -153,7 +165,7 @@ async def test_refused_removal_leaves_the_mount_writable(fs: Filesystem) -> None
 
 async def test_malformed_clone_request_is_refused(fs: Filesystem) -> None:
     """A clone from the past is also refused if the mount does not serve the past yet."""
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     handlers = trees.handlers()
     target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
     for arguments in ({}, {"source": _tree(fs)}, {"target": target}, {"source": 1, "target": 2}):
@@ -170,7 +182,7 @@ async def test_unmount_does_not_hide_the_result_of_a_complete_request(
 ) -> None:
     """The unmount cancels a request that only waits for the kernel to forget a name."""
     mock_clock.autojump_threshold = 0
-    trees = TreeHandlers(fs, check_remount=bool, collect=trio.lowlevel.checkpoint)
+    trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     requests = ChangeRequests()
     handler = requests.guarded(trees.handlers())[command]
     target = {"parent": ROOT_INO, "name": "copy", "ino": 0}
@@ -189,3 +201,18 @@ async def test_unmount_does_not_hide_the_result_of_a_complete_request(
         await requests.end()
 
     assert answers == [{"clone": {"entries": 43}, "remove": {}}[command]]
+
+
+async def test_tree_is_not_locked_while_the_kernel_has_dirty_pages(fs: Filesystem) -> None:
+    """The kernel's later writes to a locked file would fail, and their data would be lost."""
+
+    async def collect() -> bool:
+        await trio.lowlevel.checkpoint()
+        return False
+
+    trees = TreeHandlers(fs, check_remount=bool, collect=collect)
+
+    with pytest.raises(HeldError, match="nothing was locked"):
+        await trees.handlers()["lock"](_tree(fs), no_report)
+
+    assert not look(fs, b"tree").flags & InodeFlag.LOCKED

@@ -51,6 +51,7 @@ class WritePlan(NamedTuple):
     missing: list[Located]  # blocks to fetch before the write is planned again
     added_bytes: int  # total growth of all blocks in bytes
     overwrites: bool  # True if the write changes committed bytes in place
+    copied_bytes: int  # bytes of cached blocks that the write copies into new blocks
 
 
 class Shortening(NamedTuple):
@@ -94,7 +95,7 @@ def plan_write(
     """
     steps: list[WritePart] = []
     missing: list[Located] = []
-    added_bytes = 0
+    added_bytes = copied_bytes = 0
     overwrites = False
     for span, located in parts:
         plain_bytes = 0 if located is None else located.plain_bytes
@@ -106,11 +107,12 @@ def plan_write(
             how = How.NEW
         elif is_local(located):
             how = How.COPY
+            copied_bytes += bytes_to_keep(span, plain_bytes)
         else:
             how = How.FETCH
             missing.append(located)
         steps.append(_new(WritePart, (span, located, how)))
-    return _new(WritePlan, (before, steps, missing, added_bytes, overwrites))
+    return _new(WritePlan, (before, steps, missing, added_bytes, overwrites, copied_bytes))
 
 
 def bytes_to_keep(span: Span, plain_bytes: int) -> int:

@@ -282,6 +282,8 @@ class FileData:
         plan = plan_write(before, parts, self._cache.is_local)
         if plan.missing:
             return plan.missing
+        if plan.copied_bytes:
+            self._changes.require(plan.copied_bytes)
         if self._db.counters.capacity_bytes:
             self._capacity.require(plan.added_bytes + self._shared_bytes(plan))
         if plan.overwrites and self._db.group_operations:
@@ -546,6 +548,8 @@ class FileData:
         self, before: Attributes, size_bytes: int, split: Located | None, *, sets_times: bool
     ) -> None:
         plan = cut(size_bytes, self._block_bytes)
+        if split is not None and split.plain_bytes > plan.keep_bytes:
+            self._changes.require(plan.keep_bytes)
         self._changes.begin(before.ino)
         if split is not None and split.plain_bytes > plan.keep_bytes:
             # Shorten a copy of the block, because the last commit refers to the bytes to remove.

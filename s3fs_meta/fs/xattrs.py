@@ -26,6 +26,7 @@ from s3fs_meta.fs.flags.protection import require_unprotected, require_writable
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.write_gate import Changes
 from s3fs_meta.limits import (
+    OPERATION_DISK_BYTES,
     XATTR_LIST_BYTES_MAX,
     XATTR_NAME_BYTES_MAX,
     XATTR_VALUE_BYTES_MAX,
@@ -149,10 +150,11 @@ class AttributeNames:
         if name in _ACLS:
             self._set_acl(before, name, value, caller)
             return
+        rows.require(self._db, ino, name, must_be_new=must_be_new, must_exist=must_exist)
         self._check_list_fits(before, name)
         self._require_room(ino, name, value)
         self._changes.begin(ino)
-        rows.set(self._db, ino, name, value, must_be_new=must_be_new, must_exist=must_exist)
+        rows.set(self._db, ino, name, value)
         self._changed(ino, name)
 
     def _check_list_fits(self, before: Attributes, name: bytes) -> None:
@@ -167,10 +169,13 @@ class AttributeNames:
             )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes | None) -> None:
-        """Raise NoSpaceLeftError if an attribute exceeds the capacity of the filesystem.
+        """Raise NoSpaceLeftError if an attribute exceeds the capacity, or the free local disk space.
 
-        A value of None is not stored, and always fits.
+        A value of None is not stored, and always fits. A large value is written twice: to its row,
+        and to the record of the change.
         """
+        if value is not None and 2 * len(value) > OPERATION_DISK_BYTES:
+            self._changes.require(2 * len(value))
         if value is not None and self._db.counters.capacity_bytes:
             before_bytes = rows.size_bytes(self._db, ino, name)
             self._capacity.require(len(name) + len(value) - before_bytes)

@@ -6,10 +6,10 @@ from s3fs_meta.errors import NoSpaceLeftError, ReadOnlyStateError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
-from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX, MIB
+from s3fs_meta.limits import DISK_RESERVE_BYTES, GROUP_OPERATIONS_MAX, KIB, MIB
 from s3fs_meta.model import ROOT_INO, AccessTime
 from s3fs_meta.options.settings import FilesystemOptions
-from tests.fs.conftest import ROOT, Volume, make_directory, make_file
+from tests.fs.conftest import BLOCK_BYTES, ROOT, Volume, make_directory, make_file
 
 
 def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> None:
@@ -145,3 +145,30 @@ async def test_group_with_the_maximum_number_of_operations_is_committed(volume: 
         fs.db.rollback()
         assert len(reported[0].names) == 10
         assert fs.lookup(ROOT_INO, b"0") is not None
+
+
+async def test_copy_of_a_shared_block_is_refused_on_a_nearly_full_disk(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of one byte copies the complete block, which must not use SQLite's reserve."""
+    ino, other = make_file(fs, b"f"), make_file(fs, b"other")
+    await fs.write(ino, 0, bytes(range(1, 256)) * (BLOCK_BYTES // 255))
+    await volume.upload()
+    await fs.ranges.copy(ino, 0, other, 0, BLOCK_BYTES)
+    volume.commit()
+    fill(volume, monkeypatch, 48 * KIB)
+
+    with pytest.raises(NoSpaceLeftError):
+        await fs.write(other, 5, b"x")
+
+
+async def test_large_attribute_is_refused_on_a_nearly_full_disk(
+    fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value is written twice: to its row, and to the record of the change."""
+    ino = make_file(fs, b"f")
+    volume.commit()
+    fill(volume, monkeypatch, 100 * KIB)
+
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, b"user.a", bytes(65_536), ROOT)

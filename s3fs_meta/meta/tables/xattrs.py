@@ -66,24 +66,12 @@ def get(db: Database, ino: Ino, name: bytes) -> bytes:
     return value
 
 
-def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's name
-    db: Database,
-    ino: Ino,
-    name: bytes,
-    value: bytes,
-    *,
-    must_be_new: bool = False,
-    must_exist: bool = False,
-) -> None:
-    """Set one extended attribute of an inode. Requires an open transaction.
-
-    Args:
-        must_be_new: fail if the attribute exists (XATTR_CREATE).
-        must_exist: fail if the attribute does not exist (XATTR_REPLACE).
+def require(db: Database, ino: Ino, name: bytes, *, must_be_new: bool, must_exist: bool) -> None:
+    """Check the flags of setxattr(2), before space is required, as ext4 does.
 
     Raises:
-        AttributeExistsError: *must_be_new* is set, but the attribute exists; nothing was changed.
-        NoAttributeError: *must_exist* is set, but the attribute is missing; nothing was changed.
+        AttributeExistsError: *must_be_new* is set (XATTR_CREATE), but the attribute exists.
+        NoAttributeError: *must_exist* is set (XATTR_REPLACE), but the attribute is missing.
     """
     if must_be_new or must_exist:
         exists = find(db, ino, name) is not None
@@ -91,6 +79,10 @@ def set(  # noqa: A001 - the verb of setxattr(2), always used with the module's 
             raise AttributeExistsError(ino, name)
         if must_exist and not exists:
             raise NoAttributeError(ino, name)
+
+
+def set(db: Database, ino: Ino, name: bytes, value: bytes) -> None:  # noqa: A001 - the verb of setxattr(2), always used with the module's name
+    """Set one extended attribute of an inode. Requires an open transaction."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, len(name) + len(value) - size_bytes(db, ino, name))
     db.run(_SET, (ino, name, value))

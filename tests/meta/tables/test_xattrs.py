@@ -48,14 +48,12 @@ def test_xattr_flag_is_set_while_an_inode_has_extended_attributes(db: Database, 
 def test_setxattr_flags_create_and_replace_are_enforced(db: Database, ino: Ino) -> None:
     """XATTR_CREATE requires a new attribute, and XATTR_REPLACE requires an existing attribute."""
     with pytest.raises(NoAttributeError):
-        xattrs.set(db, ino, b"user.a", b"1", must_exist=True)
-    assert not flagged(db, ino)
-    xattrs.set(db, ino, b"user.a", b"1", must_be_new=True)
+        xattrs.require(db, ino, b"user.a", must_be_new=False, must_exist=True)
+    xattrs.require(db, ino, b"user.a", must_be_new=True, must_exist=False)
+    xattrs.set(db, ino, b"user.a", b"1")
     with pytest.raises(AttributeExistsError):
-        xattrs.set(db, ino, b"user.a", b"2", must_be_new=True)
-    assert xattrs.get(db, ino, b"user.a") == b"1"
-    xattrs.set(db, ino, b"user.a", b"3", must_exist=True)
-    assert xattrs.get(db, ino, b"user.a") == b"3"
+        xattrs.require(db, ino, b"user.a", must_be_new=True, must_exist=False)
+    xattrs.require(db, ino, b"user.a", must_be_new=False, must_exist=True)
 
 
 def test_removal_of_a_missing_attribute_keeps_a_dentry_with_equal_name(

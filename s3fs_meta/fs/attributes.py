@@ -150,10 +150,13 @@ class AttributeStore:
                 return inodes.replace(self._db, after)
             return after
         require_unprotected(before)
+        changed_acl: bytes | None = None
+        if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
+            changed_acl = self._acl_after_chmod(ino, after.mode)
         self._changes.begin(ino)
         after = inodes.replace(self._db, after)
-        if wanted.mode is not None and before.flags & InodeFlag.HAS_XATTRS:
-            self._chmod_acl(ino, after.mode)
+        if changed_acl is not None:
+            xattrs.set(self._db, ino, acl.ACCESS, changed_acl)
         return after
 
     def _are_shown_later(self, orphan: Attributes, wanted: SetAttributes) -> bool:
@@ -183,11 +186,15 @@ class AttributeStore:
         inodes.replace(self._db, before._replace(mode=mode))
         return True
 
-    def _chmod_acl(self, ino: Ino, mode: int) -> None:
+    def _acl_after_chmod(self, ino: Ino, mode: int) -> bytes | None:
+        """Return the access ACL of an inode after a chmod, or None if it has none.
+
+        Raises:
+            InvalidRequestError: the ACL is damaged.
+        """
         value = xattrs.find(self._db, ino, acl.ACCESS)
-        if value is not None:
-            entries = acl.after_chmod(acl.decode(value), mode)
-            xattrs.set(self._db, ino, acl.ACCESS, acl.encode(entries))
+        entries = acl.decode(value) if value is not None else ()
+        return acl.encode(acl.after_chmod(entries, mode)) if entries else None
 
     def accessed(self, attributes: Attributes) -> None:
         """Set the atime of an inode that was read, if the mount option for atime requires it.

@@ -564,7 +564,8 @@ class Namespace:
 
 def _inherited(default: bytes | None, mode: int) -> acl.WithMode | None:
     """Return the mode and ACL that a new inode inherits from the default ACL of its directory."""
-    return acl.inherit(acl.decode(default), mode) if default else None
+    entries = acl.decode(default) if default else ()
+    return acl.inherit(entries, mode) if entries else None
 
 
 def _check_name(name: bytes) -> None:

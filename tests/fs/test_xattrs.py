@@ -16,10 +16,12 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, OTHER, USER_OBJ, AclEntry
+from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.xattrs import CAPABILITY
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.meta.tables import inodes
+from s3fs_meta.meta.tables import xattrs as rows
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from tests.fs.conftest import NAMED, ROOT, T0, USER, Volume, make_directory, make_file
 
@@ -117,6 +119,48 @@ async def test_xattr_create_and_xattr_replace_flags_are_enforced(fs: Filesystem)
         fs.xattrs.set(ino, b"user.a", b"2", ROOT, must_be_new=True)
     fs.xattrs.set(ino, b"user.a", b"3", ROOT, must_exist=True)
     assert fs.xattrs.get(ino, b"user.a") == b"3"
+
+
+async def test_flags_of_setxattr_are_checked_before_the_free_space(fs: Filesystem) -> None:
+    """Programs use EEXIST as the result of a lock, also on a full filesystem, as on ext4."""
+    ino = make_file(fs, b"f")
+    fs.xattrs.set(ino, b"user.a", b"1", ROOT)
+    fs.set_capacity(1)
+
+    with pytest.raises(AttributeExistsError):
+        fs.xattrs.set(ino, b"user.a", bytes(5000), ROOT, must_be_new=True)
+    with pytest.raises(NoAttributeError):
+        fs.xattrs.set(ino, b"user.b", bytes(5000), ROOT, must_exist=True)
+    with pytest.raises(NoSpaceLeftError):
+        fs.xattrs.set(ino, b"user.b", bytes(5000), ROOT, must_be_new=True)
+
+
+async def test_empty_default_acl_in_a_row_is_ignored(fs: Filesystem) -> None:
+    """Only a damaged database or a hostile bucket has such a row; fsck does not check it."""
+    directory = make_directory(fs, b"d")
+    file = make_file(fs, b"f")
+    fs.db.begin()
+    rows.set(fs.db, directory, acl.DEFAULT, acl.encode(()))
+    rows.set(fs.db, file, acl.ACCESS, acl.encode(()))
+
+    made = make_file(fs, b"made", directory)
+    fs.attributes.set_attributes(file, SetAttributes(mode=0o100600))
+
+    assert fs.getattr(made).mode & 0o777
+    assert fs.getattr(file).mode == 0o100600
+    assert fs.status.writable
+
+
+async def test_chmod_of_a_file_with_a_damaged_acl_changes_nothing(fs: Filesystem) -> None:
+    file = make_file(fs, b"f")
+    fs.db.begin()
+    rows.set(fs.db, file, acl.ACCESS, b"damaged")
+    before = fs.getattr(file)
+
+    with pytest.raises(InvalidRequestError):
+        fs.attributes.set_attributes(file, SetAttributes(mode=0o100600))
+
+    assert fs.getattr(file) == before
 
 
 async def test_setting_an_access_acl_sets_the_mode(fs: Filesystem) -> None:

@@ -171,7 +171,7 @@ class FileRanges:
         require_changeable(before)
         if mode in {0, KEEP_SIZE}:
             self._changes.require()
-            self._require_room(before, offset, stop)
+            await self._require_room(before, offset, stop)
         elif mode in {PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE}:
             require_unprotected(before)
             self._changes.require()
@@ -184,12 +184,14 @@ class FileRanges:
         if not mode & KEEP_SIZE and stop > self._data.regular(ino).size_bytes:
             await self._data.truncate(ino, stop)
 
-    def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
+    async def _require_room(self, before: Attributes, offset: int, stop: int) -> None:
         """Raise NoSpaceLeftError if the holes of a range may exceed the capacity or the local disk.
 
         Writes use the local disk, up to the size of the cache, if they are faster than the upload.
         """
-        lacking = stop - offset - min(before.mapped_blocks * self._block_bytes, stop - offset)
+        first, last = offset // self._block_bytes, (stop - 1) // self._block_bytes
+        mapped = await self._count_mapped(before, first, last)
+        lacking = stop - offset - min(mapped * self._block_bytes, stop - offset)
         self._capacity.require_free(lacking)
         index = self._cache.index
         evictable_bytes = index.total_bytes - index.pending_bytes - index.spared_bytes
@@ -197,6 +199,17 @@ class FileRanges:
         local_bytes = self._cache.disk.unheld_bytes() + evictable_bytes
         if min(lacking, self._cache.spare_bytes) > local_bytes:
             raise NoSpaceLeftError(f"the local disk has room for only {max(local_bytes, 0)} bytes")
+
+    async def _count_mapped(self, before: Attributes, first: int, last: int) -> int:
+        """Return the number of blocks of a file from index *first* to *last*, without the holes."""
+        if not first and before.size_bytes <= (last + 1) * self._block_bytes:
+            return before.mapped_blocks
+        found, at, stop = 0, BlockIndex(first), BlockIndex(last + 1)
+        while piece := block_map.indexes_between(self._db, before.ino, at, stop, SEEK_SLICE_ROWS):
+            found += len(piece)
+            at = BlockIndex(piece[-1][0] + 1)
+            await trio.lowlevel.checkpoint()
+        return found
 
     async def _clear(self, ino: Ino, offset: int, stop: int) -> None:
         """Clear a range of a file: complete blocks become holes, parts of blocks become zeros.

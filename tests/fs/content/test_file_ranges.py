@@ -211,6 +211,21 @@ async def test_allocation_above_the_filesystem_capacity_is_refused(fs: Filesyste
     await fs.ranges.allocate(ino, PUNCH, 0, 11 * BLOCK_BYTES)
 
 
+@pytest.mark.parametrize("mode", [0, KEEP_SIZE])
+async def test_allocation_after_the_content_of_a_file_needs_space(
+    fs: Filesystem, mode: int
+) -> None:
+    """Blocks outside of the range do not count; posix_fallocate(3) often extends a file."""
+    fs.set_capacity(10 * BLOCK_BYTES)
+    ino, _content = await filled(fs, b"f", 8 * BLOCK_BYTES)
+
+    with pytest.raises(NoSpaceLeftError):
+        await fs.ranges.allocate(ino, mode, 8 * BLOCK_BYTES, 8 * BLOCK_BYTES)
+
+    assert fs.getattr(ino).size_bytes == 8 * BLOCK_BYTES
+    await fs.ranges.allocate(ino, mode, 7 * BLOCK_BYTES, 3 * BLOCK_BYTES)
+
+
 @pytest.mark.parametrize("capacity_bytes", [0, 10 * BLOCK_BYTES])
 async def test_allocation_above_the_free_disk_space_is_refused(
     fs: Filesystem, capacity_bytes: int

@@ -89,6 +89,12 @@ async def test_lseek_reports_no_holes_if_the_size_in_the_kernel_is_unknown(
 ) -> None:
     monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
 
+    async def never(_limit_s: float = 0.0) -> bool:
+        await trio.lowlevel.checkpoint()
+        return False
+
+    monkeypatch.setattr(mounted.handlers.operations.write_back, "collect", never)
+
     def ask(root: Path) -> None:
         with open(root / "f", "wb", buffering=0) as file:
             os.pwrite(file.fileno(), b"x", BLOCK_BYTES)
@@ -96,6 +102,22 @@ async def test_lseek_reports_no_holes_if_the_size_in_the_kernel_is_unknown(
 
     await mounted.run(ask, mounted.path)
     assert mounted.handlers.operations.requests["lseek"] == 1
+
+
+async def test_lseek_of_a_file_whose_descriptor_is_not_found_collects_its_data(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS server has no descriptor; its request must not end hole detection for all files."""
+    monkeypatch.setattr(raw_operations, "kernel_size", lambda *_: None)
+
+    def ask(root: Path) -> None:
+        with open(root / "f", "wb", buffering=0) as file:
+            os.pwrite(file.fileno(), b"x", BLOCK_BYTES)
+            assert_no_holes(file.fileno(), BLOCK_BYTES + 1)
+        with open(root / "f", "rb", buffering=0) as file:
+            assert os.lseek(file.fileno(), 0, os.SEEK_DATA) == BLOCK_BYTES
+
+    await mounted.run(ask, mounted.path)
 
 
 def seal(root: Path) -> None:

@@ -18,6 +18,7 @@ from s3fs_meta.fuse import kernel_session
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO, Ino
+from s3fs_meta.mount.existing import targets
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
 
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
@@ -37,6 +38,14 @@ def test_kernel_always_checks_permissions() -> None:
     }
     chosen = FuseOptions(source="x", read_only=True, allow_other=True, nodev=False, nosuid=False)
     assert {"ro", "allow_other", "dev", "suid"} < chosen.fuse_options()
+
+
+@pytest.mark.parametrize("url", ["local:///a%20b", "local:///50% of", "s3://bucket/%2C,%"])
+def test_source_in_the_mount_table_has_one_meaning(url: str) -> None:
+    """A URL may contain percent signs, which are no escapes."""
+    [word] = [one for one in FuseOptions(source=url).fuse_options() if one.startswith("fsname=")]
+
+    assert targets.unquoted(word.removeprefix("fsname=")) == url
 
 
 def test_request_to_end_a_session_that_does_not_run_has_no_effect() -> None:

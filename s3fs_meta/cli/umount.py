@@ -47,6 +47,7 @@ from s3fs_meta.mount_errors import (
     NotMountedError,
     OtherUserError,
     SilentDaemonError,
+    UnreachedDaemonError,
 )
 
 HELP = CommandHelp(
@@ -255,11 +256,10 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
             if force:
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)
-    except OtherUserError:
-        raise  # root can unmount on behalf of another user, but cannot wait for the upload
     except NotMountedError as exc:
-        if not isinstance(exc, KilledMountError):  # the unmount reports a killed daemon
-            front.notice(exc.message)
+        if isinstance(exc, OtherUserError) or (isinstance(exc, UnreachedDaemonError) and not force):
+            raise  # the command could not wait for the upload
+        _notice_unanswered(exc, front)
     except SilentDaemonError as exc:
         # A silent daemon cannot unmount. If it is killed, the next mount uploads its changes.
         raise _stays_mounted(place, exc) from exc
@@ -274,6 +274,11 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
             raise ControlError(exc.kind, why) from exc
         front.notice(exc.message)
     return ""
+
+
+def _notice_unanswered(exc: NotMountedError, front: Front) -> None:
+    if not isinstance(exc, KilledMountError):  # the unmount reports a killed daemon
+        front.notice(exc.message)
 
 
 def _stays_mounted(place: Target, exc: SilentDaemonError) -> ControlError:
@@ -313,7 +318,12 @@ def is_busy(why: str, mountpoint: str) -> bool:
 def _why_not(command: Sequence[str]) -> str:
     """Run a command; return its error message in English, or "" if it succeeded."""
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
+        command,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",  # the message contains the path of the mountpoint
+        check=False,
+        env=os.environ | {"LC_ALL": "C"},
     )
     if done.returncode == 0:
         return ""

@@ -166,6 +166,21 @@ def test_umount_of_a_busy_filesystem_fails(program: Program, mounted: Place) -> 
     assert program.status(mounted.mountpoint)["state"] == "serving"
 
 
+def test_umount_of_a_busy_filesystem_reports_a_path_that_is_not_utf_8(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    """The message of umount(8) contains the bytes of the path."""
+    mountpoint = tmp_path / os.fsdecode(b"caf\xe9")
+    mountpoint.mkdir()
+    program.ok("mount", place.url, mountpoint)
+    with (mountpoint / "f").open("w"):
+        done = program.run("umount", mountpoint)
+
+    assert done.returncode == ExitStatus.SETTINGS
+    assert "still mounted" in done.stderr
+    program.ok("umount", mountpoint)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make bind mounts")
 def test_umount_error_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path

@@ -66,7 +66,7 @@ CLONE_PAST: Final = "clone_past"
 KILLED: Final = "killed"  # kind of outcome: the daemon was killed
 _UNREPORTED: Final = {
     "complete": False,
-    "why": "its daemon was killed",
+    "why": "its daemon did not answer",
     "kind": KILLED,
 }
 LOCK: Final = "lock"

@@ -150,3 +150,18 @@ def test_error_about_a_path_in_an_inaccessible_mount_names_the_user(
 
     text = f"OtherUserError {mounted.mountpoint} is mounted by user root: run this command as that user"
     assert done.stdout.splitlines() == [text] * 3
+
+
+def test_umount_with_another_state_directory_does_not_unmount(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    """Without an answer of the daemon, the command could not wait for the upload."""
+    other = tmp_path / "other"
+    done = program.run("umount", mounted.mountpoint, "--cachedir", other, here=False)
+
+    assert done.returncode == ExitStatus.NOT_MOUNTED
+    assert "give the --cachedir of the mount" in done.stderr
+    assert mount_table.find(str(mounted.mountpoint)) is not None
+    done = program.run("umount", "--force", mounted.mountpoint, "--cachedir", other, here=False)
+    assert "was killed" not in done.stderr
+    assert mount_table.find(str(mounted.mountpoint)) is None

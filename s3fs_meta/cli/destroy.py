@@ -17,7 +17,7 @@ from s3fs_meta.codec.lease import Lease
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
-from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.console.ui import Front, TerminalFront, answer_to
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     BeingRemovedError,
@@ -285,8 +285,6 @@ def _require_name(url: str, found: _Found, confirm: str | None) -> None:
         if not sys.stdin.isatty():
             raise UsageError(f"stdin is not a terminal; use --confirm {found.name!r}")
         sys.stderr.write(f"{url} contains {counted(len(found.own), 'object')} of a filesystem.\n")
-        sys.stderr.write(f"To remove them all, type {found.name!r}: ")
-        sys.stderr.flush()
-        typed = sys.stdin.readline()
+        typed = answer_to(f"To remove them all, type {found.name!r}: ")
     if typed.strip() not in {found.name, url}:
         raise UsageError(f"the typed text differs from {found.name!r}; nothing was removed")

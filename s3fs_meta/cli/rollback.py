@@ -12,7 +12,7 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import Remains
-from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.console.ui import Front, TerminalFront, answer_to
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import PointInTime
@@ -173,7 +173,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     front.notice(f"the filesystem {store.url} will be rolled back from {described(present)}")
     front.notice(f"to {described(past)}: {counted(present.txg - past.txg, 'transaction group')}")
     if not wanted.confirmed:
-        await trio.to_thread.run_sync(_require_yes)
+        _require_yes()
     return past
 
 
@@ -181,7 +181,5 @@ def _require_yes() -> None:
     """Raise UsageError unless the user confirms the rollback by typing "yes"."""
     if not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal; use --yes")
-    sys.stderr.write('Type "yes" to continue: ')
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() != "yes":
+    if answer_to('Type "yes" to continue: ').strip().lower() != "yes":
         raise UsageError("the rollback was not confirmed; nothing was changed")

@@ -136,15 +136,25 @@ class TerminalFront:
 
 def confirmed(question: str) -> bool:
     """Ask a question on standard error; return whether standard input contains the answer yes."""
-    sys.stderr.write(f"{printable(question)} [y/N]: ")
+    answer = answer_to(f"{printable(question)} [y/N]: ")
+    return answer.strip().lower() in {"y", "yes"}
+
+
+def answer_to(prompt: str) -> str:
+    """Show a prompt on standard error; return the next line of standard input.
+
+    Input that is not UTF-8 is no answer. Call this on the event loop: a thread that waits for input
+    would not see Ctrl-C.
+    """
+    sys.stderr.write(prompt)
     sys.stderr.flush()
     try:
         answer = sys.stdin.readline()
-    except UnicodeDecodeError:  # a binary file as standard input is no answer
+    except UnicodeDecodeError:
         answer = ""
     if not answer.endswith("\n"):  # the input ended, so end the line of the question
         sys.stderr.write("\n")
-    return answer.strip().lower() in {"y", "yes"}
+    return answer
 
 
 def _is_terminal() -> bool:

@@ -2,11 +2,15 @@
 
 import json
 import os
+import pty
 import re
+import signal
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 
 
@@ -22,6 +26,29 @@ def test_rollback_without_confirmation_changes_nothing(program: Program, place: 
     assert "use --yes" in done.stderr
     done = program.run("rollback", "--yes", "--at", "newest", place.url)
     assert (done.returncode, "nothing to roll back" in done.stderr) == (3, True)
+
+
+def test_prompt_of_rollback_can_be_interrupted(program: Program, place: Place) -> None:
+    """Ctrl-C at the prompt ends the command, without another key."""
+    program.ok("fsck", "-p", place.url)
+    ours, theirs = pty.openpty()
+    words = ("rollback", "--at", "txg=0", "--cachedir", program.cachedir, place.url)
+    with program.begin(*words, stdin=theirs) as process:
+        os.close(theirs)
+        try:
+            assert process.stderr is not None
+            said = ""
+            while not said.endswith("continue: "):
+                character = process.stderr.read(1)
+                assert character, said
+                said += character
+            process.send_signal(signal.SIGINT)
+            process.wait(PROCESS_S_MAX)
+        finally:
+            process.kill()
+    os.close(ours)
+
+    assert process.returncode == ExitStatus.INTERRUPTED
 
 
 def test_command_that_undoes_a_rollback_has_the_options_of_the_rollback(

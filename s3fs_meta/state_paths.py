@@ -80,7 +80,7 @@ def locate(url: str, cachedir: Path) -> Path:
         raise UsageError(f"the URL {url!r} is not UTF-8; rename its directory") from exc
     digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
     label = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")[-40:]
-    return cachedir.resolve() / f"{label}-{digest}"
+    return Path(os.path.realpath(cachedir)) / f"{label}-{digest}"
 
 
 def unfinished(tmp: Path, name: str) -> Path:

@@ -63,3 +63,11 @@ def test_url_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """The byte 0xFF in an argument is a lone surrogate in Python's text."""
     with pytest.raises(UsageError, match="is not UTF-8"):
         locate("local:///data/\udcff", tmp_path)
+
+
+def test_symlink_loop_as_cache_directory_is_no_bug(tmp_path: Path) -> None:
+    """Creating the state directory then fails with ELOOP, which names the path."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    assert locate("s3://bucket", loop).parent == loop

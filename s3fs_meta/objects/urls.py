@@ -5,6 +5,7 @@ Does not know: how stores carry out requests. boto3 is loaded only for a bucket,
 takes a third of a second.
 """
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +111,7 @@ def above(url: str) -> list[str]:
     """
     address = parse(url)
     if isinstance(address, LocalAddress):
-        parents = address.root.resolve().parents
+        parents = Path(os.path.realpath(address.root)).parents
         return [f"local://{parent}" for parent in parents if parent.is_dir()]
     names = address.prefix.split("/") if address.prefix else []
     return [

@@ -189,7 +189,7 @@ def mark(word: str, text: str) -> AbbreviatedLink:
     """Parse a position in the chain in the form ``TXG:HASH``, which ``mount`` prints."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
-        raise UsageError(f"{word}={text} must be TXG:HASH as printed by mount")
+        raise UsageError(f"{word}={text} must be TXG:HASH, the chain mark of status --all")
     return AbbreviatedLink(Txg(int(match[1])), match[2])
 
 
@@ -272,7 +272,10 @@ def text_value(word: str, text: str) -> str:
 
 def path_value(word: str, text: str) -> Path:
     """Parse a path; a leading ``~`` is replaced with the home directory."""
-    return Path(text_value(word, text)).expanduser()
+    try:
+        return Path(text_value(word, text)).expanduser()
+    except RuntimeError as exc:
+        raise UsageError(f"{word}={text}: the home directory of the user is unknown") from exc
 
 
 def page_size(word: str, text: str) -> int:

@@ -6,6 +6,7 @@ Does not know: defaults (``option_table``), the command line, the values that SQ
 (``meta.db.pragmas``), the methods of compression (``codec.compression``).
 """
 
+import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -166,7 +167,7 @@ def shown_value(value: object) -> str:
     """Return an option's value as text; values with the same meaning have equal texts."""
     if isinstance(value, PointInTime):
         return value.text
-    return str(value.resolve()) if isinstance(value, Path) else str(value)
+    return os.path.realpath(value) if isinstance(value, Path) else str(value)
 
 
 def split_options(text: str) -> list[str]:

@@ -232,3 +232,9 @@ def test_retention_refuses_a_time_that_may_be_mistaken_for_a_longer_one(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         retention("retention", text)
+
+
+def test_path_of_an_unknown_user_is_refused() -> None:
+    """At boot, a directory service with the users may not be available yet."""
+    with pytest.raises(UsageError, match="cachedir=~no-such-user/x"):
+        option_syntax.path_value("cachedir", "~no-such-user/x")

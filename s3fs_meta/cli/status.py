@@ -222,6 +222,9 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
         failed = _without_answer(exc)
         output.print_text(failed.text)
         return int(failed.level)
+    except ControlError as exc:  # the path is inside a mount whose daemon does not answer
+        output.print_text(f"{HealthLevel.UNKNOWN.name}: {exc.message}")
+        return int(HealthLevel.UNKNOWN)
     if not places:
         output.print_text(f"{HealthLevel.CRITICAL.name}: nothing is mounted")
         return int(HealthLevel.CRITICAL)

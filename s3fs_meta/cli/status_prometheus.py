@@ -29,7 +29,7 @@ async def _readings(target: str | None, cachedir: Path | None) -> list[MountFigu
         return await ask_each(targets.all_mounted(), _reading)
     try:
         place = targets.of_either(target, cachedir)
-    except NotMountedError:
+    except (NotMountedError, ControlError):
         return [MountFigures(target, None)]
     return [await _reading(place)]
 

@@ -115,6 +115,11 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
             if note["mountpoint"] == path:
                 return _ending(note)
         raise NotMountedError(path, _given_a_url(str(mountpoint)) or _given_a_path_below(path))
+    return _of_mounted(mounted, cachedir)
+
+
+def _of_mounted(mounted: Mounted, cachedir: Path | None) -> Target:
+    path = mounted.mountpoint
     found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
     if found is not None and cachedir is None:
         return _ending(found)._replace(mountpoint=path, mounted=True)
@@ -280,10 +285,11 @@ def daemon_pid(mounted: Mounted) -> int | None:
 
 def all_mounted() -> list[Target]:
     """Return all s3fs-meta filesystems that are mounted or have a running daemon."""
+    visible = {
+        one.mountpoint: one for one in mount_table.read()
+    }  # a later mount covers earlier ones
     found = [
-        of_mountpoint(Path(one.mountpoint), None)
-        for one in mount_table.read()
-        if one.fs_type == mount_table.FS_TYPE
+        _of_mounted(one, None) for one in visible.values() if one.fs_type == mount_table.FS_TYPE
     ]
     states = {place.state for place in found}
     ending = [_ending(note) for note in _living_notes()]

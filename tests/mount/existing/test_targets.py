@@ -386,3 +386,18 @@ def test_options_of_the_mount_command_are_read_from_the_mount_note() -> None:
     assert targets.mount_flags(place) == {"--endpoint-url": "http://x:1", "--cachedir": "/my state"}
     assert targets.mount_flags(place._replace(again="")) == {}
     assert targets.mount_flags(place._replace(again="s3fs-meta mount s3://b/h /mnt")) == {}
+
+
+def test_covered_mount_does_not_hide_other_mounts(
+    cachedir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another filesystem may be mounted over a mount, whose path then leads elsewhere."""
+    table = [
+        Mounted("/a", "0:1", FS_TYPE, "local:///one"),
+        Mounted("/a", "0:2", "tmpfs", "tmpfs"),
+        Mounted("/b", "0:3", FS_TYPE, "local:///two"),
+    ]
+    monkeypatch.setattr(mount_table, "read", lambda: table)
+
+    assert [place.mountpoint for place in targets.all_mounted()] == ["/b"]
+    assert not cachedir.exists()

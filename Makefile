@@ -43,7 +43,7 @@ $(DEMO_VENV)/$(STAMP): requirements/dev.txt setup.cfg setup.py pyproject.toml $(
 	@$(MAKE) --no-print-directory system
 	@[ -e $@ ] || rm -rf $(DEMO_VENV)
 	$(PYTHON) -m venv $(DEMO_VENV)
-	rm -rf build/lib
+	rm -rf build/lib build/lib.* build/bdist.*
 	$(DEMO_VENV)/bin/pip install --quiet --constraint requirements/dev.txt --upgrade .
 	touch $@
 
@@ -160,7 +160,7 @@ demo: $(DEMO_VENV)/$(STAMP)  ## install, make a filesystem on a directory, use i
 	$(DEMO_VENV)/bin/python contrib/demo/demo.py
 
 wheel: man  ## dist/: sdist, and the wheel made of it, with man pages and completion
-	rm -rf build/lib
+	rm -rf build/lib build/lib.* build/bdist.*
 	$(BIN)/python -m build
 
 VERSION ?=

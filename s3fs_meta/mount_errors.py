@@ -4,6 +4,8 @@ Owns: the reasons why no daemon on this host answers, with advice. Does not know
 errnos, exit statuses.
 """
 
+import shlex
+
 from s3fs_meta.errors import ControlError, SettingsError
 
 
@@ -93,6 +95,6 @@ class InUseError(SettingsError):
         super().__init__(
             f"unmounted here, but the filesystem is still in use {by}; until this use ends, the daemon"
             " continues, uploads changes and keeps the lease. To end it now, with errors for programs"
-            f" that use it: s3fs-meta umount --force {mountpoint}"
+            f" that use it: s3fs-meta umount --force {shlex.quote(mountpoint)}"
         )
         self.by = by

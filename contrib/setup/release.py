@@ -97,7 +97,7 @@ def write_changelog(version: str) -> None:
 
 def build() -> tuple[Path, Path]:
     """Build wheel, sdist and the page of the benchmarks; return wheel and sdist."""
-    for path in (DIST, ROOT / "build" / "lib", ROOT / "generated"):
+    for path in (DIST, ROOT / "generated"):
         shutil.rmtree(path, ignore_errors=True)
     run("make", "man")
     # Build the sdist, and then build the wheel from the sdist.

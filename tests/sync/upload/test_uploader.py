@@ -225,7 +225,7 @@ async def test_pack_of_an_upload_that_was_cancelled_before_it_was_sent_is_condem
 
         [pack] = packs.iterate(session.db)
         assert pack.state is PackState.CONDEMNED
-        assert power.store.keys_with_prefix("packs/") == []
+        assert keys_of(power, "pack/") == []
 
 
 async def test_pack_is_not_uploaded_again_after_its_response_was_lost(power: Power) -> None:

@@ -176,7 +176,7 @@ class NotPermittedError(FsError):
 
 
 class AccessRefusedError(FsError):
-    """The permission bits forbid the operation."""
+    """A default ACL is set on an inode that is not a directory."""
 
     def __init__(self, ino: int) -> None:
         super().__init__(f"access to inode {ino} denied")

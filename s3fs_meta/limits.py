@@ -360,7 +360,7 @@ SYNCFS_FILES_MIN: Final = 32  # number of files from which one syncfs(2) is fast
 DISK_CHECK_BYTES: Final = 8 * MIB  # bytes written between two checks of the free disk space
 # Extra bytes that each eviction frees, because an eviction per small file would be slow.
 DISK_FREE_BYTES: Final = 64 * KIB
-OPERATION_DISK_BYTES: Final = 16 * KIB  # maximum growth of the WAL by one metadata operation
+OPERATION_DISK_BYTES: Final = 16 * KIB  # growth of the WAL by a usual metadata operation
 SEAL_BATCH_BYTES: Final = 64 * MIB  # maximum size of a batch of blocks that are sealed and packed
 SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks in a batch to seal and pack
 # Maximum number of evicted files that the event loop removes, in 1 ms. A thread removes more files.

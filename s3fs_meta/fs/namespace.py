@@ -192,7 +192,7 @@ class Namespace:
         if inherited is not None:
             self._require_room(inherited.value, default if is_directory else None)
         self._changes.begin_entry(parent, name)
-        # Adding the dentry is the only step that can fail, so it is the first step.
+        # Adding the dentry is the only step that may be refused, so it is the first step.
         ino = Ino(db.counters.next_ino)
         dentries.add(db, parent, name, ino)
         created = inodes.create(

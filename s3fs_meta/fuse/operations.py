@@ -312,8 +312,7 @@ class Operations(pyfuse3.Operations):
     def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         """Set an extended attribute.
 
-        pyfuse3 implements XATTR_CREATE and XATTR_REPLACE by a call of getxattr. No other
-        request is handled between the two calls, because neither handler waits.
+        ``FrequentRequests.setxattr`` handles all requests except those for past inodes, which fail.
         """
         self._fs.xattrs.set(ino, name, value, caller(ctx))
 

@@ -29,13 +29,15 @@ CREATE TABLE IF NOT EXISTS copies (
     stored_bytes INTEGER
 );
 
--- Recorded changes that no changelog contains yet, one row per group, in order.
+-- Recorded changes in order, until they are purged after their upload. A large group has several
+-- rows, and a merged run has one row for many groups.
 CREATE TABLE IF NOT EXISTS pending (
     seq       INTEGER PRIMARY KEY NOT NULL,
     changeset BLOB NOT NULL                      -- changes of the replicated tables (SQLite's session extension)
 );
 
--- Packs that the next changelog lists: new packs, condemned packs, and removed packs.
+-- Packs that the next changelog lists: new, condemned, revived and removed packs, and packs that
+-- received a moved or healed block.
 -- A removed pack no longer has a row in packs.
 CREATE TABLE IF NOT EXISTS pack_news (
     pack INTEGER PRIMARY KEY NOT NULL

@@ -58,7 +58,8 @@ PRICE_MAX: Final = 1e6  # maximum price; a higher price is certainly a mistake
 SUPERVISED_STATUS_S: Final = 5.0  # interval between updates of the status text for systemd
 # Extra time requested from systemd for stopping: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
-# Extra time requested from systemd for starting: longer than the download of one image piece.
+# Extra time requested from systemd for starting: longer than the download of one percent of an
+# image.
 SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # maximum length of a status text, which may quote an error
 

@@ -339,8 +339,8 @@ class Mount:
             await nursery.start(self._control.serve)
             if self._metrics is not None:
                 nursery.start_soon(self._metrics.serve, lambda: self._on_status({}, no_report))
-            await self._detach_dead_mount()
             await self._cache.load()
+            await self._detach_dead_mount()
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
@@ -373,8 +373,8 @@ class Mount:
     async def _detach_dead_mount(self) -> None:
         """Detach the mount of a killed daemon from the mountpoint.
 
-        Until this call, programs cannot access the mountpoint. So if the new mount fails earlier,
-        they do not write into the directory underneath.
+        Between this call and the new mount, programs see the directory underneath. So call this as
+        late as possible.
         """
         mountpoint = self._plan.mountpoint
         if await dead_mount.is_left(mountpoint, self._plan.place.url):

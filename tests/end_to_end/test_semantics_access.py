@@ -369,8 +369,8 @@ def test_acl_can_grant_access_to_another_user(folder: Path) -> None:
 def test_default_acl_is_inherited(folder: Path) -> None:
     """A new entry inherits the default ACL of its directory, limited by the requested mode.
 
-    The test sets the umask to 0. Otherwise the kernel would apply the umask before the daemon sees
-    the mode.
+    The test sets the umask to 0. The mount ignores the umask under a default ACL; umask 0 keeps the
+    other modes simple.
     """
     setfacl("-d", "-m", f"u::rwx,u:{BOB}:rwx,g::rx,m::rwx,o::-", folder)
     create(str(folder / "f"), 0o660)

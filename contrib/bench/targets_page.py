@@ -14,8 +14,8 @@ INTRODUCTION: Final = """# Targets
 
 <!-- Generated from figures.json by `python -m contrib.bench page --targets`. -->
 
-The results of all targets in [figures.json](figures.json), for each benchmark of `python -m contrib.bench`.
-[Missed targets](missed.md) explains why targets are missed. The terms *speed against* and *time against* are explained there.
+The results of all targets in [figures.json](figures.json), for each benchmark.
+[Missed targets](missed.md) explains why targets are missed, and the terms on this page.
 
 All results are from one machine. Do not compare them with results from another machine.
 """

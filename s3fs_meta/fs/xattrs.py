@@ -169,7 +169,7 @@ class AttributeNames:
             )
 
     def _require_room(self, ino: Ino, name: bytes, value: bytes | None) -> None:
-        """Raise NoSpaceLeftError if an attribute exceeds the capacity, or the free local disk space.
+        """Raise NoSpaceLeftError if an attribute exceeds the capacity or the free local disk space.
 
         A value of None is not stored, and always fits. A large value is written twice: to its row,
         and to the record of the change.

@@ -186,7 +186,7 @@ def format_time(time_ns: int) -> str:
 
 
 def mark(word: str, text: str) -> AbbreviatedLink:
-    """Parse a position in the chain in the form ``TXG:HASH``, the chain mark of ``status --all``."""
+    """Parse a position in the chain as ``TXG:HASH``, the chain mark of ``status --all``."""
     match = _MARK.fullmatch(text.lower())
     if match is None or not MARK_HASH_DIGITS_MIN <= len(match[2]) <= _HASH_DIGITS:
         raise UsageError(f"{word}={text} must be TXG:HASH, the chain mark of status --all")

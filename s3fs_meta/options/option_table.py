@@ -376,8 +376,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         mark,
         "",
         "Refuse to mount unless the bucket contains the state TXG:HASH, the chain mark that "
-        "`status --all` shows. This detects a bucket that was replaced by an old copy. The mount checks the "
-        "state that it serves; with `at`, it checks the chain that contains the point in time.",
+        "`status --all` shows. This detects a bucket that was replaced by an old copy. The mount "
+        "checks the state that it serves; with `at`, it checks the chain that contains the point in time.",
         "The check takes up to three requests.",
         NO_EFFECT,
     ),

@@ -2,8 +2,8 @@
 
 Owns: the order *block files, COMMIT, WAL*; the times at which groups of operations are committed;
 the ``commit=`` interval. Does not know: the store.
-Keeps: an fsync or a background sync makes the content of every file durable, then the rows. Rows may
-become durable earlier by other syncs, for example when the WAL is extended, and the rows of data
+Keeps: an fsync or a background sync makes the content of every file durable, then the rows. Rows
+may become durable earlier: by other syncs, for example when the WAL is extended, and rows of data
 that is written during a sync. The next mount checks the content of such rows.
 Tasks: ``run_group_commit`` and ``run_background_sync`` run as one task each per mount; any fsync
 handler may call ``sync_file``.

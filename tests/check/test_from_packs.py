@@ -327,10 +327,8 @@ async def test_rebuild_can_be_repeated_if_lost_and_found_has_the_same_names(powe
             assert await read_file(session, ino) == known
         home = dentries.find(session.db, Ino(1), LOST_FOUND)
         assert home is not None
-        inos = [
-            row[0] for row in session.db.all("SELECT ino FROM dentries WHERE parent = ?", (home,))
-        ]
-        found = {await read_file(session, Ino(ino)) for ino in inos}
+        rows = session.db.all("SELECT ino FROM dentries WHERE parent = ?", (home,))
+        found = {await read_file(session, Ino(row[0])) for row in rows}
         assert {b"never shipped %d" % number for number in range(8)} <= found
 
 

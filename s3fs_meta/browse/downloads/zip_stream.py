@@ -39,7 +39,7 @@ _TIME: Final = struct.Struct("<HHBi")  # extra field with the modification time 
 _TIME_ID: Final = 0x5455
 _TIME_RANGE: Final = range(-(1 << 31), 1 << 31)
 _YEARS: Final = range(1980, 2108)  # years that an MS-DOS date can express
-# Matches a percent sign that looks like an escape, and the separators of paths and drives of Windows.
+# Matches a percent sign that looks like an escape, and separators of paths and drives of Windows.
 _ESCAPED: Final = re.compile(r"%(?=[0-9A-Fa-f]{2})|[\\:]")
 
 

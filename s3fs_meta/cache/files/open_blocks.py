@@ -24,8 +24,8 @@ NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class OpenBlocks:
     """Open descriptors of recently used files, within a bound; the oldest is closed first.
 
-    After recovery, only the event loop uses and closes descriptors, so none is closed and reused for
-    another file during a read. Only ``forget`` may be called in any thread, because it closes
+    After recovery, only the event loop uses and closes descriptors, so none is closed and reused
+    for another file during a read. Only ``forget`` may be called in any thread, because it closes
     no descriptor.
     """
 

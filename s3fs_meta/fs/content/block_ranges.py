@@ -29,9 +29,7 @@ class How(enum.Enum):
 
     NEW = "new"  # write a new block, because no byte of the old one is kept
     IN_PLACE = "in place"  # write into a dirty block
-    COPY = (
-        "copy"  # copy the other bytes of a block that is cached but not dirty, and change the copy
-    )
+    COPY = "copy"  # copy the other bytes of a cached block that is not dirty
     FETCH = "fetch"  # fetch a block that is not cached, and then copy it
 
 

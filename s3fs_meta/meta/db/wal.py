@@ -218,7 +218,8 @@ class Wal:
 
         Raises:
             DatabaseError: the checkpoint failed. If the disk is full, memory is short or the
-                database is locked, the WAL keeps growing; after any other error, all later syncs fail.
+                database is locked, the WAL keeps growing; after any other error, all later syncs
+                fail.
         """
         self._in_thread = True
         try:

@@ -270,11 +270,12 @@ def sizes_after(db: Database, pack: PackId, limit: int) -> list[tuple[PackId, Ob
     Raises:
         BadRowError: a key cannot be read.
     """
-    sql = "SELECT pack, object_key, state, object_bytes FROM packs WHERE pack > ? ORDER BY pack LIMIT ?"
-    return [
-        (*_keyed(row), row[3] if row[2] == PackState.STORED else 0)
-        for row in db.all(sql, (pack, limit))
-    ]
+    rows = db.all(
+        "SELECT pack, object_key, state, object_bytes FROM packs WHERE pack > ?"
+        " ORDER BY pack LIMIT ?",
+        (pack, limit),
+    )
+    return [(*_keyed(row), row[3] if row[2] == PackState.STORED else 0) for row in rows]
 
 
 def condemned(db: Database) -> list[tuple[PackId, ObjectKey]]:

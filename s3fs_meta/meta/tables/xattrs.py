@@ -81,7 +81,7 @@ def require(db: Database, ino: Ino, name: bytes, *, must_be_new: bool, must_exis
             raise NoAttributeError(ino, name)
 
 
-def set(db: Database, ino: Ino, name: bytes, value: bytes) -> None:  # noqa: A001 - the verb of setxattr(2), always used with the module's name
+def set(db: Database, ino: Ino, name: bytes, value: bytes) -> None:  # noqa: A001 - see setxattr(2)
     """Set one extended attribute of an inode. Requires an open transaction."""
     if db.counters.xattr_bytes is not None:
         add_bytes(db, len(name) + len(value) - size_bytes(db, ino, name))

@@ -36,7 +36,10 @@ _FILES: Final = (
     "SELECT parent, count(*), CAST(total(min(size_bytes, mapped_blocks * ?)) AS INTEGER) FROM inodes"
     f" WHERE ino > ? AND ino <= ? AND mode & {_KIND} = {_FILE} AND nlink > 0 GROUP BY parent"
 )
-_NAMES: Final = "SELECT ino, CAST(name AS BLOB) FROM dentries WHERE parent = ? AND ino IN (SELECT value FROM json_each(?))"
+_NAMES: Final = (
+    "SELECT ino, CAST(name AS BLOB) FROM dentries"
+    " WHERE parent = ? AND ino IN (SELECT value FROM json_each(?))"
+)
 _LARGEST: Final = (
     "SELECT CAST(d.name AS BLOB), min(i.size_bytes, i.mapped_blocks * ?) AS bytes"
     " FROM dentries d JOIN inodes i ON i.ino = d.ino"

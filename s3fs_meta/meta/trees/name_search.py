@@ -21,7 +21,8 @@ _LAST: Final = (
     f"SELECT parent, cookie FROM dentries WHERE {_AFTER} ORDER BY parent, cookie LIMIT 1 OFFSET ?"
 )
 _MATCHING: Final = (
-    f"SELECT parent, CAST(name AS BLOB), ino FROM dentries WHERE {_AFTER} AND (parent, cookie) <= (?, ?)"
+    "SELECT parent, CAST(name AS BLOB), ino FROM dentries"
+    f" WHERE {_AFTER} AND (parent, cookie) <= (?, ?)"
     r" AND CAST(name AS TEXT) LIKE ? ESCAPE '\'"
 )
 _PARENT: Final = "SELECT parent FROM inodes WHERE ino = ?"

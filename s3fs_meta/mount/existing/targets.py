@@ -285,9 +285,8 @@ def daemon_pid(mounted: Mounted) -> int | None:
 
 def all_mounted() -> list[Target]:
     """Return all s3fs-meta filesystems that are mounted or have a running daemon."""
-    visible = {
-        one.mountpoint: one for one in mount_table.read()
-    }  # a later mount covers earlier ones
+    # A later mount on the same path covers the earlier ones.
+    visible = {one.mountpoint: one for one in mount_table.read()}
     found = [
         _of_mounted(one, None) for one in visible.values() if one.fs_type == mount_table.FS_TYPE
     ]

@@ -143,8 +143,8 @@ class TreeHandlers:
         show = _throttled(report, "locking")
         if not await self._collect():  # the kernel's writes to a locked file would fail
             raise HeldError(
-                "the kernel has not yet sent all data that programs wrote; nothing was locked; close"
-                " files that are open for writing, and try again"
+                "the kernel has not yet sent all data that programs wrote; nothing was locked;"
+                " close files that are open for writing, and try again"
             )
         return {"entries": await self._lock.lock(*_entry(arguments), show)}
 

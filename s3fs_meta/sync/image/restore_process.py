@@ -136,7 +136,7 @@ class ProcessRestorer:
                 raise AssertionError(f"the restoring process sent an unknown request: {other!r}")
 
     async def _page(self, prefix: str, after: str) -> list[tuple[str, int, int | None]]:
-        """Return the next keys of a listing, except foreign keys, which are too long for a message."""
+        """Return the next keys of a listing, except foreign keys, which may be too long."""
         page: list[tuple[str, int, int | None]] = []
         async with aclosing(self._store.list(prefix, after=after)) as listing:
             async for info in listing:

@@ -84,8 +84,8 @@ async def open_offline(
         why: the reason why the store cannot be reached.
 
     Raises:
-        OfflineError: the local state is not complete, or its recovery after a crash needs the store;
-            no content was lost.
+        OfflineError: the local state is not complete, or its recovery needs the store; no content
+            was lost.
         OlderBucketError: the local state is older than ``at_least``.
         PassphraseError: the secret does not unlock the superblock.
         HeldError: another process on this host uses the local state.

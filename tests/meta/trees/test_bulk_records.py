@@ -103,10 +103,8 @@ def test_names_of_a_wrong_type_are_copied_and_recorded_as_blobs(tmp_path: Path) 
 
     found = _changes(_pending(db))
     assert len([each for each in found if each[:2] == ("dentries", "INSERT")]) == len(LENGTHS)
-    blobs = db.one(
-        "SELECT count(*) FROM dentries WHERE parent > ? AND typeof(name) = 'blob'", (top,)
-    )
-    assert blobs == (len(LENGTHS),)
+    sql = "SELECT count(*) FROM dentries WHERE parent > ? AND typeof(name) = 'blob'"
+    assert db.one(sql, (top,)) == (len(LENGTHS),)
     db.close()
 
 

@@ -23,7 +23,7 @@ COMMANDS = [
     ("restore", "--at", "txg=1", "--to", "TARGET"),
     ("recover-state",),
     ("status",),
-    ("destroy", "--yes"),
+    ("destroy", "--by-name"),
     ("log",),
     ("mount", "--mkdir"),
     ("mount", "--mkdir", "-f"),
@@ -53,6 +53,7 @@ def test_command_with_a_mistyped_url_creates_no_file_or_directory(
 
     # recover-state needs no store if the host has no quarantined state.
     assert done.returncode != 0 or words == ("recover-state",)
+    assert "No such option" not in done.stderr
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 

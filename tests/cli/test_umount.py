@@ -42,13 +42,21 @@ def test_sigterm_unmounts_and_uploads_everything(
 
 def test_umount_after_fusermount_waits_for_the_upload(program: Program, mounted: Place) -> None:
     """After fusermount3 -u, the umount command waits until the daemon releases the lease."""
-    (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
-    subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+    away = mounted.bucket.with_name("away")
+    with contextlib.ExitStack() as outage:
+        mounted.bucket.rename(away)  # The daemon cannot finish its upload during the outage.
+        outage.callback(away.rename, mounted.bucket)
+        (mounted.mountpoint / "f").write_bytes(os.urandom(5_000_000))
+        subprocess.run(["fusermount3", "-u", mounted.mountpoint], check=True)
+        command = program.begin("umount", mounted.mountpoint, "--cachedir", program.cachedir)
+        assert command.stderr is not None
+        assert any("uploading" in line for line in command.stderr)
+        assert command.poll() is None
+    with command:
+        _output, errors = command.communicate(timeout=PROCESS_S_MAX)
 
-    done = program.run("umount", mounted.mountpoint)
-
-    assert done.returncode == 0, done.stderr
-    assert program.status(mounted.url)["state"] == "free", done.stderr
+    assert command.returncode == 0, errors
+    assert program.status(mounted.url)["state"] == "free", errors
 
 
 def test_umount_with_option_force_succeeds_even_if_the_upload_fails(

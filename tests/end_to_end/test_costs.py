@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place
-from tests.programs import QuickProgram
+from tests.programs import ROOT, QuickProgram
 
 pytestmark = pytest.mark.mount
 
@@ -131,7 +131,7 @@ def test_kernel_requests_the_file_capabilities_of_a_written_file_only_once(
 
 
 def test_performance_page_lists_the_kernel_requests_of_every_operation() -> None:
-    text = Path("docs/design/performance.md").read_text("utf-8")
+    text = (ROOT / "docs/design/performance.md").read_text("utf-8")
     for name, _operation, expected in OPERATIONS:
         requests = ", ".join(kind.upper() for kind in expected) or "none"
         assert f"| {name} | {requests} |" in text

@@ -16,7 +16,7 @@ from s3fs_meta.limits import DISK_RESERVE_BYTES
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import refused
-from tests.polling import wait_until
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import QuickProgram
 
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
@@ -262,10 +262,12 @@ def test_full_disk_of_the_bucket_only_delays_uploads(
     data = os.urandom(4 * MIB)
     write_synced(empty.mountpoint / "f", data)
     flush = program.begin("flush", empty.mountpoint)
+    assert flush.stderr is not None
+    assert any("uploading" in line for line in flush.stderr)
     (empty.mountpoint / "d").mkdir()
     assert flush.poll() is None
     foreign.unlink()
-    flush.communicate(timeout=50)
+    flush.communicate(timeout=PROCESS_S_MAX)
 
     assert flush.returncode == 0
     assert_kept(Place(url, empty.bucket, empty.mountpoint), program, {"f": data})

@@ -233,13 +233,16 @@ def test_mount_continues_if_a_file_replaces_the_pack_directory(
     packs.write_bytes(b"in the way")
 
     flush = program.begin("flush", mnt)
+    assert flush.stderr is not None
+    assert any("uploading" in line for line in flush.stderr)
     expected["second"] = os.urandom(MIB)
     write_synced(mnt / "second", expected["second"])
     (mnt / "d").mkdir()
     assert differing(contents(mnt), expected) == []
     assert program.status(mnt)["state"] == "serving"
     packs.unlink()
-    flush.communicate(timeout=50)
+    flush.communicate(timeout=PROCESS_S_MAX)
+    assert flush.returncode == 0
     program.ok("umount", mnt)
 
     other = QuickProgram(program.cachedir.with_name("other-state"))

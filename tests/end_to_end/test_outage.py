@@ -21,6 +21,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
 from tests.end_to_end.system_calls import drop_page_cache, refused
+from tests.polling import PROCESS_S_MAX
 from tests.programs import QuickProgram, suspend, wait_until_gone
 from tests.servers import S3Server, running_s3, running_versitygw, versitygw_program
 
@@ -121,8 +122,10 @@ def test_flush_that_begins_during_an_outage_completes_when_the_outage_ends(
     with away(empty.bucket):
         require_work_in_an_outage(cold)
         flush = cold.program.begin("flush", cold.mountpoint)
+        assert flush.stderr is not None
+        assert any("uploading" in line for line in flush.stderr)
         assert cold.program.status(cold.mountpoint)["state"] == "serving"
-    flush.communicate(timeout=50)
+    flush.communicate(timeout=PROCESS_S_MAX)
     assert flush.returncode == 0
 
     assert read_direct(cold.mountpoint / "cold") == cold.content["cold"][:4096]

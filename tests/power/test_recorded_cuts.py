@@ -16,13 +16,21 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.opening.local_state_choice import ADVICE
 from s3fs_meta.testing.operations import Act, Wish
 from s3fs_meta.testing.power_cut import Dice, Exactly, PowerCut, State
-from s3fs_meta.testing.recorded_disk import SyncedAll, SyncedDirectory, SyncedFile
+from s3fs_meta.testing.recorded_disk import (
+    Entered,
+    Lost,
+    SyncedAll,
+    SyncedDirectory,
+    SyncedFile,
+    Wrote,
+)
 from tests.power.conftest import Boots
 from tests.power.recorded_run import (
     BUSY,
@@ -250,6 +258,7 @@ async def test_durability_promises_hold_after_failed_syncs_and_power_cuts(
 ) -> None:
     """If a sync fails, its bytes are on the disk after an fsync of a later mount."""
     run = await record(make_failures(seed, 16, at_end), boots.next_home(), template, Pragmas())
+    assert any(isinstance(event, Lost) for event in run.events), "no sync has failed"
 
     await judge_choice(run, len(run.events), Exactly(0), boots.next_home())
     await judge_random_states(run, seed, 8, boots)
@@ -285,12 +294,25 @@ def make_logged(seed: int, steps: int) -> list[Step]:
     return program
 
 
-@pytest.mark.parametrize("seed", [600, 601, 679])
+def uses_intent_log(run: Run) -> bool:
+    """Return whether a run has written an entry to the intent log, whose unused space is zeros."""
+    logs = {
+        event.file
+        for event in run.events
+        if isinstance(event, Entered) and event.path.endswith(f"/{intent_log.NAME}")
+    }
+    return any(
+        isinstance(event, Wrote) and event.file in logs and any(event.data) for event in run.events
+    )
+
+
+@pytest.mark.parametrize("seed", [600, 602, 679])
 async def test_durability_promises_hold_for_logged_content_after_power_cuts(
     template: MemoryStore, boots: Boots, seed: int
 ) -> None:
     """The promises hold while the intent log fills and restarts, and after kills and remounts."""
     run = await record(make_logged(seed, 30), boots.next_home(), template, Pragmas())
+    assert uses_intent_log(run)
 
     await judge_choice(run, len(run.events), Dice(seed), boots.next_home())
     await judge_random_states(run, seed, 6, boots)

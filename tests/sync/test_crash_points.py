@@ -22,6 +22,7 @@ from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
 from s3fs_meta.sync.hooks import (
     REMOVAL_STEPS,
+    ROLLBACK_STEPS,
     STEPS,
     SUPERBLOCK_STEPS,
     TAKEOVER_STEPS,
@@ -162,6 +163,7 @@ async def test_takeover_after_a_kill_finds_a_complete_image(power: Power, step: 
         await session.flush()
     kill = KillAt(step)
     await _kill_in_flush(power, kill)
+    assert kill.reached
 
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
         assert await read_file(session, ino) == b"first"
@@ -331,10 +333,13 @@ async def test_next_destroy_command_completes_a_killed_destroy_command(
     await power.make()
 
 
-@pytest.mark.parametrize("steps", [STEPS, TAKEOVER_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS])
+@pytest.mark.parametrize(
+    "steps", [STEPS, TAKEOVER_STEPS, ROLLBACK_STEPS, SUPERBLOCK_STEPS, REMOVAL_STEPS]
+)
 def test_documentation_of_the_write_order_lists_every_step(steps: tuple[str, ...]) -> None:
     """The tables in docs/design/durability.md list all steps in the order of the code."""
-    text = Path("docs/design/durability.md").read_text("utf-8")
+    root = Path(__file__).parents[2]
+    text = (root / "docs/design/durability.md").read_text("utf-8")
     found = [step for step in steps if f"| `{step}`" in text]
 
     assert found == list(steps)

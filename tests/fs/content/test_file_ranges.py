@@ -448,7 +448,8 @@ async def test_damaged_block_is_not_shared_with_a_copy(
         if done is None:
             done = await fs.ranges.copy(ino, 0, other, 0, size_bytes)
         assert done == size_bytes
-        await volume.upload()
+        assert not set(mapped(fs, other)) & set(mapped(fs, ino))
+        await volume.evict()
         assert await whole(fs, other) == await whole(fs, ino) == content
     else:
         with pytest.raises(ObjectMissingError):

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import NoEntryError, NotPermittedError
+from s3fs_meta.errors import NoEntryError, NotPermittedError, ReadOnlyStateError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
@@ -295,11 +295,16 @@ async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Files
 
 async def test_tree_removal_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
     """A degraded mount refuses to remove a tree, and does not continue an earlier removal."""
-    top = await make_tree(fs)
+    top, other = await make_tree(fs), await make_tree(fs, b"other")
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.status.enter(MountState.DEGRADED, "a test")
-    with trio.move_on_after(0.3):
-        await fs.tree_removal.run()
+
+    with pytest.raises(ReadOnlyStateError, match="a test"):
+        fs.tree_removal.remove(ROOT_INO, b"other", other)
+    async with running(fs.tree_removal.run):
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+    assert look(fs, b"other").ino == other
     assert exists(fs, top)
 
 

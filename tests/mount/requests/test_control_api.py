@@ -140,6 +140,7 @@ async def test_unmount_waits_until_the_state_directory_is_unlocked(
     async with trio.open_nursery() as waiters:
         waiters.start_soon(wait)
         await waiting.wait()
+        await trio.testing.wait_all_tasks_blocked(0.05)
         assert results == []
         holder.unlock()
 

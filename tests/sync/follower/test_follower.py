@@ -71,7 +71,10 @@ async def test_follower_shows_a_txg_whose_display_failed_at_the_next_poll(power:
             for ino in (kept, gone):
                 await read_file(session, ino)
 
+            failed = trio.Event()
+
             async def fail() -> None:
+                failed.set()
                 listener.react = trio.lowlevel.checkpoint
                 raise OSError(errno.EIO, "the disk failed")
 
@@ -81,6 +84,7 @@ async def test_follower_shows_a_txg_whose_display_failed_at_the_next_poll(power:
             async with session.follower.paused():  # type: ignore[union-attr]  # it follows
                 pass
 
+            assert failed.is_set()
             assert session.status.state is MountState.FOLLOWING
             assert session.cache.index.get(location_of(session, kept).block) is not None
             assert session.cache.index.total_count == 1

@@ -159,15 +159,16 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):
-            follower = follower_of(session)
+            follower, contents = follower_of(session), list[bytes]()
 
             async def read() -> None:
-                await read_file(session, ino)
+                contents.append(await read_file(session, ino))
 
             listener.react = read
             await writer.publish_as_txg()
             await follower.poll_once()
 
+            assert (contents, follower.last_error) == ([b"x" * 100_000], "")
             block = location_of(session, ino)
             assert session.cache.index.get(block.block) is None
             assert list(session.files.numbers()) == []

@@ -489,6 +489,7 @@ async def test_host_that_followed_writes_after_a_kill_during_its_promotion(
         except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
             if not kill.reached:
                 raise
+    assert kill.reached
     async with power.session("b", tasks=False) as session:
         assert await read_file(session, ino) == b"shipped"
         assert session.volume.notices == ()

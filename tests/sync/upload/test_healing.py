@@ -231,7 +231,9 @@ async def test_single_wrong_response_of_the_store_is_not_treated_as_damage(power
                 faulty.corrupt("get_range")
             else:
                 faulty.fail("get_range", ObjectMissingError("pack"))
+            faulty.calls.clear()
             assert await read_file(session, first) == CONTENT
+            assert [call.method for call in faulty.calls].count("get_range") == 2
 
         assert damage_marks.marks(session.db) == []
 

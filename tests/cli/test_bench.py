@@ -112,9 +112,15 @@ def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Sign
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: list(tmp_path.glob(f"{PREFIX}*/0/small-1")), "bench did not start in time")
-    process.send_signal(number)
-    _, err = process.communicate(timeout=PROCESS_S_MAX)
+    with process:
+        try:
+            wait_until(
+                lambda: list(tmp_path.glob(f"{PREFIX}*/0/small-1")), "bench did not start in time"
+            )
+            process.send_signal(number)
+            _, err = process.communicate(timeout=PROCESS_S_MAX)
+        finally:
+            process.kill()  # This has no effect if the process has exited.
 
     assert process.returncode == ExitStatus.INTERRUPTED
     assert err == "s3fs-meta: interrupted\n"

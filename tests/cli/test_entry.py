@@ -8,6 +8,7 @@ import pytest
 
 from s3fs_meta.cli import entry
 from s3fs_meta.cli.entry import COMMANDS
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
@@ -106,7 +107,7 @@ def test_interrupted_program_exits_without_waiting_for_its_threads(program: Prog
         ],
         env=program.environment,
         check=False,
-        timeout=30,
+        timeout=PROCESS_S_MAX,
     )
 
     assert done.returncode == 130

@@ -283,7 +283,9 @@ def test_fsck_interrupted_after_a_prompt_does_not_report_that_nothing_changed(
         assert process.stderr is not None
         said = ""
         while not said.endswith("Repair? [y/N]:"):
-            said += process.stderr.read(1)
+            character = process.stderr.read(1)
+            assert character, said
+            said += character
         # fsck repairs the superblock, and then waits for the lock of the state directory.
         with (locate(place.url, program.cachedir) / "lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

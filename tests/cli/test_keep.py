@@ -13,6 +13,7 @@ from s3fs_meta.mount.existing import targets
 from s3fs_meta.sync import known_points
 from tests.cli.conftest import Place
 from tests.outlived import outlive, stored_bytes
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 
 pytestmark = pytest.mark.mount
@@ -177,6 +178,6 @@ def test_find_program_lists_files_of_a_kept_point(program: Program, mounted: Pla
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PROCESS_S_MAX,
     )
     assert done.stdout.split() == [str(mnt / ".snapshots" / "a-week-ago" / "folder" / "file")]

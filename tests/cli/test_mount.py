@@ -17,6 +17,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.options.option_table import OPTIONS
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program, open_files
 from tests.servers import running_s3
 
@@ -124,7 +125,7 @@ def test_foreground_mount_exits_with_0_after_sigterm(program: Program, place: Pl
         daemon.stderr.read()
 
     assert daemon.returncode == 0
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PROCESS_S_MAX
     assert program.status(place.url)["state"] == "free"
 
 
@@ -291,7 +292,7 @@ def test_mount_waits_until_a_killed_daemon_has_exited(program: Program, mounted:
             while not _has_open(again.pid, lock):
                 assert again.poll() is None, "the mount command did not wait for the lock"
             fcntl.flock(exiting, fcntl.LOCK_UN)
-            again.wait(timeout=30)
+            again.wait(timeout=PROCESS_S_MAX)
     assert again.returncode == 0
     assert program.status(mounted.mountpoint)["state"] == "serving"
 

@@ -115,7 +115,7 @@ def test_daemon_runs_in_its_own_session_and_inherits_no_pipe(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=program.environment
     ) as mounting:
         # communicate() hangs if the daemon has inherited the pipe.
-        output, _ = mounting.communicate(timeout=30)
+        output, _ = mounting.communicate(timeout=PROCESS_S_MAX)
 
     pid = program.status(place.mountpoint)["pid"]
     assert mounting.returncode == 0
@@ -342,7 +342,7 @@ def test_interrupted_mount_command_leaves_no_mount_and_no_process(
     mounting = program.begin("mount", *options, encrypted, place.mountpoint)
     with fifo.open("wb"):  # The mount command is now waiting for the passphrase.
         mounting.send_signal(signal.SIGINT)
-        mounting.communicate(timeout=30)
+        mounting.communicate(timeout=PROCESS_S_MAX)
 
     assert mounting.returncode == 130
     assert mount_table.find(str(place.mountpoint)) is None

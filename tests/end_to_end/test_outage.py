@@ -236,12 +236,13 @@ def test_unmount_during_an_outage_keeps_unshipped_data_on_this_host(
         (cold.mountpoint / "new").write_bytes(cold.content["new"])
         with waiting_for_the_bucket(cold, "umount") as unmount:
             unmount.send_signal(signal.SIGINT)
-            assert unmount.wait(30) == 130
+            assert unmount.wait(PROCESS_S_MAX) == 130
         assert (cold.mountpoint / "new").read_bytes() == cold.content["new"]
         subprocess.run(["umount", cold.mountpoint], check=True)
         with waiting_for_the_bucket(cold, "umount") as unmount:
             os.kill(pid, signal.SIGTERM)
-            assert "the rest stays on this host" in unmount.communicate(timeout=30)[1]
+            _output, said = unmount.communicate(timeout=PROCESS_S_MAX)
+            assert "the rest stays on this host" in said
             assert unmount.returncode == 9
         wait_until_gone(pid)
     cold.program.ok("mount", cold.url, cold.mountpoint)
@@ -385,7 +386,7 @@ def test_warm_command_reports_that_the_server_hangs(
             assert f"no response from {cold.url} at {server.endpoint_url} for" in line
             assert server.process is not None
             server.process.send_signal(signal.SIGCONT)
-            assert process.wait(30) == 0
+            assert process.wait(PROCESS_S_MAX) == 0
         assert_nothing_is_lost(cold)
 
 
@@ -417,7 +418,7 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
                 assert where in until(text, "no response")
                 process.send_signal(signal.SIGINT)
                 remains = until(text, "interrupted")
-                assert process.wait(30) == 130
+                assert process.wait(PROCESS_S_MAX) == 130
             assert "only on this host: 2 MiB in 2 blocks" in remains
             assert f"{cold.mountpoint} stays mounted and continues to upload" in remains
             assert f"run: s3fs-meta {words[0]} {cold.mountpoint}" in remains

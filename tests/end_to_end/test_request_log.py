@@ -78,7 +78,7 @@ def test_transferred_bytes_of_store_requests_are_counted(
     program.ok("umount", on_server.mountpoint)
     found = counts(program, on_server)
 
-    assert found["data put"][:2] == [1, found["data put"][1]]
+    assert found["data put"][0] == 1
     assert found["data put"][1] > 0
     assert found["mount list"][2] > 0  # Replies to LIST requests were counted in bytes.
     store = figures["store"]

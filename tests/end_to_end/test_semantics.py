@@ -29,6 +29,7 @@ from tests.end_to_end.system_calls import (
     utimensat,
     wait_for_clock_tick,
 )
+from tests.polling import wait_until
 from tests.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.mount
@@ -161,7 +162,9 @@ def test_unlinked_open_file_can_be_read_and_written(folder: Path) -> None:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
 
 
-def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
+def test_space_of_an_unlinked_file_is_free_after_close(mounted: Place) -> None:
+    """The test has its own mount, because files of other tests may be released at any time."""
+    folder = mounted.mountpoint
     before = os.statvfs(folder)
     with (folder / "f").open("wb") as file:
         file.write(os.urandom(4 * MIB))
@@ -169,14 +172,16 @@ def test_space_of_an_unlinked_file_is_free_after_close(folder: Path) -> None:
         os.fsync(file.fileno())
         (folder / "f").unlink()
         during = os.statvfs(folder)
-    after = os.statvfs(folder)
+
+    def is_released() -> bool:
+        now = os.statvfs(folder)
+        return now.f_files - now.f_ffree == before.f_files - before.f_ffree
 
     assert (before.f_bfree - during.f_bfree) * before.f_frsize == 4 * MIB
     assert during.f_files - during.f_ffree == before.f_files - before.f_ffree + 1
-    while after.f_files - after.f_ffree != before.f_files - before.f_ffree:
-        # The daemon releases the file some time after close(2) has returned.
-        after = os.statvfs(folder)
-    assert after.f_bfree == before.f_bfree
+    # The daemon releases the file some time after close(2) has returned.
+    wait_until(is_released, "the inode of the unlinked file was not released")
+    assert os.statvfs(folder).f_bfree == before.f_bfree
 
 
 def test_unlinked_open_file_is_purged_after_a_kill(mounted: Place, program: Program) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.limits import PAST_INO_MIN, PAST_POINTS_OPEN_MAX
+from s3fs_meta.state_paths import SNAPSHOT_INFIX
 from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import RENAME_EXCHANGE, as_user, renameat2
 from tests.polling import wait_until
@@ -239,8 +240,8 @@ def test_open_past_file_stays_readable_after_its_point_in_time_is_closed(
             assert (snapshots / f"txg={txg}" / "n").read_bytes() == b"%d" % (txg - 3)
         assert len(os.listdir(snapshots)) == PAST_POINTS_OPEN_MAX
         assert begin + file.read(len(content)) == content
-    states = [path for path in program.cachedir.iterdir() if "snapshot" in path.name]
-    assert len(states) <= PAST_POINTS_OPEN_MAX
+    states = [path for path in program.cachedir.iterdir() if SNAPSHOT_INFIX in path.name]
+    assert 0 < len(states) <= PAST_POINTS_OPEN_MAX
 
 
 def test_temporary_state_of_snapshots_is_removed_at_unmount(

@@ -15,7 +15,7 @@ from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.limits import KERNEL_BACKGROUND_MAX, WAITING_HANDLERS_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from tests.fuse.conftest import Mounted, mounted, mountpoint
-from tests.polling import until
+from tests.polling import PROCESS_S_MAX, until
 
 __all__ = ["mounted", "mountpoint"]
 
@@ -123,7 +123,7 @@ async def test_waiting_requests_of_one_user_do_not_block_another_user(
     room, share = mounted.handlers.fs.waiting_room, WAITING_HANDLERS_MAX * 2 // 3
     requests = mounted.handlers.operations.requests
     before = requests["setattr"]
-    with trio.fail_after(60):
+    with trio.fail_after(PROCESS_S_MAX):
         greedy = await mounted.run(_cut, mounted.path, ALICE, 0, FILES)
         await until(lambda: requests["setattr"] >= before + FILES)
         assert len(room) == share
@@ -143,7 +143,7 @@ async def test_waiting_reads_of_one_user_do_not_delay_stat_calls_of_other_users(
     """While reads wait for the bucket, the daemon answers attribute requests immediately."""
     requests = mounted.handlers.operations.requests
     before, count = requests["read"], KERNEL_BACKGROUND_MAX + 40
-    with trio.fail_after(50):
+    with trio.fail_after(PROCESS_S_MAX):
         greedy = await mounted.run(_read, mounted.path, ALICE, 0, count)
         await until(lambda: requests["read"] >= before + _KERNEL_DEFAULT)
         other = await mounted.run(_read, mounted.path, BOB, count, 1)

@@ -15,7 +15,7 @@ def filled(room: WaitingRoom, uid: int) -> Iterator[int]:
     """Let requests of a user wait until one is refused; yield the number of waiting requests."""
     with contextlib.ExitStack() as places:
         number = 0
-        caller.set(uid)
+        places.callback(caller.reset, caller.set(uid))
         with contextlib.suppress(BusyError):
             while True:
                 places.enter_context(room.entered())
@@ -41,9 +41,10 @@ def test_one_user_of_a_shared_mount_cannot_use_all_waiting_slots() -> None:
             assert (second, third) == (67, 22)
             with filled(room, 1002) as fourth:
                 assert fourth > 0
-            caller.set(1000)
+            token = caller.set(1000)
             with pytest.raises(BusyError), room.entered():
                 pass
+            caller.reset(token)
 
 
 def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:

@@ -93,6 +93,12 @@ class _Killed(BaseException):
     """An exception that simulates the daemon being killed."""
 
 
+def _is_kill(exc: BaseException) -> bool:
+    """Return whether an exception, or each exception of a group, is a simulated kill."""
+    inner = getattr(exc, "exceptions", None)
+    return isinstance(exc, _Killed) if inner is None else all(map(_is_kill, inner))
+
+
 class Host:
     """A host with its name, and the history of the filesystem in the host's state directory."""
 
@@ -327,8 +333,8 @@ class Machine:
         self._kill_at = STEPS[(16 * happening.b + happening.a) % len(STEPS)]
         try:
             await self.session.make_image()
-        except BaseException:  # noqa: ASYNC103 - the simulated kill is expected
-            if self._kill_at:
+        except BaseException as exc:  # noqa: ASYNC103 - the simulated kill is expected
+            if not _is_kill(exc):
                 raise
         self._kill_at = ""
         await self._kill(happening)

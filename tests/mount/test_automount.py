@@ -28,7 +28,10 @@ def automount(place: Place) -> Iterator[Place]:
     options = f"fd={writes},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
     path = os.fsencode(place.mountpoint)
     if libc.mount(b"test", path, b"autofs", ctypes.c_ulong(0), options.encode()) != 0:
-        pytest.skip(f"cannot mount autofs: {os.strerror(ctypes.get_errno())}")
+        why = os.strerror(ctypes.get_errno())
+        os.close(reads)
+        os.close(writes)
+        pytest.skip(f"cannot mount autofs: {why}")
     os.close(writes)
     try:
         yield place

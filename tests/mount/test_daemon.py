@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.polling import PROCESS_S_MAX
 from tests.programs import wait_until_gone
 
 pytestmark = pytest.mark.thorough
@@ -44,7 +45,7 @@ def _run(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PROCESS_S_MAX,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 

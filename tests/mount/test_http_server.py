@@ -12,6 +12,7 @@ from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
 from s3fs_meta.options.listen_address import Address
+from tests.polling import WAIT_S_MAX
 
 BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -195,7 +196,7 @@ async def test_download_ends_when_its_client_disconnects(
         await stream.receive_some()
         linger = struct.pack("ii", 1, 0)  # With SO_LINGER 0, close resets the connection.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S_MAX):
         await running.site.ended.wait()
     assert running.site.why == "BrokenResourceError"
     assert not caplog.records

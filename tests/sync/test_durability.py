@@ -23,7 +23,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.tasks import running
 
@@ -148,7 +148,7 @@ async def test_commit_group_is_committed_during_syncs_of_block_files(power: Powe
         session.db.connection.set_commit_hook(note_commit)
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
-            assert committed.wait(10)
+            assert committed.wait(WAIT_S_MAX)
             sync(blocks, named)
             order.append("files")
 

@@ -14,6 +14,7 @@ from s3fs_meta.meta.tables import inodes, packs, pending
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import WAIT_S_MAX
 from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
 
@@ -208,7 +209,7 @@ async def test_late_deletion_by_a_fenced_writer_deletes_no_needed_object(power: 
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reclaim)
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_S_MAX):
                 await gate.wait_started()
             async with power.session("b", options=TAKEOVER, tasks=False) as new:
                 # The new content equals content of a pack whose deletion is under way.

@@ -21,6 +21,7 @@ from tests.sync.kept import (
     forget,
     kept_files,
 )
+from tests.sync.kills import KillAt, Killed
 from tests.sync.rolling_back import roll_back
 
 pytestmark = pytest.mark.thorough
@@ -134,13 +135,10 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_re
         empty(session, files)
         session.durability.commit()
 
-    def die(reached: str) -> None:
-        if reached == step:
-            raise KeyboardInterrupt
-
     for _ in range(2):
-        with pytest.raises(BaseException):  # noqa: B017, PT011 - the nursery raises an exception group
-            async with power.session("a", options=OpenOptions(hook=die), tasks=False):
+        kill = KillAt(step, armed=True)
+        with pytest.raises(Killed):
+            async with power.session("a", options=OpenOptions(hook=kill), tasks=False):
                 pass
     async with power.session("a", tasks=False) as session:
         last = session.link.txg

@@ -11,6 +11,7 @@ from s3fs_meta.sync.replication_lag import FileState, ReplicationLag
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, failing_append, read_file, write_file
 
 
@@ -88,7 +89,7 @@ async def test_remote_fsync_returns_after_the_upload_to_the_bucket(power: Power)
     options = SessionOptions(fsync="remote", sync_interval_s=3600)
     async with power.session("a", session_options=options) as session:
         ino = write_file(session, b"precious")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             await session.sync_file(ino)
             await session.sync_file(ino)  # Without changes, fsync returns immediately.
     async with power.session("b", options=OpenOptions(force_takeover=True)) as session:

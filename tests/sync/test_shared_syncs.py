@@ -11,6 +11,7 @@ import trio.testing
 from s3fs_meta.meta.tables import block_map, blocks
 from s3fs_meta.model import BlockId, BlockIndex, BlockState
 from s3fs_meta.sync.session import Session
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, write_file
 
 CONTENT: Final = b"content" * 100
@@ -28,7 +29,7 @@ class SlowLog:
     def _slow(self) -> None:
         self.count += 1
         self._sync()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(WAIT_S_MAX)
 
 
 def _change(session: Session) -> None:

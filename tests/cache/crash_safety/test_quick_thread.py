@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
+from tests.polling import WAIT_S_MAX
 
 
 async def test_thread_call_ends_before_its_caller_continues() -> None:
@@ -19,7 +20,7 @@ async def test_thread_call_ends_before_its_caller_continues() -> None:
 
         def call(go_on: threading.Event = go_on, number: int = number) -> None:
             assert threading.current_thread() is not threading.main_thread()
-            assert go_on.wait(10)
+            assert go_on.wait(WAIT_S_MAX)
             order.append(f"call {number}")
 
         async def caller(call: object = call, number: int = number) -> None:
@@ -46,7 +47,7 @@ async def test_second_function_runs_in_the_event_loop_while_the_first_function_r
         both.set()
 
     def call() -> None:
-        assert both.wait(10)
+        assert both.wait(WAIT_S_MAX)
 
     await QuickThread().run(call, meanwhile=meanwhile)
 
@@ -61,7 +62,7 @@ async def test_third_function_runs_in_the_thread_after_the_first_two_functions_e
 
     def run(name: str) -> None:
         if name == late:
-            assert earlier_ended.wait(10)
+            assert earlier_ended.wait(WAIT_S_MAX)
         order.append(name)
         earlier_ended.set()
 
@@ -117,7 +118,7 @@ async def test_cancelled_caller_waits_until_its_thread_call_ends() -> None:
     go_on, ended = threading.Event(), trio.Event()
 
     def call() -> None:
-        assert go_on.wait(10)
+        assert go_on.wait(WAIT_S_MAX)
         done.append(True)
 
     async def caller(scope: trio.CancelScope) -> None:
@@ -155,7 +156,7 @@ def test_interrupted_caller_waits_until_its_thread_call_ends() -> None:
 
     def call() -> None:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(WAIT_S_MAX)
         order.append("call")
 
     async def end_later() -> None:

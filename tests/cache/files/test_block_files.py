@@ -114,16 +114,29 @@ def test_removal_of_all_block_files_leaves_no_directory(files: BlockFiles, tmp_p
 
 
 @pytest.mark.parametrize("count", [3, SYNCFS_FILES_MIN])
-def test_block_files_are_synced_even_if_one_is_missing(files: BlockFiles, count: int) -> None:
+def test_block_files_are_synced_even_if_one_is_missing(
+    files: BlockFiles, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """A few block files are synced with fsync, many with syncfs; missing files cause no error."""
     blocks = [BlockId(number) for number in range(count)]
     for block in blocks:
         files.create(block, 0, b"x")
     files.remove(blocks[0])
+    inodes = {path.stat().st_ino for path in files.root.rglob("*") if path.is_file()}
+    synced, fdatasync = set[int](), os.fdatasync
+
+    def note(fd: int) -> None:
+        synced.add(os.fstat(fd).st_ino)
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    whole = _count_syncfs(files, monkeypatch)
 
     files.sync(blocks)
 
-    assert files.size(blocks[1]) == 1
+    assert len(inodes) == count - 1
+    is_whole = count >= SYNCFS_FILES_MIN
+    assert (synced, whole) == ((set(), ["syncfs"]) if is_whole else (inodes, []))
 
 
 def test_only_unfinished_files_of_this_program_are_removed_from_the_tmp_directory(
@@ -227,8 +240,8 @@ def test_fetched_block_replaces_an_open_block_file(files: BlockFiles) -> None:
     assert files.read_on_loop(ONE, 0, 4) == b"good"
 
 
-def test_removed_block_file_is_closed_in_a_separate_thread(files: BlockFiles) -> None:
-    """Closing a removed file frees disk space, which takes long enough to stall the event loop."""
+def test_block_file_that_is_closed_before_its_removal_is_still_readable(files: BlockFiles) -> None:
+    """The event loop closes a file before a thread removes it, but may read it until then."""
     files.create(ONE, 0, b"abc")
 
     files.let_go([ONE, TWO])

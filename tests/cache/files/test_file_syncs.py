@@ -29,15 +29,26 @@ def test_files_are_synced_at_the_same_time(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(tmp_path: Path, place: int) -> None:
+def test_sync_of_several_files_fails_if_one_of_the_syncs_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: int
+) -> None:
     """The sync of a pipe fails; the regular files are still synced."""
+    synced, fdatasync = set[int](), os.fdatasync
+
+    def note(fd: int) -> None:
+        fdatasync(fd)
+        synced.add(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
     reader, writer = os.pipe()
     try:
         with (tmp_path / "one").open("wb") as one, (tmp_path / "two").open("wb") as two:
-            fds = [one.fileno(), two.fileno()]
+            regular = [one.fileno(), two.fileno()]
+            fds = regular.copy()
             fds.insert(place, writer)
             with pytest.raises(OSError, match="Invalid argument"):
                 sync_files(fds)
+            assert synced == set(regular)
     finally:
         os.close(reader)
         os.close(writer)

@@ -13,7 +13,7 @@ from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.files.files_ahead import Numbers
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
 from s3fs_meta.model import BlockId
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.tasks import running
 
 MARGIN = FILES_AHEAD_MARGIN
@@ -115,7 +115,7 @@ async def test_files_created_in_advance_for_skipped_block_numbers_are_removed(
         await blocks.until_made()
         pass_over(blocks)
         passed = blocks.next
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S_MAX):
             while any(n < passed for n in set(blocks.files.numbers()) - blocks.cached):
                 blocks.create()
                 await trio.sleep(0.001)

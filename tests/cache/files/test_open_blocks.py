@@ -99,6 +99,8 @@ def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
     monkeypatch.setattr(open_blocks, "OPEN_BLOCKS_MAX", 64)
     held = OpenBlocks()
     newest, ended = 0, threading.Event()
+    gc.collect()  # Tables of earlier tests must not close their files during this test.
+    before = len(os.listdir("/proc/self/fd"))
 
     def forget() -> None:
         while not ended.is_set():
@@ -114,6 +116,11 @@ def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
         ended.set()
         for thread in threads:
             thread.join()
+
+    held.close_forgotten()
+    kept = sum(held.get(BlockId(number)) is not None for number in range(rounds))
+    assert kept <= 64
+    assert len(os.listdir("/proc/self/fd")) == before + kept
 
 
 def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Path) -> None:

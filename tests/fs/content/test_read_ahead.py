@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import trio
@@ -29,6 +29,14 @@ CACHE_BYTES = 16 * MIB
 WINDOW_BLOCKS = CACHE_BYTES // READAHEAD_CACHE_PART // BLOCK_BYTES
 RUN_BLOCKS = WINDOW_BLOCKS // 2
 BLOCKS = 4 * RUN_BLOCKS
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_buffers() -> Iterator[None]:
+    """Free the buffers that the entire process shares, before and after each test."""
+    range_buffers.free()
+    yield
+    range_buffers.free()
 
 
 @pytest.fixture

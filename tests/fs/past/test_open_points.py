@@ -159,13 +159,14 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
 class HeldStateDir(StateDir):
     """A state directory whose removal waits for an event."""
 
-    removing = threading.Event()
-    may_remove = threading.Event()
+    def __init__(self, path: Path, removing: threading.Event, may_remove: threading.Event) -> None:
+        self._removing, self._may_remove = removing, may_remove
+        super().__init__(path)
 
     @override
     def remove(self) -> None:
-        self.removing.set()
-        self.may_remove.wait(WAIT_S_MAX)
+        self._removing.set()
+        self._may_remove.wait(WAIT_S_MAX)
         super().remove()
 
 
@@ -173,17 +174,22 @@ async def test_cancelled_request_still_removes_the_files_of_closed_points_in_tim
     plain: Power, tmp_path: Path
 ) -> None:
     """A request that is cancelled while it closes several points still removes all their files."""
+    removing, may_remove = threading.Event(), threading.Event()
+
+    def state_of(txg: Txg) -> StateDir:
+        return HeldStateDir(tmp_path / f"snapshot {txg}", removing, may_remove)
+
     async with shipped(plain, PAST_POINTS_OPEN_MAX + 3) as (session, txgs):
-        points = points_of(session, lambda txg: HeldStateDir(tmp_path / f"snapshot {txg}"))
+        points = points_of(session, state_of)
         async with AsyncExitStack() as stack:
             for txg in txgs[:-1]:
                 await stack.enter_async_context(points.kept_open(txg))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(inodes_at, points, txgs[-1])
-            await until(HeldStateDir.removing.is_set)
+            await until(removing.is_set)
             nursery.cancel_scope.cancel()
-            HeldStateDir.may_remove.set()
+            may_remove.set()
 
         assert len(snapshots_in(tmp_path)) == points.count
         async with running(points.run):

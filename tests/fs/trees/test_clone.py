@@ -48,7 +48,7 @@ from tests.fs.trees.samples import (
     make_tree,
     settled,
 )
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 
 
 async def _make_linked_tree(fs: Filesystem) -> Ino:
@@ -350,7 +350,7 @@ async def test_tree_whose_directories_form_a_cycle_is_not_copied(
         make_directory(fs, b"again %d" % number, below)
     fs.db.begin()
     fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, below))
-    with trio.fail_after(20), pytest.raises(MetadataError, match="cycle"):
+    with trio.fail_after(WAIT_S_MAX), pytest.raises(MetadataError, match="cycle"):
         await clone(fs)
     assert fs.lookup(ROOT_INO, b"copy") is None
 
@@ -417,7 +417,7 @@ async def test_tree_copy_waits_for_database_checkpoints(
     place = CloneTarget(ROOT_INO, b"tree")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fs.tree_clone.clone, place, top, COPY, slices.append)
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S_MAX):
             while fs.lookup(*COPY) is None:
                 count = len(_copied_counts(slices))
                 await trio.sleep(0.01)

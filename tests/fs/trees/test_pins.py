@@ -1,6 +1,7 @@
 """Tests of pins: trees whose content is kept in the cache."""
 
 import logging
+import time
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
+from tests.polling import WAIT_S_MAX
 from tests.tasks import running
 
 AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
@@ -42,11 +44,18 @@ async def _is_cached(volume: Volume, fs: Filesystem, *roots: Ino) -> bool:
 
 async def _until_cached(volume: Volume, fs: Filesystem, ino: Ino) -> None:
     """Advance the test clock until a file is cached. The download runs in real time."""
-    for _ in range(10_000):
-        if await _is_cached(volume, fs, ino):
-            return
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not await _is_cached(volume, fs, ino):
+        assert time.monotonic() < deadline_s, "the file was not downloaded"
         await trio.sleep(1)
-    raise AssertionError("the file was not downloaded")
+
+
+async def _until_failed(pins: Pins) -> None:
+    """Advance the test clock until a download for the pins fails, which takes real time."""
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not pins.last_error:
+        assert time.monotonic() < deadline_s, "no download has failed"
+        await trio.sleep(1)
 
 
 async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
@@ -174,11 +183,7 @@ async def test_damaged_block_of_a_pinned_tree_is_not_requested_repeatedly(
     await volume.store.delete([info.key async for info in volume.store.list("pack/")])
     await pins.add([ino, other])
     async with running(pins.run):
-        for _ in range(10_000):
-            if pins.last_error:
-                break
-            await trio.sleep(1)
-        assert pins.last_error
+        await _until_failed(pins)
         calls = len(volume.store.calls)
         await fs.write(other, 0, b"new")  # A write causes another check of the pins.
         volume.commit()
@@ -201,10 +206,7 @@ async def test_unreadable_row_of_a_block_in_a_pinned_tree_does_not_prevent_other
 
     async with running(pins.run):
         await _until_cached(volume, fs, other)
-        for _ in range(10_000):
-            if pins.last_error:
-                break
-            await trio.sleep(1)
+        await _until_failed(pins)
 
     assert "a wrong type" in pins.last_error
     assert fs.status.writable

@@ -144,13 +144,14 @@ def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> No
     later = threading.Timer(0.1, lambda: old.rename(new))
     gone = _entry(old, old.stat().st_ino)
     later.start()
+    try:
+        mount_paths.require_seen([gone], there=False)
+        assert not old.exists()
+        mount_paths.require_seen([_entry(new, 0)], there=True)
+        assert new.exists()
+    finally:
+        later.join()
 
-    mount_paths.require_seen([gone], there=False)
-    assert not old.exists()
-    mount_paths.require_seen([_entry(new, 0)], there=True)
-    assert new.exists()
-
-    later.join()
     old.touch()
     # The wait also ends if another process has replaced the entry.
     mount_paths.require_seen([gone], there=False)

@@ -62,8 +62,10 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place: Place) -> None:
     """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
-    (place.mountpoint / "f").write_bytes(b"x" * 5000)
-    os.sync()
+    with (place.mountpoint / "f").open("wb") as file:
+        file.write(b"x" * 5000)
+        file.flush()
+        os.fsync(file.fileno())
     while (figures := program.status(place.mountpoint))["chain"]["unshipped_since_ns"]:
         assert figures["upload"]["last_error"] == ""
     program.kill(place.mountpoint)

@@ -99,8 +99,11 @@ async def test_clone_and_lock_commands_report_progress(
     assert trees.figures()["copying"] is trees.figures()["locking"] is None
 
 
-async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(fs: Filesystem) -> None:
+async def test_waiting_for_a_removal_fails_if_the_mount_becomes_degraded(
+    fs: Filesystem, mock_clock: MockClock
+) -> None:
     """A handler that waits for a removal fails if the mount no longer accepts changes."""
+    mock_clock.autojump_threshold = 0
     trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     reported: list[Message] = []
     arguments = {**_tree(fs), "wait": True}

@@ -83,7 +83,10 @@ async def test_metrics_format_depends_on_the_accept_header(served: Served) -> No
     assert page.endswith(b"# EOF\n")
 
 
-async def test_metrics_page_is_made_only_once_for_concurrent_clients(served: Served) -> None:
+async def test_metrics_page_is_made_only_once_for_concurrent_clients(
+    served: Served, mock_clock: trio.testing.MockClock
+) -> None:
+    """The clock of the test stands still, so the page does not expire on a slow machine."""
     async with trio.open_nursery() as clients:
         for _ in range(METRICS_CONNECTIONS_MAX // 2):
             clients.start_soon(served.get)

@@ -12,6 +12,7 @@ from s3fs_meta.sync.follower.follower import Follower
 from s3fs_meta.sync.kernel import NoKernel, SwitchChanges
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power
 
 READS = OpenOptions(read_only=True, follow=True)
@@ -51,7 +52,7 @@ class Listener(NoKernel):
         if self._shown() >= txg:
             return
         event = self._waiting[txg] = trio.Event()
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S_MAX):
             await event.wait()
 
 

@@ -29,7 +29,7 @@ from s3fs_meta.sync.hooks import TAKEOVER_STEPS, Hook, no_hook
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import (
     TAKEOVER,
     Power,
@@ -398,7 +398,7 @@ async def test_promotion_can_be_retried_if_the_local_disk_fails_at_its_end(power
         await session.promote()
         write_file(session, b"written after it")
         session.durability.commit()
-        await session.shipper.wait_until_shipped(10)
+        await session.shipper.wait_until_shipped(WAIT_S_MAX)
 
 
 async def test_unmount_during_a_promotion_releases_the_lease(power: Power) -> None:
@@ -536,6 +536,6 @@ async def test_promoted_writer_uploads_in_the_background(
         before = session.link.txg
         session.durability.commit()
 
-        await session.shipper.wait_until_shipped(10)
+        await session.shipper.wait_until_shipped(WAIT_S_MAX)
 
         assert session.link.txg > before

@@ -14,6 +14,7 @@ from s3fs_meta.errors import DatabaseError
 from s3fs_meta.export import quarantine_list
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from tests.faults import raising
+from tests.polling import PROCESS_S_MAX
 from tests.sync.conftest import TAKEOVER, Power, block_of, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -87,7 +88,7 @@ FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
 def stopped(state: Path, steps: int, work: str = "move", child: str = CHILD) -> bool:
     """Run a process that moves the state or resumes a move; return True if it exited early."""
     command = [sys.executable, "-c", child, str(state), str(steps), work]
-    status = subprocess.run(command, timeout=60, check=False).returncode
+    status = subprocess.run(command, timeout=PROCESS_S_MAX, check=False).returncode
     assert status in {0, KILLED}
     return status == KILLED
 
@@ -208,7 +209,9 @@ def test_quarantine_syncs_new_names_before_it_removes_old_names(tmp_path: Path) 
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_THAT_PRINTS, str(state.path)]
-    done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, timeout=PROCESS_S_MAX, check=True, capture_output=True, text=True
+    )
 
     synced = ["open kept-1", "open s"]
     assert done.stdout.splitlines() == [
@@ -225,7 +228,7 @@ def test_quarantine_succeeds_for_each_errno_of_a_disk_without_hard_links(
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(code)]
-    subprocess.run(command, timeout=60, check=True)
+    subprocess.run(command, timeout=PROCESS_S_MAX, check=True)
 
     assert files_in(state.quarantine("1")) == FILES
     require_complete(state)
@@ -236,7 +239,8 @@ def test_quarantine_fails_without_a_change_if_the_disk_refuses_a_link(tmp_path: 
     state = new_state(tmp_path / "s")
 
     command = [sys.executable, "-c", CHILD_WITHOUT_LINKS, str(state.path), str(errno.ENOSPC)]
-    assert subprocess.run(command, timeout=60, check=False, capture_output=True).returncode == 1
+    done = subprocess.run(command, timeout=PROCESS_S_MAX, check=False, capture_output=True)
+    assert done.returncode == 1
 
     assert files_in(state.path) == FILES
     assert not state.quarantine("1").exists()

@@ -20,6 +20,7 @@ from s3fs_meta.sync.host_state.state_dir import (
     remove_unused,
     without_new_remains,
 )
+from tests.polling import WAIT_S_MAX
 
 OTHER_UID = 12345
 
@@ -120,7 +121,7 @@ async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_direct
     state = StateDir(tmp_path / "s")
     await state.lock()
 
-    with trio.fail_after(10), LockWatch(state.path) as watch:
+    with trio.fail_after(WAIT_S_MAX), LockWatch(state.path) as watch:
         (state.path / "lock").unlink()  # The other process begins to remove the directory.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.wait_until_free)
@@ -295,16 +296,18 @@ def test_file_writable_by_others_in_a_private_state_directory_is_made_private(st
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_state_directory_created_under_any_umask_is_accepted(state: Path) -> None:
+def test_state_directory_created_under_any_umask_is_accepted(tmp_path: Path) -> None:
     """The program sets the permissions of a new state directory itself."""
-    before = _listing(state)
+    path = tmp_path / "new"
     mask = os.umask(0)
     try:
-        StateDir(state).keep_holder("another")
+        StateDir(path).keep_holder("another")
     finally:
         os.umask(mask)
 
-    assert _listing(state) == before
+    modes = [stat.S_IMODE(entry.stat().st_mode) for entry in (path, path / "holder")]
+    assert modes == [0o700, 0o600]
+    StateDir(path)
 
 
 def test_state_directory_created_by_a_failed_command_is_removed(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import trio.testing
 from s3fs_meta import machine
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.errors import MetadataError, OfflineError, PassphraseError, ReadOnlyStateError
+from s3fs_meta.errors import (
+    MetadataError,
+    OfflineError,
+    PassphraseError,
+    ReadOnlyStateError,
+    StoreError,
+)
 from s3fs_meta.limits import OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import AbbreviatedLink, Txg
@@ -26,6 +32,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, location_of, read_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 
@@ -57,7 +64,7 @@ async def reading(power: Power) -> AsyncIterator[Session]:
     try:
         yield session
     finally:
-        with trio.fail_after(10, shield=True):
+        with trio.fail_after(WAIT_S_MAX, shield=True):
             await close_filesystem(opened, release=True)
 
 
@@ -121,11 +128,11 @@ async def test_offline_read_of_uncached_content_fails_until_the_bucket_is_reacha
     session.recover()
     session.start()
     try:
-        with pytest.raises(Exception, match="store"):
+        with pytest.raises(StoreError, match="store"):
             await read_file(session, ino)
         assert await read_file(session, ino) == CONTENT
     finally:
-        with trio.fail_after(10, shield=True):
+        with trio.fail_after(WAIT_S_MAX, shield=True):
             await close_filesystem(opened, release=True)
 
 
@@ -141,7 +148,7 @@ async def following(power: Power, store: FaultyStore, host: str = "b") -> AsyncI
     try:
         yield session
     finally:
-        with trio.fail_after(10, shield=True):
+        with trio.fail_after(WAIT_S_MAX, shield=True):
             await session.close()
 
 
@@ -200,7 +207,7 @@ async def test_local_state_of_a_follower_can_be_mounted_offline(power: Power) ->
     try:
         assert inodes.get(opened.db, ino).size_bytes == len(CONTENT)
     finally:
-        with trio.fail_after(10, shield=True):
+        with trio.fail_after(WAIT_S_MAX, shield=True):
             await close_filesystem(opened, release=True)
 
 

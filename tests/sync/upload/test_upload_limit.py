@@ -15,7 +15,7 @@ from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import REGULAR, Power, read_file, unmount, write_file
 
 IMPATIENT = UploadBounds(seal_age_s=0.01, seal_linger_s=0.01)
@@ -55,7 +55,7 @@ async def test_unmount_ignores_the_upload_limit(power: Power) -> None:
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
         ino = write_file(session, b"more")
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             await unmount(session)
     async with power.session("b") as session:
         assert await read_file(session, ino) == b"more"
@@ -67,7 +67,7 @@ async def test_remote_fsync_ignores_the_upload_limit(power: Power) -> None:
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         await _waiting(session)
         ino = write_file(session, os.urandom(MIB // 2))
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             await session.sync_file(ino)
 
         assert session.uploader.pending == 0
@@ -79,7 +79,7 @@ async def test_uploads_that_free_a_full_cache_ignore_the_upload_limit(power: Pow
         upload_limit=SLOW, cache_bytes=2 * MIB, sync_interval_s=3600, commit_interval_s=3600
     )
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             for _ in range(8):
                 await session.cache.wait_for_room(MIB // 2)
                 write_file(session, os.urandom(MIB // 2))
@@ -150,7 +150,7 @@ async def test_changelogs_without_content_ignore_the_upload_limit(power: Power) 
     async with power.session(session_options=options, bounds=IMPATIENT) as session:
         session.throttles.upload.charge(1 << 30)
         _make_empty_file(session)
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             link = await session.flush()
 
         assert link is not None
@@ -165,7 +165,7 @@ async def test_images_wait_for_the_upload_limit(power: Power) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.make_image)
             await until(lambda: session.throttles.upload.waiting_bytes > 0)
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_S_MAX):
                 _make_empty_file(session)
                 await session.flush()
             with session.throttles.upload.lifted():

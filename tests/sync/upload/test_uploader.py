@@ -31,6 +31,7 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import Call, FaultyStore
 from tests.descriptors import no_more_files
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import (
     TAKEOVER,
     Power,
@@ -105,8 +106,10 @@ async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(powe
         gate = faulty.hold("create")
         write_file(session, os.urandom(MIB - 4096))
         await gate.wait_started()
-        with trio.move_on_after(0.5):  # The writer would fail here if the timeout applied.
+        # The writer would fail here if the timeout applied.
+        with trio.move_on_after(0.5) as scope:
             await session.cache.wait_for_room(MIB // 2)
+        assert scope.cancelled_caught
         gate.open()
 
 
@@ -235,7 +238,7 @@ async def test_pack_is_not_uploaded_again_after_its_response_was_lost(power: Pow
         ino = write_file(session, CONTENT)
         faulty.lose_reply("create")
 
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S_MAX):
             await session.flush()
         assert len(list(packs.iterate(session.db))) == 1
         await session.close()
@@ -335,7 +338,7 @@ async def test_failed_upload_pauses_before_the_next_attempt(power: Power) -> Non
 
     async with power.session("a", hook=hook, bounds=IMPATIENT) as session:
         write_file(session, CONTENT)
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S_MAX):
             await began.wait()
         with trio.move_on_after(0.2):
             await stormed.wait()
@@ -393,7 +396,7 @@ async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:
             raise OSError(errno.EIO, "Input/output error", str(blocks))
 
         session.files.sync = refuse  # type: ignore[method-assign]
-        with trio.fail_after(10), pytest.raises((OSError, DatabaseError)):
+        with trio.fail_after(WAIT_S_MAX), pytest.raises((OSError, DatabaseError)):
             await session.flush()
 
 
@@ -469,7 +472,7 @@ async def test_fenced_mount_stops_uploading_packs(power: Power) -> None:
         write_file(old, CONTENT)
         old.cache.upload_signal.set()
         nursery.start_soon(old.uploader.run)
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S_MAX):
             await fenced.wait()
         nursery.cancel_scope.cancel()
 

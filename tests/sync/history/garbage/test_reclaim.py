@@ -510,6 +510,7 @@ async def test_each_garbage_collection_deletes_a_limited_number_of_objects(power
         rest = total - 3
         while (gone := (await session.reclaimer.reclaim(limit=3)).total) == 3:
             rest -= gone
+        assert gone == rest
         assert len(manifests(power)) == 2
         assert changelogs(power)[0] == manifests(power)[0]
 

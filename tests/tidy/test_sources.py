@@ -290,3 +290,10 @@ def test_modules_with_tests_do_not_import_each_other() -> None:
         for name in sorted(set(_imported(path)))
         if name.startswith("tests.") and ".test_" in name
     ] == []
+
+
+def test_no_text_has_markers_of_an_unfinished_merge() -> None:
+    """git(1) marks both sides of a conflict with lines that begin with these characters."""
+    marker = re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE)
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "changes").glob("*.md")]
+    assert [_relative(path) for path in pages if marker.search(path.read_text("utf-8"))] == []

@@ -30,7 +30,6 @@ STEP_S_MAX: Final = 900.0
 SYNC_S_MAX: Final = 300.0
 KILLED_S_MAX: Final = 5.0
 CEILING_RATIO_MAX: Final = 1.3
-LINES_KEPT: Final = 3  # Number of lines kept from the error output of a failed step.
 
 
 class Taken(NamedTuple):
@@ -168,10 +167,11 @@ class Session:
                     )
 
     def _note(self, step: str, subject: Subject, turn: int, error: Exception) -> None:
-        """Record the reason for the failure of a step."""
+        """Record the reason for the failure of a step: the last line, without the mountpoint."""
         text = str(error)
         if isinstance(error, subprocess.CalledProcessError):
-            text = " ".join(error.stderr.strip().splitlines()[-LINES_KEPT:]) or text
+            text = (error.stderr.strip().splitlines() or [text])[-1]
+        text = text.replace(str(subject.mountpoint), "MOUNTPOINT")
         self._failed[f"turn {turn + 1}, {step}, {subject.name}"] = text
         print(f"failed: {step} on {subject.name}: {text}", file=sys.stderr)
 

@@ -7,6 +7,7 @@ the results *far*, the same commands read this directory through versitygw, with
 second. The copy of the past is a clone of the root directory at an earlier point in time.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -149,20 +150,20 @@ class _Far(NamedTuple):
 
 
 def _far(writer: S3fsSubject, earlier: int, last: int, delay_ms: float) -> _Far:
-    try:
-        with far_store.running(writer.root, delay_ms) as store:
-            endpoint, objects = store.endpoint(), store.make_bucket("history")
-            objects.rmdir()
-            writer.bucket.rename(objects)
-            words = ["--endpoint-url", endpoint.url, "s3://history"]
-            command = [*program(), "{}", "--cachedir", str(writer.root / "far"), *words]
-            try:
-                answers = _questions(command, earlier, last, 1)
-            finally:
-                objects.rename(writer.bucket)
-            requests = endpoint.traffic()
-    except SubjectError as exc:
-        return _Far({"absent": str(exc)}, [], 0.0)
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(far_store.running(writer.root, delay_ms))
+        except SubjectError as exc:
+            return _Far({"absent": str(exc)}, [], 0.0)
+        endpoint, objects = store.endpoint(), store.make_bucket("history")
+        objects.rmdir()
+        writer.bucket.rename(objects)
+        stack.callback(objects.rename, writer.bucket)
+        store.adopt(objects)
+        words = ["--endpoint-url", endpoint.url, "s3://history"]
+        command = [*program(), "{}", "--cachedir", str(writer.root / "far"), *words]
+        answers = _questions(command, earlier, last, 1)
+        requests = endpoint.traffic()
     (versions_s,), (diff_s,) = answers.versions_s, answers.diff_s
     return _Far(
         {"delay_ms": delay_ms, "versions, s": versions_s, "diff, s": diff_s, "requests": requests},

@@ -20,6 +20,7 @@ that do not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), 
 An error takes typed arguments and builds its own message.
 """
 
+import shlex
 from typing import Any
 
 
@@ -478,7 +479,8 @@ class NotAFilesystemError(SettingsError):
 
     def __init__(self, url: str, why: str = "") -> None:
         because = f": {why}" if why else ";"
-        super().__init__(f"no filesystem at {url!r}{because} create one with: s3fs-meta mkfs {url}")
+        make = f"s3fs-meta mkfs {shlex.quote(url)}"
+        super().__init__(f"no filesystem at {url!r}{because} create one with: {make}")
 
 
 class AbsentDirectoryError(NotAFilesystemError):
@@ -492,7 +494,8 @@ class BeingRemovedError(SettingsError):
     """A removal of the filesystem was interrupted; only s3fs-meta destroy can continue it."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"{url!r} is being removed; s3fs-meta destroy {url} completes this")
+        destroy = f"s3fs-meta destroy {shlex.quote(url)}"
+        super().__init__(f"{url!r} is being removed; {destroy} completes this")
 
 
 class UnfinishedFilesystemError(SettingsError):

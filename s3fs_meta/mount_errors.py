@@ -6,7 +6,7 @@ errnos, exit statuses.
 
 import shlex
 
-from s3fs_meta.errors import ControlError, SettingsError
+from s3fs_meta.errors import ControlError, HeldError, SettingsError
 
 
 class NotMountedError(SettingsError):
@@ -98,3 +98,13 @@ class InUseError(SettingsError):
             f" that use it: s3fs-meta umount --force {shlex.quote(mountpoint)}"
         )
         self.by = by
+
+
+class EarlierMountInUseError(HeldError):
+    """The filesystem cannot be mounted again, because an unmounted earlier mount is still in use."""
+
+    def __init__(self, by: str, mountpoint: str) -> None:
+        super().__init__(
+            f"the filesystem was unmounted from {mountpoint}, but is still in use {by}; end these"
+            f" processes, or run s3fs-meta umount --force {shlex.quote(mountpoint)}"
+        )

@@ -1,8 +1,16 @@
-"""Tests of how error messages display file names and attribute names."""
+"""Tests of how error messages display the names of files and attributes, and commands."""
 
 import pytest
 
-from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S3fsError
+from s3fs_meta.errors import (
+    BeingRemovedError,
+    EntryExistsError,
+    NoAttributeError,
+    NoEntryError,
+    NotAFilesystemError,
+    S3fsError,
+)
+from s3fs_meta.mount_errors import EarlierMountInUseError, InUseError
 
 
 @pytest.mark.parametrize(
@@ -16,3 +24,22 @@ from s3fs_meta.errors import EntryExistsError, NoAttributeError, NoEntryError, S
 )
 def test_error_shows_a_name_as_bytes_only_if_it_is_not_utf8(error: S3fsError, message: str) -> None:
     assert error.message == message
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [(NotAFilesystemError, "mkfs"), (BeingRemovedError, "destroy")],
+)
+def test_command_in_an_error_quotes_a_url_with_spaces(
+    error: type[NotAFilesystemError | BeingRemovedError], command: str
+) -> None:
+    message = error("local:///my data").message
+
+    assert f"s3fs-meta {command} 'local:///my data'" in message
+
+
+@pytest.mark.parametrize("error", [EarlierMountInUseError, InUseError])
+def test_command_in_an_error_quotes_a_mountpoint_with_spaces(
+    error: type[EarlierMountInUseError | InUseError],
+) -> None:
+    assert "umount --force '/mnt/my files'" in error("by ls (7)", "/mnt/my files").message

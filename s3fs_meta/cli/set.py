@@ -1,5 +1,6 @@
 """``s3fs-meta set``: show or change settings of a mounted filesystem."""
 
+import shlex
 from typing import Annotated
 
 import trio
@@ -55,7 +56,8 @@ def set(  # noqa: A001 - the name of the command
     """Run ``s3fs-meta set``: show or change settings of a mounted filesystem."""
     targets.require_answers([mountpoint])
     if "=" in mountpoint.name and not mountpoint.exists():
-        raise UsageError(f"the mountpoint is missing: s3fs-meta set MOUNTPOINT {mountpoint}")
+        command = f"s3fs-meta set MOUNTPOINT {shlex.quote(str(mountpoint))}"
+        raise UsageError(f"the mountpoint is missing: {command}")
     wanted: dict[str, str] = {}
     for text in values or ():
         name, equals, value = text.partition("=")

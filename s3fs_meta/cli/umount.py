@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -303,7 +304,7 @@ def _unmount(mountpoint: str | None, force: bool) -> None:
     if is_busy(why, mountpoint):
         why += (
             " A process has a file open or its working directory there, or another filesystem is "
-            f"mounted below it: fuser -vm {mountpoint} lists the processes"
+            f"mounted below it: fuser -vm {shlex.quote(mountpoint)} lists the processes"
         )
     # If the filesystem is no longer in the mount table, another process has unmounted it meanwhile.
     if why and mount_table.find(mountpoint) is not None:

@@ -1,5 +1,6 @@
 """``s3fs-meta versions``: list the versions of a file."""
 
+import shlex
 import stat
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -111,7 +112,8 @@ def versions(
     if not is_url(target):
         found = trio.run(request_versions, wanted, shape)
     elif path is None:
-        raise UsageError(f"add the path of a file after the URL: s3fs-meta versions {target} PATH")
+        command = f"s3fs-meta versions {shlex.quote(target)} PATH"
+        raise UsageError(f"add the path of a file after the URL: {command}")
     else:
         with TerminalFront(quiet=json) as front:
             reading = Reading(wanted.place, access.s3, access.passphrase_file, front)

@@ -67,7 +67,7 @@ from s3fs_meta.mount.statistics.metrics_option import listening
 from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.mount.supervisor import Supervisor, supervised
 from s3fs_meta.mount.watchers import Watchers
-from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.mount_errors import EarlierMountInUseError, NotMountedError
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.throttle import Throttles, throttles_of
@@ -197,10 +197,7 @@ async def _wait_for_end(present: Mapping[str, Any], plan: MountPlan, front: Fron
     if present["state"] == control_api.DETACHED:
         used = await control_api.used_by(plan.place)
         if used:
-            raise HeldError(
-                f"the filesystem was unmounted from {present['mountpoint']}, but is still in use {used};"
-                f" end these processes, or run s3fs-meta umount --force {present['mountpoint']}"
-            )
+            raise EarlierMountInUseError(used, present["mountpoint"])
     elif present["state"] != control_api.ENDING:
         raise HeldError(f"the filesystem is already mounted on {present['mountpoint']}")
     front.notice("waiting for an earlier mount to finish its upload")

@@ -140,6 +140,6 @@ def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     if not flags:
         return text
     command = re.compile(
-        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?={re.escape(url.rstrip('/'))})"
+        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?='?{re.escape(url.rstrip('/'))})"
     )
     return command.sub(lambda found: f"{found[1]} {shlex.join(flags)} ", text)

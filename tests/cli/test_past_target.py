@@ -30,9 +30,10 @@ def test_error_about_a_path_outside_all_mounts_shows_the_path(
 
 
 def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
-    refused = program.run("versions", f"local://{tmp_path}")
+    refused = program.run("versions", f"local://{tmp_path}/my data")
     assert refused.returncode == ExitStatus.USAGE
     assert "add the path of a file after the URL" in refused.stderr
+    assert f"s3fs-meta versions 'local://{tmp_path}/my data' PATH" in refused.stderr
 
 
 @pytest.mark.mount

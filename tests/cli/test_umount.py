@@ -189,6 +189,19 @@ def test_umount_of_a_busy_filesystem_reports_a_path_that_is_not_utf_8(
     program.ok("umount", mountpoint)
 
 
+def test_umount_of_a_busy_filesystem_quotes_the_path_in_a_command(
+    program: Program, place: Place, tmp_path: Path
+) -> None:
+    mountpoint = tmp_path / "my files"
+    mountpoint.mkdir()
+    program.ok("mount", place.url, mountpoint)
+    with (mountpoint / "f").open("w"):
+        done = program.run("umount", mountpoint)
+
+    assert f"fuser -vm '{mountpoint}' lists the processes" in done.stderr
+    program.ok("umount", mountpoint)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make bind mounts")
 def test_umount_error_names_a_bind_mount_that_keeps_the_filesystem_busy(
     program: Program, mounted: Place, tmp_path: Path

@@ -72,6 +72,10 @@ def test_suggested_command_contains_the_s3_options_of_the_failed_command() -> No
         f"s3fs-meta umount --force /mnt; s3fs-meta fsck -n {flags} s3://bucket/home"
     )
     assert with_options(text, "s3://bucket/home", S3Options()) == text
+    with_space = NotAFilesystemError("s3://bucket/my home").message
+    assert with_options(with_space, "s3://bucket/my home", options).endswith(
+        f"with: s3fs-meta mkfs {flags} 's3://bucket/my home'"
+    )
 
 
 @pytest.mark.parametrize(

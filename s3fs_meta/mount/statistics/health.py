@@ -7,6 +7,7 @@ Source: https://nagios-plugins.org/doc/guidelines.html, "Plugin Output", "Plugin
 """
 
 import enum
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -97,7 +98,8 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
         broken.append(f"the mount is {state}: {figures['why']}")
     if figures["upload"]["lost_blocks"]:
         lost = counted(figures["upload"]["lost_blocks"], "block")
-        broken.append(f"{lost} lost: unmount, and run s3fs-meta fsck -y {figures['url']}")
+        command = f"s3fs-meta fsck -y {shlex.quote(figures['url'])}"
+        broken.append(f"{lost} lost: unmount, and run {command}")
     outage = away(figures)
     if outage:
         doubts.append(outage)

@@ -9,6 +9,7 @@ Design: docs/design/durability.md, "History index".
 """
 
 import logging
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -81,7 +82,8 @@ class HistorySearch:
         self._keyring = keyring
         self._uuid = uuid
         self._end = end
-        self._advice = f"'s3fs-meta fsck -p --deep {store.url}' deletes the object if it is wrong"
+        command = f"s3fs-meta fsck -p --deep {shlex.quote(store.url)}"
+        self._advice = f"{command} deletes the object if it is wrong"
         self._stored: set[ObjectKey] | None = None
         # Hashes of the changelogs read so far; an index object that contradicts them is not used.
         self._hashes: dict[Txg, str] = {end.txg: end.hash}

@@ -232,7 +232,7 @@ async def test_object_of_a_row_with_a_damaged_key_is_not_an_orphan(
         write_file(session, b"x")
         await session.flush()
         [(_pack, known)] = packs.all_keys(session.db)
-        damaged = known[:5] + ("0" if known[5] == digit else digit) + known[6:]
+        damaged = known[:5] + ("8" if known[5] == digit else digit) + known[6:]
         session.db.begin_local()
         session.db.run("UPDATE packs SET object_key = ?", (damaged,))
         finder = OrphanPacks(session.db, power.store, session.volume.keyring)

@@ -71,12 +71,19 @@ class OrphanPacks:
         return _without_doubtful(found, missing)
 
     async def _known(self, digits: str) -> dict[ObjectKey, int]:
-        """Return the keys of packs to keep, with the size of each stored pack, otherwise 0."""
+        """Return the keys of packs to keep, with the size of each stored pack, otherwise 0.
+
+        A key that is not the key of a pack is damaged; its object may be in any group.
+        """
         begin = f"pack/{digits}"
         known = {key: 0 for key in properties.kept_packs(self._db) if key.startswith(begin)}
         last = PackId(0)
         while rows := packs.sizes_after(self._db, last, DELETE_BATCH_KEYS):
-            known.update((key, size) for _pack, key, size in rows if key.startswith(begin))
+            known.update(
+                (key, size)
+                for _pack, key, size in rows
+                if key.startswith(begin) or pack_codec.parse_key(key) is None
+            )
             last = rows[-1][0]
             await trio.lowlevel.checkpoint()
         return known

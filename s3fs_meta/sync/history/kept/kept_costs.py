@@ -45,10 +45,10 @@ async def costs_of(db: Database, points: Sequence[KeptPoint], floor: Txg) -> Cos
         rows = packs.find_dead(db, floor, DELETE_BATCH_KEYS, after)
         for row in rows:
             assert row.died_txg is not None, "the query must return only dead packs"
-            # Kept points after the pack's creation and before its last block died need the pack.
-            first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if row.pack in db.held_packs:
                 continue
+            # Kept points after the pack's creation and before its last block died need the pack.
+            first, stop = bisect_right(bounds, row.pack), bisect_left(txgs, row.died_txg)
             if first < stop:
                 total += row.object_bytes
             if first + 1 == stop:

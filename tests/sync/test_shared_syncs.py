@@ -66,13 +66,15 @@ async def test_extension_of_the_wal_waits_for_the_sync_of_an_fsync(power: Power)
         assert session.db.wal is not None
         assert session.db.wal.lacks_room
         log = SlowLog(session)
+        threads = trio.to_thread.current_default_thread_limiter()
         async with trio.open_nursery() as nursery:
             _change(session)
             nursery.start_soon(session.durability.sync)
             await trio.testing.wait_all_tasks_blocked()
+            syncing = threads.borrowed_tokens
             nursery.start_soon(session.durability.make_log_room)
             await trio.testing.wait_all_tasks_blocked()
-            assert log.count == 1
+            assert threads.borrowed_tokens == syncing, "no thread has begun the second sync"
             log.go_on.set()
         assert log.count == 2
         assert not session.db.wal.lacks_room

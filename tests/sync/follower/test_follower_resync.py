@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+import apsw
 import pytest
 import trio
 from trio.testing import MockClock
@@ -9,6 +10,7 @@ from trio.testing import MockClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S
+from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import Ino
 from s3fs_meta.mount_state import MountState
@@ -231,6 +233,34 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
             assert "no space left" in follower.last_error
             assert follower.link == shown
             assert session.status.state is MountState.FOLLOWING
+            mock_clock.jump(FOLLOW_RESYNC_S)
+            await follower.poll_once()
+            assert follower.last_error == ""
+            assert inodes.find(session.db, ino) is None
+
+
+async def test_follower_does_not_switch_to_a_database_whose_last_checkpoint_failed(
+    power: Power, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    """The write-ahead log then has the only copy of some pages, for example on a full disk."""
+    checkpoint = Wal.try_checkpoint
+
+    def fail_beside(wal: Wal, connection: apsw.Connection) -> bool:
+        return "anew.db" not in connection.filename and checkpoint(wal, connection)
+
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, b"first" * 1000)
+        async with following(power, tasks=False) as (session, _listener):
+            follower, shown = follower_of(session), follower_of(session).link
+            remove_file(writer, ino)
+            await writer.publish_as_txg()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Wal, "try_checkpoint", fail_beside)
+                await follower.poll_once()
+
+            assert "free space" in follower.last_error
+            assert follower.link == shown
             mock_clock.jump(FOLLOW_RESYNC_S)
             await follower.poll_once()
             assert follower.last_error == ""

@@ -144,14 +144,18 @@ async def test_unavailable_store_is_not_treated_as_a_damaged_image(
         await laid_out(faulty, tmp_path / "damaged.db")
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
 async def test_no_disk_space_is_reserved_for_an_image_without_its_last_piece(
-    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_empty: bool
 ) -> None:
     """A manifest may declare any size, so no space is reserved unless the last piece exists."""
     monkeypatch.setattr(restore, "free_bytes", lambda _path: 0)
     with pytest.raises(OSError, match="are free"):
         await laid_out(store, tmp_path / "damaged.db")
-    del store.objects[image_codec.piece_key(PREFIX, 3)]
+    last = image_codec.piece_key(PREFIX, 3)
+    del store.objects[last]
+    if is_empty:
+        store.objects[last] = b""
     assert await laid_out(store, tmp_path / "damaged.db") == []
 
 

@@ -43,7 +43,7 @@ def run(
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(command, s_max)
-        printed, said = (path.read_text() for path in streams[1:])
+        printed, said = (path.read_text(errors="surrogateescape") for path in streams[1:])
     return subprocess.CompletedProcess(command, process.exitcode, printed, said)
 
 

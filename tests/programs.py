@@ -86,6 +86,7 @@ class Program:
             input=text,
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # status lists the mounts of other tests, too
             check=False,
             timeout=PROCESS_S_MAX,
             env=self.environment,
@@ -107,6 +108,7 @@ class Program:
             stdout=stdout,
             stderr=stderr,
             text=True,
+            errors="surrogateescape",
         )
 
     def ok(self, *words: str | Path, here: bool = True) -> str:

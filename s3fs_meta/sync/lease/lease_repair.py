@@ -202,9 +202,12 @@ async def _newest_complete(
 
 
 async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> Epoch:
-    """Return an epoch that is at least the epoch of every changelog.
+    """Return an estimate of the chain's last epoch.
 
-    Epochs increase along the chain, and each unreadable changelog may have started a new epoch.
+    The estimate is the epoch of the last readable changelog, plus 1 for each later unreadable
+    changelog, because each may be the fence record of a new epoch. It is too low if a host acquired
+    the lease, crashed before it appended its fence record, and a later fence record is unreadable.
+    Then the next mount uses the epoch of an earlier hold again; its nonce distinguishes the two.
     """
     damaged = 0
     for txg in sorted(txgs, reverse=True):

@@ -12,7 +12,7 @@ that do not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), 
     ├── CorruptionError             stored bytes or rows are damaged
     ├── ShortageError               no memory or file descriptor is free to access a cached block
     ├── DatabaseError               SQLite failed: full disk, I/O error, locked
-    ├── FencedError                 a newer epoch owns the filesystem
+    ├── FencedError                 another writer has the lease or the next txg
     ├── SettingsError               the user's configuration or command line
     ├── UnprintedKeyError           standard output did not accept a new recovery key
     └── ControlError                a daemon answered with an error, or did not answer
@@ -438,7 +438,7 @@ class DatabaseFullError(DatabaseError):
 
 
 class FencedError(S3fsError):
-    """Another host has taken over with a newer epoch, so this mount must not write."""
+    """Another writer took the lease or appended the next txg, so this mount must not write."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
         super().__init__(f"epoch {our_epoch} was replaced by epoch {their_epoch}, held by {holder}")

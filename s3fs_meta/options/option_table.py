@@ -42,8 +42,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "wal",
         "How SQLite protects the metadata database against crashes.",
         "With `wal`, reads, checkpoints and images run concurrently with writes. With the other "
-        "modes, an image blocks the mount while the database is copied, and each commit costs one "
-        "or two fsyncs.",
+        "modes, an image blocks the mount while the database is copied. With `delete`, `truncate` "
+        "and `persist`, each commit costs one or two fsyncs.",
         "`wal`, `delete`, `truncate`, `persist`: nothing that was fsynced is lost. `memory`, "
         "`off`: after any crash the local state is quarantined and the state in the bucket "
         "restored; under `off` any SQLite error makes the mount read-only.",
@@ -73,7 +73,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "Larger pages make sequential reads faster and each change more expensive. A conversion "
         "needs twice the disk space of the database and time in proportion to its size, and it "
         "uploads a complete new image.",
-        "After a crash during the conversion the database keeps the old page size.",
+        "After a crash during the conversion the database has the old or the new page size.",
     ),
     Option(
         "cache_size",
@@ -82,7 +82,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         page_cache,
         "",
         "SQLite's page cache: a number of pages, a negative number of KiB, or a size such as "
-        "`256M`; default: a share of the machine's memory.",
+        "`256M`; default: 1/256 of the machine's memory, but 4 to 8 MiB.",
         "The page cache uses the daemon's memory. With a small cache, metadata operations read "
         "from the disk.",
         NO_EFFECT,
@@ -287,7 +287,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=False),
         "",
         "Device files work; only root may use the option.",
-        "Anyone who can write to the bucket can create a device file on this host.",
+        "Root on any host that mounts the filesystem for writing can create a device file on this "
+        "host, and so can anyone who can write to the bucket of a plain filesystem.",
         NO_EFFECT,
     ),
     Option(
@@ -309,7 +310,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         flag(value=False),
         "",
         "Set-user-ID bits and file capabilities work; only root may use the option.",
-        "Anyone who can write to the bucket can become root on this host.",
+        "Root on any host that mounts the filesystem for writing can make a user of this host "
+        "root, and so can anyone who can write to the bucket of a plain filesystem.",
         NO_EFFECT,
     ),
     Option(

@@ -64,9 +64,9 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "5",
         "How often all changes are synced to the local disk, file blocks before metadata.",
         "A shorter interval causes more syncs of the local disk.",
-        "Power loss loses at most the last SECONDS of data without fsync. If the daemon is killed, "
-        "the changes of the last 5 ms are lost, or up to the last 50 ms if changes follow each "
-        "other without a pause.",
+        "Power loss loses at most the changes without fsync of the last SECONDS, plus those made "
+        "during the last sync. If the daemon is killed, the changes of the last 5 to 50 ms are "
+        "lost, and of data in open files usually at most the last SECONDS.",
     ),
     Option(
         "sync_interval",
@@ -75,8 +75,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(SYNC_INTERVAL_S_MIN),
         "5",
         "How often changes are uploaded: first new content, then one changelog.",
-        "Each interval with changes uploads one or more packs and one small object.",
-        "If this machine is lost, the changes of the last one or two intervals are lost.",
+        "Each interval with changes uploads one small object, and packs if there is new content.",
+        "If this machine is lost, the changes of the last one or two intervals are lost, plus "
+        "those made while the last upload was running; more are lost if the store is slow or "
+        "unavailable.",
     ),
     Option(
         "fsync",
@@ -108,7 +110,8 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         seconds(POLL_INTERVAL_S_MIN),
         "2",
         "How often a mount with `follow` polls for new transaction groups.",
-        "Each poll is one request to the bucket.",
+        "Each poll is one request to the bucket, plus requests for each new transaction group. "
+        "Every 30th poll without a new group also lists the bucket.",
         NO_EFFECT,
     ),
     Option(

@@ -41,7 +41,8 @@ HELP = CommandHelp(
         "an entry that is moved during the copy may appear in it twice, or not at all. --at=now "
         "first uploads everything that was written before the command began, and copies the tree "
         "at one point in time, as a power cut at that time would leave it: concurrent writes "
-        "appear in the order of fsync and close. No other process is blocked.",
+        "appear in the order of fsync and close. Recent data of files that programs are writing at "
+        "high speed may be missing. No other process is blocked.",
         "Only root and the user who mounted the filesystem may use the command. It does not check "
         "permissions.",
     ),

@@ -48,8 +48,8 @@ HELP = CommandHelp(
         "Removes the objects that the filesystem wrote, and the local state of this host, except "
         "quarantined states (kept-...) and replaced objects (replaced-...). First "
         "the user must type the filesystem's label, or its URL if it has no label. The command "
-        "needs the passphrase: it reads every object, and removes the objects that it can verify "
-        "with the encryption keys of the filesystem. Foreign objects below the same prefix stay, "
+        "needs the passphrase: it reads the objects (of a pack, only the index), and removes those "
+        "that it can verify with the encryption keys of the filesystem. Foreign objects below the same prefix stay, "
         "even if their names look like s3fs-meta objects, and so do damaged objects.",
         "With --by-name the command reads no objects. It removes every object whose name looks "
         "like an s3fs-meta object. Use it for a filesystem whose passphrase or superblock is lost.",

@@ -23,7 +23,8 @@ HELP = CommandHelp(
     description=(
         "Uploads the dirty blocks of the local cache and the changes of the metadata. After the "
         "command, the bucket has everything that was written before the command began, so none of "
-        "it is lost if this host is lost. The filesystem stays mounted and usable.",
+        "it is lost if this host is lost. Recent data of files that programs are still writing at "
+        "high speed may be missing. The filesystem stays mounted and usable.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "upload everything, for example after a copy"),

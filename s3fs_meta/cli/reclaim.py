@@ -33,8 +33,8 @@ HELP = CommandHelp(
         "A mount does this automatically after each image and every ten minutes, or once a day if "
         "nothing changes. If the filesystem is "
         "mounted on this host, the command sends a request to the mount; otherwise it opens the "
-        "filesystem as a mount does. It never deletes objects that s3fs-meta did not write, nor "
-        "the last two images and the objects that they need.",
+        "filesystem as a mount does. It never deletes objects that this filesystem did not "
+        "write, nor the last two images and the objects that they need.",
     ),
     examples=(
         Example("s3fs-meta reclaim --dry-run /mnt/home", "show what would be deleted"),

@@ -23,8 +23,9 @@ HELP = CommandHelp(
     description=(
         "Uploads the dirty blocks of the local cache and the changes of the metadata. After the "
         "command, the bucket has everything that was written before the command began, so none of "
-        "it is lost if this host is lost. Recent data of files that programs are still writing at "
-        "high speed may be missing. The filesystem stays mounted and usable.",
+        "it is lost if this host is lost. The command reports if recent data of open files may be "
+        "missing, because programs write faster than the kernel sends their data. The filesystem "
+        "stays mounted and usable.",
     ),
     examples=(
         Example("s3fs-meta flush /mnt/home", "upload everything, for example after a copy"),
@@ -63,6 +64,11 @@ def flush(
         TerminalFront(quiet=json) as front,
     ):
         result = trio.run(_flush, place, front, image, remains, advice)
+        if result["uncollected"]:
+            front.notice(
+                f"the bucket may lack recent data of open files: {result['uncollected']};"
+                f" to upload it, run: {again}"
+            )
     if json:
         output.print_json(result)
     elif result["published"]:
@@ -76,4 +82,6 @@ async def _flush(
 ) -> dict[str, Any]:
     with naming_store(place.url):
         async with UploadWatch(place, front, remains, advice).running():
-            return await request_flush(place, front, image)
+            done = await request_flush(place, front, image)
+    done.setdefault("uncollected", "")  # a mount of an earlier version does not report it
+    return done

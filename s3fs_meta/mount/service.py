@@ -539,14 +539,17 @@ class Mount:
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
         if self._only_reads:
-            return {"published": False, "txg": self._session.link.txg}
+            return {"published": False, "txg": self._session.link.txg, "uncollected": ""}
         if self._session.status.read_only:
             raise ReadOnlyStateError(_NOT_UPLOADED)
+        asked_s = trio.current_time()
         with self._session.throttles.upload.lifted():
             link = await self._session.flush_now(_progress_to(report))
             if arguments.get("image"):
                 await self._changes.carry_out(self._on_image, arguments, report)
-        return {"published": link is not None, "txg": self._session.link.txg}
+        age_s = trio.current_time() - asked_s
+        why = self._write_back.why_uncollected(age_s) if self._write_back else ""
+        return {"published": link is not None, "txg": self._session.link.txg, "uncollected": why}
 
     async def _on_image(self, _arguments: Message, report: Report) -> Message:
         await self._session.make_image(_progress_to(report))

@@ -19,7 +19,8 @@ def test_copy_of_the_bucket_after_a_flush_contains_the_flushed_file(
     (mounted.mountpoint / "f").write_bytes(b"important")
 
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
-    assert done == {"published": True, "txg": 2}  # Txg 1 is the fence record.
+    # Txg 1 is the fence record.
+    assert done == {"published": True, "txg": 2, "uncollected": ""}
 
     shutil.copytree(mounted.bucket, tmp_path / "copy")
     elsewhere = Program(tmp_path / "elsewhere")
@@ -37,7 +38,7 @@ def test_second_flush_reports_that_all_changes_are_in_the_bucket(
 
     assert program.ok("flush", mounted.mountpoint) == "the bucket already has all changes\n"
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
-    assert done == {"published": False, "txg": 2}
+    assert done == {"published": False, "txg": 2, "uncollected": ""}
 
 
 def test_flush_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:

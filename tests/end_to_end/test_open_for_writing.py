@@ -18,7 +18,7 @@ from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.end_to_end.another_user import AS_ANOTHER_USER, AnotherUser
 from tests.polling import PROCESS_S_MAX
-from tests.programs import QuickProgram, wait_until_gone
+from tests.programs import QuickProgram, suspend, wait_until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -152,6 +152,30 @@ def test_data_of_an_open_file_survives_a_kill_after_the_commit_interval(
 
     program.ok("mount", place.url, mnt)
     assert found(mnt, LINES) == writer.expected()
+    program.ok("umount", mnt)
+    program.ok("fsck", "-n", place.url)
+
+
+def test_flush_reports_that_the_kernel_did_not_send_data_of_an_open_file(
+    place: Place, program: QuickProgram
+) -> None:
+    mnt = place.mountpoint
+    program.ok("mount", "-o", "commit=0.2,sync_interval=1h", place.url, mnt)
+    with writing(mnt) as writer:
+        writer.write()
+        until_collected(program, mnt)
+        collector = program.status(mnt)["kernel"]["collector_pid"]
+        suspend(collector)
+        try:
+            writer.write()
+            flushed = program.run("flush", mnt)
+        finally:
+            os.kill(collector, signal.SIGCONT)
+        assert flushed.returncode == 0
+        assert "the bucket may lack recent data of open files: the kernel did" in flushed.stderr
+        again = program.run("flush", mnt)
+        assert (again.returncode, again.stderr) == (0, "")
+
     program.ok("umount", mnt)
     program.ok("fsck", "-n", place.url)
 

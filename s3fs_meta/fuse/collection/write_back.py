@@ -123,6 +123,12 @@ class WriteBack:
             return 0.0
         return max(time.monotonic() - max(since_s, done_s), 0.0)
 
+    def why_uncollected(self, age_s: float) -> str:
+        """Return why the kernel may have data that is older than *age_s*, or "" if it has none."""
+        if self.age_s() <= age_s:
+            return ""
+        return self.last_error or "the kernel has not sent it yet"
+
     async def collect(self, limit_s: float = COLLECT_S_MAX) -> bool:
         """Make the kernel send all data that programs wrote before this call.
 

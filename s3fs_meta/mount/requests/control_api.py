@@ -6,7 +6,8 @@ command, its arguments and its response; progress events may precede the respons
     status    → statistics (``figures``)
     requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
-    flush     {"image": bool} → {"published": bool, "txg": number}, with progress
+    flush     {"image": bool} → {"published": bool, "txg": number, "uncollected": reason why the
+                kernel may have earlier data of open files, or ""}, with progress
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     counts    → {"state": path}; the mount first saves its request counts (``request_log``)
     end       {"keep": bool} → {}; the mount then refuses further changes and ends, even while

@@ -161,6 +161,8 @@ async def test_continuous_writes_are_not_reported_as_a_failed_write_back_process
         assert size(mounted.handlers, b"f") == 4
         assert write_back.asked_age_s() <= time.monotonic() - written_s <= write_back.age_s()
         assert write_back.figures()["asked_age_s"] <= write_back.figures()["age_s"]
+        assert "faster" in write_back.why_uncollected(0)
+        assert write_back.why_uncollected(write_back.age_s() + 60) == ""
     await write_back.close()
 
 

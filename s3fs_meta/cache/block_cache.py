@@ -2,8 +2,8 @@
 
 Owns: the set of cached blocks, their states, and how writers wait for room.
 Does not know: names, file sizes, how packs are written, which blocks are evicted (``eviction``).
-Keeps: a referenced block is removed only after the store has confirmed it and its row is durable;
-in between it is UPLOADED. A DOOMED block is removed when the deletion of its row is durable.
+Keeps: a block in use is evicted only once its pack is confirmed (UPLOADED) and its location is then
+synced (CLEAN). A DOOMED block is removed when the deletion of its row is durable.
 Tasks: any request handler. Every change of state happens on the event loop, inside the caller's
 group of operations, without a schedule point.
 Design: docs/design/durability.md, "Life of a block".

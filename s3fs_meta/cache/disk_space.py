@@ -58,7 +58,7 @@ class DiskSpace:
         """Subtract the bytes of the next write from the budget; renew the budget when it is spent.
 
         Raises:
-            NoSpaceLeftError: the write would use the reserve; nothing was changed.
+            NoSpaceLeftError: the write would use the reserve, even after clean blocks were evicted.
         """
         self._granted_bytes -= size_bytes
         if self._granted_bytes < 0:

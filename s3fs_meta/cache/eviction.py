@@ -214,7 +214,7 @@ class Evictor:
         return row is not None and blocks.is_damaged(self._db, row)
 
     def reconsider(self) -> None:
-        """Allow the eviction of possible last copies again, because damage marks were removed."""
+        """Examine spared blocks again at the next eviction: their damage may have been healed."""
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
@@ -225,7 +225,10 @@ class Evictor:
         )
 
     def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict blocks with *wanted_bytes* in total, because the disk has only its reserve left."""
+        """Evict clean blocks, at least *wanted_bytes*, because the disk has only its reserve left.
+
+        Fewer bytes are evicted if no other block can be evicted.
+        """
         for block in self._take_bytes(wanted_bytes):
             self._files.remove(block)
 
@@ -236,7 +239,7 @@ class Evictor:
         return self._oldest() is not None
 
     def _take_bytes(self, wanted_bytes: int) -> Iterator[BlockId]:
-        """Delete rows of clean blocks with *wanted_bytes* in total; the caller removes the files."""
+        """Delete rows of clean blocks, at least *wanted_bytes*; the caller removes the files."""
         freed = 0
         while freed < wanted_bytes:
             block = self._oldest()

@@ -30,7 +30,7 @@ class Held(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """The blocks with unsynced files, and the records that a sync of these files changes."""
+    """The blocks with unsynced files, their new lengths, and whose file names are durable."""
 
     blocks: list[BlockId]
     lengths: list[tuple[BlockId, int]]  # block lengths that differ from the synced lengths
@@ -90,7 +90,7 @@ class CacheIndex:
         return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
-        """Return whether *size_bytes* of new dirty blocks fit into *bytes_max*."""
+        """Return whether *size_bytes* of dirty blocks fit into *bytes_max* and DIRTY_BLOCKS_MAX."""
         return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:

@@ -35,7 +35,6 @@ class PinnedTrees:
     """The pinned trees of one cache."""
 
     def __init__(self, db: Database, index: CacheIndex, cache_bytes: int) -> None:
-        """Start with no pinned trees and no pinned blocks."""
         self._db = db
         self._index = index
         self._roots: frozenset[Ino] = frozenset()

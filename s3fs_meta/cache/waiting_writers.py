@@ -141,7 +141,7 @@ class WaitingWriters:
         return self._earlier_bytes + sum(pack.sent_bytes for pack in self._packs)
 
     def _are_sent(self, now_s: float) -> bool:
-        """Return whether a pack is being sent."""
+        """Return whether a pack counts as being sent, as defined in the module's docstring."""
         if any(pack.is_limited for pack in self._packs):
             return True
         if not self._is_unreachable() and any(now_s < pack.until_s for pack in self._packs):

@@ -76,7 +76,6 @@ class BlockSync:
 
         Always yields to other tasks. If a sync is running, waits until it ends, because it may have
         begun before the last write. All calls that wait for it then share the next sync.
-        Must be called outside a commit group.
         """
         wanted = self._begun + 1
         async with self._lock:

@@ -168,7 +168,7 @@ def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
     """Write the logged content of one block into its file; return its end offset. Runs in a thread.
 
     Raises:
-        DatabaseError: the disk is full, or cannot open or write the file.
+        DatabaseError: the file cannot be opened or written, for example because the disk is full.
     """
     end = 0
     for piece in pieces:
@@ -181,7 +181,7 @@ def _put(files: BlockFiles, piece: LoggedPiece) -> None:
     """Write one logged piece into its block file. Runs in a thread.
 
     Raises:
-        DatabaseError: the disk is full, or cannot open or write the file.
+        DatabaseError: the file cannot be opened or written, for example because the disk is full.
     """
     try:
         files.put(piece.block, piece.offset, piece.data)

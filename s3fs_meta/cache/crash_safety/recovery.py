@@ -64,7 +64,7 @@ def settle_strays(
 ) -> int:
     """Remove files without a row if the bucket has their content; quarantine all others.
 
-    A file that the disk can no longer read is neither removed nor moved.
+    A file that fsck may need, or that the disk can no longer read, is neither removed nor moved.
 
     A commit group undone by a crash leaves files without a row. A database restored from a
     backup also leaves files without a row, and these files may be the only copies. The times of the

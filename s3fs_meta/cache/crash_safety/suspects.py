@@ -61,11 +61,11 @@ class Suspects:
         self.blocks.discard(block)
 
     async def verify(self, located: Located) -> bool:
-        """Verify a suspect cached block by its hash; remove it if it is torn or its file is missing.
+        """Verify a suspect cached block by its hash; remove it if its file is torn or missing.
 
         A torn block that is sealed stays suspect until a download has replaced its file, because
-        the uploader needs its row. A block with an unreadable file also stays suspect if its
-        location in the bucket is marked as damaged. The disk may be able to read the file later.
+        the uploader needs its row. A block with a short or unreadable file also stays suspect if
+        its location in the bucket is marked as damaged. The disk may be able to read it later.
 
         Returns:
             True if the block is valid, or if another task has verified or removed it in the

@@ -89,7 +89,7 @@ NO_HANDLERS: Final = DamageHandlers()
 
 
 async def has_superblock(store: ObjectStore) -> bool:
-    """Return whether a store has a superblock.
+    """Return whether a store has a superblock that can be read now.
 
     A store without a superblock may be the wrong one, so a missing object does not prove damage.
     """
@@ -111,7 +111,7 @@ class _Fetch:
 
 
 class Fetcher:
-    """Fetches blocks: at most FETCHES_MAX concurrently, and no block twice at the same time."""
+    """Fetches blocks, no block twice at a time; at most FETCHES_MAX fetches, not counting runs."""
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it uses
         self,
@@ -218,9 +218,9 @@ class Fetcher:
         Args:
             run: the blocks, ascending.
             object_key: key of their pack.
-            waits: True for a run that a reader will soon request: its content is kept in memory, and
-                requests to an unavailable store are retried until the read timeout. If False, no
-                request is repeated after the retries of the ``ObjectStore``, and a slow transfer
+            waits: True for a run that a reader will soon request: its content is kept in memory,
+                and requests to an unavailable store are retried until the read timeout. If False,
+                no request is repeated after the retries of the ``ObjectStore``, and a slow transfer
                 has no time limit.
 
         Raises:

@@ -99,7 +99,7 @@ class BlockFiles:
         """Return the open descriptor of a block's file. Runs on the event loop.
 
         Returns:
-            None if the file cannot be opened, or if a failed sync may have lost a part of it.
+            None if the file cannot be opened, or after a failed sync, which may have lost content.
         """
         if self._sync_failure:
             return None
@@ -165,7 +165,7 @@ class BlockFiles:
 
         Raises:
             NoSpaceLeftError: the disk is full. As with write(2), a part of *data* may be written.
-            LostBlockError: the file, or content before *offset*, is missing; nothing was changed.
+            LostBlockError: the file or content before *offset* is missing, or the disk failed.
         """
         fd = self._open.get(block)
         if fd is None:
@@ -232,7 +232,7 @@ class BlockFiles:
             raise
 
     def cut_after(self, block: BlockId, length: int) -> None:
-        """Truncate a file to *length* bytes if it is longer; ignore a missing file."""
+        """Truncate a file to *length* bytes if it is longer; skip a missing or unreadable file."""
         try:
             fd = self._directory.open(_name(block), os.O_RDWR)
         except FileNotFoundError:
@@ -551,7 +551,7 @@ class BlockFiles:
                 os.close(fd)
 
     def clear_tmp(self) -> None:
-        """Remove unfinished files of an earlier run from ``tmp``, but no file of another program."""
+        """Remove unfinished files of an earlier run from ``tmp``, but no other program's files."""
         for path in self._tmp.iterdir():
             if is_unfinished(path.name) and not path.is_dir():
                 path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Syncs of many files at the same time, and write-back that starts before a sync.
 
 Does not know: what the files contain, and why they must be durable.
-Why several threads: on ext4, the fdatasync(2) of a new file waits for a commit of the disk's journal
-and a flush of the disk. Concurrent calls share the commit and the flush. 31 new files of 1 MiB took
-180 ms one after another and 60 ms in eight threads, on a busy machine; without
+Why several threads: on ext4, the fdatasync(2) of a new file waits for a commit of the disk's
+journal and a flush of the disk. Concurrent calls share the commit and the flush. 31 new files of 1
+MiB took 180 ms one after another and 60 ms in eight threads, on a busy machine; without
 ``start_write_back``, 620 ms.
 """
 

@@ -425,7 +425,7 @@ def _check_lists(key: ObjectKey, changelog: Changelog) -> None:
 def check_packs(
     key: ObjectKey, packs: Sequence[PackNote], forgotten: Sequence[PackId], epoch_max: Epoch
 ) -> None:
-    """Raise FormatError if a pack is listed twice or has an epoch after *epoch_max*."""
+    """Raise FormatError if a pack is listed twice or has an epoch above *epoch_max*."""
     for pack in packs:
         epoch = parse_pack_key(pack.object_key)
         if epoch is None or epoch > epoch_max:

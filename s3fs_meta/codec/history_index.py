@@ -7,7 +7,7 @@ before the run, so that a reader detects an index of other changelogs. An index 
 decoded only under its own name.
 Design: docs/design/format.md, "History index".
 
-    history/<n>/<first txg>-<last txg>     32^n txgs; the last txg is a multiple of 32^n; create-only
+    history/<n>/<first txg>-<last txg>   32^n txgs; the last txg is a multiple of 32^n; create-only
 
 An object of level 1 has one bit for each txg of its run. An object of level n has one bit for each
 run of level n - 1. So a search for one inode reads only the index objects of runs that changed it.

@@ -124,7 +124,8 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
 
     Raises:
         NewerFormatError: a newer program wrote the object.
-        FormatError: the object is corrupt, belongs to another filesystem, or has a different name.
+        FormatError: the object is corrupt, was written under a different key or by another
+            filesystem, or its key does not match its name and txg.
     """
     if len(data) > ENCODED_BYTES_MAX:
         raise FormatError(key, f"the object is too large for a kept point: {len(data)} bytes")

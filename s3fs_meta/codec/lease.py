@@ -8,8 +8,8 @@ Design: docs/design/format.md, "Lease".
 
 The lease is neither encrypted nor authenticated, so that it can be read without a passphrase. An
 attacker who can write to the bucket can change the lease. Such a change can fence the writer or
-select an older image of this filesystem. Manifests are authenticated, so no other damage is
-possible.
+select an older image of this filesystem. On an encrypted filesystem it cannot select a forged
+image, because manifests are authenticated.
 """
 
 from dataclasses import dataclass

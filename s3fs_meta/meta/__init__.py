@@ -1,4 +1,4 @@
-"""The metadata database in SQLite. Every call blocks; no other package uses SQLite.
+"""The metadata database in SQLite. Calls block. Only ``testing`` also uses SQLite directly.
 
 db/:              the connection: commit groups, statements, write-ahead log, schema, snapshots.
 tables/:          one module per table, with its SQL statements.

@@ -178,7 +178,7 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 
     Raises:
         FormatError: the changeset is damaged or does not fit the rows; none of its changes was
-        made. (Under journal_mode=off nothing can be undone: the database is then unusable.)
+            made. (Under journal_mode=off nothing can be undone: the database is then unusable.)
         DatabaseError: SQLite failed; it may have rolled back the transaction.
     """
     assert connection.in_transaction, "changes are applied inside a transaction"
@@ -362,7 +362,7 @@ def summary(changeset: bytes) -> Summary:
 
 
 def touched(changeset: bytes) -> Touched:
-    """Return the names, inodes and contents that a changeset changes.
+    """Return the names and inodes that a changeset changes, and the inodes with changed content.
 
     If a name now refers to another inode, the changeset contains only the cookie of the name. The
     cookie is returned in ``cookies``, and the database can look up the name.
@@ -440,7 +440,7 @@ def _expected_shapes() -> Mapping[str, _Shape]:
 
 
 def _empty_tables() -> apsw.Connection:
-    """Return an empty database with the tables of the current schema version; the caller closes it."""
+    """Return an empty database with the tables of the current schema; the caller closes it."""
     connection = connections.in_memory()
     schema.create_tables(connection)
     return connection

@@ -1,7 +1,7 @@
 """The extended attribute that lists the lost ranges of a file, which fsck replaced with holes.
 
-Owns: the name of the attribute and its format, one line ``first-last`` for each range. Does not know:
-why bytes are lost. Any process may set the attribute, so invalid lines are ignored.
+Owns: the name of the attribute and its format, one line ``first-last`` for each range. Does not
+know: why bytes are lost. Any process may set the attribute, so invalid lines are ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -90,7 +90,7 @@ def without(ranges: Iterable[range], removed: Iterable[range]) -> list[range]:
 
 
 def iterate(db: Database) -> Iterator[LostPart]:
-    """Scan for the lost parts of all files; some of these parts may have new content by now.
+    """Yield the lost parts of all files, from their attributes; some may have new content by now.
 
     The parts of a file are in ascending order and do not overlap, even if a program has written
     overlapping ranges to the attribute.

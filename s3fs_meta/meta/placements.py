@@ -63,7 +63,7 @@ def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
         The blocks whose rows were deleted, in order. Their cached copies may be deleted.
 
     Raises:
-        MetadataError: a block is not at its recorded file position; its rows are unchanged.
+        MetadataError: a block is not only at its recorded file position; its rows are unchanged.
     """
     removed: list[BlockId] = []
     for placement in placements:

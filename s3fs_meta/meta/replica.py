@@ -102,7 +102,7 @@ class Replica:
             link: the value for ``chain`` in ``local_state``.
             where: the source of the changes, for errors.
             merged: the changes are merged from several txgs up to *txg*, so the txg in which a pack
-            died is unknown.
+                died is unknown.
 
         Returns:
             The blocks whose rows were deleted.
@@ -148,7 +148,7 @@ class Replica:
         return [BlockId(row[0]) for row in removed]
 
     def _require_places(self, where: str) -> None:
-        """Raise FormatError if a used block has no location, or a reference count is negative."""
+        """Raise FormatError for a used block without a location or pack, or a negative count."""
         wrong = self._db.one(
             "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
             " CROSS JOIN blocks AS b ON b.block = t.number"
@@ -179,7 +179,7 @@ class Replica:
         )
 
     def _count_packs(self, txg: Txg, *, merged: bool) -> None:
-        """Recompute the live bytes of the changed packs."""
+        """Recompute live bytes and died_txg of the changed packs."""
         self._db.run(
             "UPDATE packs SET live_bytes = coalesce((SELECT sum(b.stored_bytes) FROM blocks AS b"
             " WHERE b.pack = packs.pack), 0)"

@@ -60,8 +60,8 @@ def changed_rows(changeset: bytes, *, is_complete: bool) -> ChangedRows:
 
     Args:
         changeset: changes of one txg.
-        is_complete: the changeset contains all changes of the txg. Otherwise the number of the first
-            new block may be missing; then each block is treated as new.
+        is_complete: the changeset contains all changes of the txg. Otherwise the number of the
+            first new block may be missing; then each block is treated as new.
 
     Raises:
         FormatError: the changeset is damaged.
@@ -120,7 +120,7 @@ class _Mapped:
             self._rows.append((ino, new[2]))
 
     def changed(self) -> list[Ino]:
-        """Return the inode of each recorded row; an inode can occur several times."""
+        """Return the inode of each row that refers to a new block; inodes may occur repeatedly."""
         _require_inodes([self._next_block, *(block for _, block in self._rows)])
         return [ino for ino, block in self._rows if block >= self._next_block]
 

@@ -2,8 +2,8 @@
 
 Owns: attaching and detaching its file. Does not know: tables.
 Keeps: the file is opened read-only and without locks; its owner may also have it open, but does not
-change it. It is attached and detached while no group is open, because SQLite cannot detach a database
-that a transaction reads.
+change it. It is attached and detached while no group is open, because SQLite cannot detach a
+database that a transaction reads.
 Source: https://www.sqlite.org/lang_attach.html
 """
 

@@ -99,13 +99,12 @@ class Database(Statements):
         """Create a database with an empty root directory, and open it.
 
         Args:
-            properties: facts that never change, including ``cookie_key`` (16 bytes).
+            properties: the facts that mkfs sets, including ``cookie_key`` (16 bytes).
             uid: owner of the root directory.
             gid: group of the root directory.
 
         Raises:
-            UsageError: the pragmas are invalid, or the disk does not support them; nothing was
-            changed.
+            UsageError: the pragmas are invalid, or the disk does not support them.
             DatabaseError: the file already exists or cannot be created.
         """
         assert len(properties["cookie_key"]) == COOKIE_KEY_BYTES, "cookie_key has 16 bytes"
@@ -149,8 +148,7 @@ class Database(Statements):
             repairing: accept missing properties of mkfs, because fsck repairs them.
 
         Raises:
-            UsageError: the pragmas are invalid, or the disk does not support them; nothing was
-            changed.
+            UsageError: the pragmas are invalid, or the disk does not support them.
             FormatError: the file is not a metadata database of this program.
             DatabaseError: the file is missing, locked or unreadable.
         """
@@ -279,7 +277,7 @@ class Database(Statements):
         """Begin an operation: open a commit group if none is open, and count the operation.
 
         Args:
-            times_only: the operation changes only times of inodes, which fdatasync(2) need not sync.
+            times_only: the operation changes only inode times, which fdatasync(2) need not sync.
 
         Raises:
             DatabaseError: no group can be opened.
@@ -475,7 +473,7 @@ class Database(Statements):
 
         Raises:
             DatabaseError, FormatError: the replacement failed. The old file is in use again, or
-            ``is_closed`` is true because it could not be reopened.
+                ``is_closed`` is true because it could not be reopened.
         """
         assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
@@ -556,7 +554,7 @@ class Database(Statements):
         return 0 if self.wal is None else self.wal.uncopied_bytes
 
     def sync_wal(self) -> None:
-        """Make all commits durable under WAL. Without a WAL, do nothing. Call it in a thread.
+        """Sync the WAL, if there is one and the settings survive power loss. Call in a thread.
 
         Raises:
             OSError: the disk failed; it is unknown which commits are durable.

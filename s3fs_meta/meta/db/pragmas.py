@@ -29,8 +29,8 @@ class Pragmas(SqliteOptions):
 
     Attributes:
         cache_size: pages if positive, KiB if negative; None: a share of the machine's memory.
-        wal_autocheckpoint: pages in the log after which a commit also checkpoints; 0: never, because
-            the owner of the database checkpoints in a thread.
+        wal_autocheckpoint: pages in the log after which a commit also checkpoints; 0: never,
+            because the owner of the database checkpoints in a thread.
         page_size: bytes per page of a new database; an existing database keeps its page size.
         journal_size_limit: a longer journal or WAL is truncated after use; bytes, -1: no limit.
     """

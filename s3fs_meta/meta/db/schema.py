@@ -109,9 +109,9 @@ def script(name: str) -> str:
 def upgrade(connection: apsw.Connection) -> None:
     """Upgrade a database of an earlier schema version; a current database stays unchanged.
 
-    The upgrade is atomic even under power loss: no pragma is set yet, so the journal of the database
-    survives a power cut. The call blocks, has its own transaction, and must be the first use of the
-    connection.
+    The upgrade is atomic even under power loss: no pragma is set yet, so the journal of the
+    database survives a power cut. The call blocks, has its own transaction, and must be the first
+    use of the connection.
 
     Raises:
         apsw.Error: the database is unchanged.

@@ -36,7 +36,7 @@ class Snapshot:
         self._remove = remove
 
     def copy_to(self, path: Path) -> None:
-        """Write the snapshot to a new database file without a journal. Call this in a thread.
+        """Write the snapshot to a new database file, which has no WAL. Call this in a thread.
 
         The file is not synced.
 

@@ -86,7 +86,7 @@ class Statements(abc.ABC):
             raise self._unread(exc) from exc
 
     def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
-        """Yield the rows of a query. Exhaust or close the iterator before the next schedule point."""
+        """Yield a query's rows. Exhaust or close the iterator before the next schedule point."""
         try:
             cursor = self.connection.cursor()
             try:
@@ -111,7 +111,7 @@ class Statements(abc.ABC):
         Raises:
             DatabaseFullError: the disk is full, and the complete commit group is lost.
             DatabaseError: the statement changed nothing. If ``in_group`` is now false, the complete
-            group is lost.
+                group is lost.
         """
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:

@@ -2,8 +2,8 @@
 
 Owns: the reconstruction of the root directory's columns, and of the cookie key.
 Does not know: the source of changesets.
-Keeps: a value is set only before its first change is applied, because that change records the former
-value. An owner or mode that never changed keeps the value of the empty database.
+Keeps: a value is set only before its first change is applied, because that change records the
+former value. An owner or mode that never changed keeps the value of the empty database.
 Tasks: any thread, inside a transaction.
 """
 

@@ -26,15 +26,15 @@ def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY
     """Rewrite a database with another page size. The disk needs space for a second database.
 
     The new file has journal_mode=delete; when it is opened, the configured mode is set. The call
-    takes a long time.
+    takes a long time. After an error, the database has its old page size and the same rows.
 
     Args:
         busy_ms: longest wait, in ms, for other processes that use the database.
 
     Raises:
-        UsageError: SQLite does not support the page size; nothing was changed.
-        DatabaseError: the disk is full, or another process uses the database. The database is
-        unchanged.
+        UsageError: SQLite does not support the page size.
+        DatabaseError: the disk is full, or another process uses the database.
+        FormatError: a check of the new file failed.
     """
     Pragmas(page_size=page_size).validate()
     resized = path.with_name(path.name + _SUFFIX)

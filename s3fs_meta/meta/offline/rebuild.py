@@ -2,9 +2,10 @@
 
 Owns: the choice of index entries, and the inodes and names of the recovered content.
 Does not know: pack objects, the store.
-Keeps: the result passes fsck. If several blocks have the same position in a file, the block with the
-highest number is used, because it is the newest. Content that several files shared is restored only
-in the first file. Content that a host wrote after it was fenced is put into separate files.
+Keeps: the result passes fsck, unless rows of an image were adopted; then fsck completes the result.
+If several blocks have the same position in a file, the block with the highest number is used,
+because it is the newest. Content that several files shared is restored only in the first file.
+Content that a host wrote after it was fenced is put into separate files.
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
 """
 
@@ -113,6 +114,8 @@ def finish(
     image: ImageRows | None = None,
 ) -> int:
     """Create an inode and a name for every file in the index entries; return the number of files.
+
+    If lost+found is a file in the adopted rows, fsck creates them later; the result is 0.
 
     Args:
         unreadable: packs with unreadable indexes, which are kept.

@@ -3,8 +3,8 @@
 Owns: the facts copied from the current database: numbers that must never be reused, packs and their
 numbers, abandoned images, damage marks, and new locations of content.
 Does not know: how the earlier database is restored, and how it replaces the current one.
-Keeps: the files are exactly the files of the earlier txg. Packs that only later states need are dead
-from now on, and garbage collection deletes them after the retention period.
+Keeps: the files are exactly the files of the earlier txg. Packs that only later states need are
+dead from now on, and garbage collection deletes them after the retention period.
 Tasks: all calls block; call them in a thread, on databases that no other task uses during a call.
 """
 

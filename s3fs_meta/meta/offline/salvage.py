@@ -231,7 +231,7 @@ class TableReader:
         return self._bound() if not rows else self._packed(rows[0])
 
     def _run(self, low: int, high: int, order: str) -> Iterator[Row]:
-        """Yield rows between two keys up to an unreadable page; set ``_reached`` to the last key."""
+        """Yield rows between two keys, up to an unreadable page; set ``_reached`` to the last."""
         self._probes += 1
         self._broke = False
         self._reached = high if order else low

@@ -1,7 +1,7 @@
 """Rows of ``block_map``: the block of each part of a file. A hole has no row.
 
-Owns: the block map. Does not know: reference counts (``blocks``) and ``inodes.mapped_blocks``, which
-callers update from the results of these functions.
+Owns: the block map. Does not know: reference counts (``blocks``) and ``inodes.mapped_blocks``,
+which callers update from the results of these functions.
 """
 
 from collections.abc import Generator

@@ -2,7 +2,7 @@
 
 Owns: the rows of ``copies``. Does not know: block files and their syncs (``cache``).
 Keeps: a row is inserted in the group that creates the block, and deleted in the group that records
-the sync of its file. So the row exists exactly while a power cut may lose the block's content.
+the sync of its file, at the latest. So the row exists while a power cut may lose the content.
 """
 
 import json

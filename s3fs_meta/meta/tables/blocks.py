@@ -174,7 +174,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
 
 
 def _readable(rows: Iterable[Row]) -> Iterator[BlockRow]:
-    """Yield the rows that can be read; a request for the file of another row reports it."""
+    """Yield the valid rows; reading the file of an invalid row reports the damage."""
     for row in rows:
         with contextlib.suppress(BadRowError):
             yield _row(row)

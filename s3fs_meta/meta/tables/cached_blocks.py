@@ -205,7 +205,10 @@ def _state(row: Row) -> BlockState:
 
 
 def totals(db: Database) -> dict[BlockState, StateTotal]:
-    """Scan for the number and bytes of cached blocks in each state. Raises BadRowError."""
+    """Return the number and the bytes of cached blocks in each state; raise BadRowError.
+
+    The call reads all rows.
+    """
     found = dict.fromkeys(BlockState, StateTotal(0, 0))
     for *one, count, plain_bytes in db.all(
         f"SELECT min(c.block), c.state, count(*), sum({_LENGTH}) FROM cached_blocks c"

@@ -9,7 +9,8 @@ Keeps: a mark refers to a location, and locations are never reused. So the mark 
 block moves to another pack. The table is replicated, so every host has the marks. If more than
 DAMAGED_RECORDS_MAX records of a pack are damaged, the complete pack is marked.
 
-A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is empty.
+A row is named ``damaged/<pack>``, or ``damaged/<pack>/<offset>`` for one record; its value is
+empty.
 """
 
 from collections.abc import Iterable

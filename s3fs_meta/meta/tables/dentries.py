@@ -2,8 +2,8 @@
 
 Owns: names, their cookies, the counter of dentries.
 Does not know: link counts, times, directory sizes (the caller updates them with ``inodes``).
-Keeps: a name occurs at most once in a directory. Its cookie never changes while the name exists, so
-a readdir position stays valid when other names are added or removed.
+Keeps: a name occurs at most once in a directory. Its cookie does not change when other names are
+added or removed, so a readdir position stays valid.
 
 A cookie is the shifted hash of the name plus a small number. The number is the lowest one that no
 other name with the same hash has in the directory. Names with the same hash occur only in attacks

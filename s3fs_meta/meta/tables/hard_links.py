@@ -1,8 +1,8 @@
 """Rows of ``hard_links``, and the parent of an inode: the directories that contain its names.
 
 Owns: ``hard_links`` and ``inodes.parent``. Does not know: names; the caller updates nlink.
-Keeps: if nlink >= 2, the rows of an inode add up to nlink, and ``inodes.parent`` is the directory in
-one of these rows. If nlink <= 1, the inode has no rows. Directories never have rows.
+Keeps: if nlink >= 2, the rows of an inode add up to nlink, and ``inodes.parent`` is the directory
+in one of these rows. If nlink <= 1, the inode has no rows. Directories never have rows.
 
 The functions take the inode's attributes from *before* the link count changes.
 """
@@ -29,7 +29,7 @@ def link_added(db: Database, before: Attributes, parent: Ino) -> None:
 
 
 def link_removed(db: Database, before: Attributes, parent: Ino) -> None:
-    """Record that a non-directory's name was removed from *parent*. Requires an open transaction."""
+    """Record that a non-directory lost a name in *parent*. Requires an open transaction."""
     if before.nlink <= 1:
         return
     _drop(db, before.ino, parent)
@@ -67,7 +67,7 @@ def parents(db: Database, ino: Ino) -> list[tuple[Ino, int]]:
 
 
 def parents_after(db: Database, ino: Ino, after: Ino, limit: int) -> list[Ino]:
-    """Return some of the directories in ``parents``: the first *limit* with numbers above *after*."""
+    """Return the directories in ``parents`` with numbers above *after*, but at most *limit*."""
     sql = "SELECT parent FROM hard_links WHERE ino = ? AND parent > ? ORDER BY parent LIMIT ?"
     rows = db.all(sql, (ino, after, limit))
     if rows or has_rows(db, ino):
@@ -89,7 +89,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
-    """Replace the recorded parent of an inode if that directory has no more names of the inode."""
+    """Replace the recorded parent of an inode if that directory no longer contains its name."""
     if before.parent != left:
         return
     rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))

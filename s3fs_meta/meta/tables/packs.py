@@ -197,7 +197,7 @@ def find_condemned(db: Database, limit: int, after: PackId = _BEFORE_ALL) -> lis
 
 
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
-    """Return stored packs that no txg from *floor* onwards needs, sorted by died_txg.
+    """Return at most *limit* stored packs that no txg from *floor* onwards needs, by died_txg.
 
     A running copy of an earlier point in time may still need some of them (``held_packs``).
 
@@ -295,7 +295,7 @@ def iterate(db: Database) -> Iterator[PackRow]:
 
 
 def readable_stored(db: Database) -> Iterator[PackRow]:
-    """Yield the stored packs by number, except rows that cannot be read, as ``iterate`` does."""
+    """Yield the stored packs as ``iterate`` does, but skip rows that cannot be read."""
     for row in db.iterate(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} ORDER BY pack"
     ):
@@ -312,10 +312,10 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 def mostly_dead(
     db: Database, fraction: float, limit: int, after: PackRow | None = None
 ) -> list[PackRow]:
-    """Return stored packs in which some bytes, but at most *fraction* of them, are live.
+    """Return at most *limit* stored packs that are partly live, up to *fraction* of their size.
 
-    The packs are sorted by dead bytes, largest number first.
-    Packs that are marked as damaged are skipped.
+    The packs are sorted by dead bytes, largest number first. Packs that are marked as damaged are
+    skipped.
 
     Args:
         after: the last row of the previous result, or None at the start.

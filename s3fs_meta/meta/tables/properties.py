@@ -1,6 +1,7 @@
 """Rows of ``properties``: facts set by mkfs, abandoned images, and packs that must be kept.
 
-A fact never changes after mkfs, except the schema version, which an upgrade increases.
+After mkfs, a fact changes only if an upgrade increases the schema version, or if fsck repairs a
+missing or invalid fact.
 
 Every other row has an object's key as its name, or records renumbered packs or a replaced history.
 These names contain a slash; the names of facts do not. The table is replicated, so every later

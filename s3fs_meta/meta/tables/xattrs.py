@@ -2,8 +2,8 @@
 
 Owns: names and values, and the inode's flag HAS_XATTRS, which saves callers a query.
 Does not know: namespaces, permissions, size limits, ctime.
-Keeps: the flag is set if and only if the inode has rows; ``Counters.xattr_bytes``, once computed, is
-the sum over all rows.
+Keeps: the flag is set if and only if the inode has rows; ``Counters.xattr_bytes``, once computed,
+is the sum over all rows.
 """
 
 from typing import Final

@@ -70,7 +70,7 @@ class SubtreeHistory:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the limit of added names is reached."""
+        """Return whether more names were added than the limit allows."""
         return self._kept > self._names_max
 
     def add(self, former: Collection[Former]) -> None:

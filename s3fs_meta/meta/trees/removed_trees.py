@@ -130,7 +130,7 @@ def tops(db: Database) -> dict[Ino, int]:
 
 
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
-    """Return the first tops that together have at most *names_max* names, or a part of the first top."""
+    """Return the first tops with at most *names_max* names in total, or a part of the first top."""
     rows = db.inodes.all(
         "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
         " LEFT JOIN inodes AS i ON i.ino = j.value",
@@ -414,8 +414,9 @@ def mark_upwards(
 ) -> bool:
     """Set the flag HOLDS_LOCKED on directories and on all directories above them, in slices.
 
-    The flag is set from the top down. So whenever a directory has the flag, all directories above it
-    have the flag, even if the process is killed between two slices. Requires an open transaction.
+    The flag is set from the top down. So whenever a directory has the flag, all directories above
+    it have the flag, even if the process is killed between two slices. Requires an open
+    transaction.
 
     Args:
         db: the database.

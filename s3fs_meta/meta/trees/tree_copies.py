@@ -8,7 +8,7 @@ Keeps: at every commit, the counters are correct. The sizes and link counts in t
 correct, except nlink of the top.
 
     copied_names   the names of the current slice; place (from 1) determines the new inode number
-    copied_links   inodes with several names: old and new number, number of copied names, first parent
+    copied_links   inodes with several names: old and new number, copied names (count), first parent
 
 The first copied name of an inode creates its row. ``new`` is set only for inodes that may have
 several names.

@@ -6,8 +6,8 @@ Keeps: only the inodes that the caller passes are compared, and memory grows onl
 Tasks: all calls block, so make them in a thread.
 
 A directory whose entries changed is itself a changed inode, and its entries are compared by name. A
-file that lost one name and has a new name was renamed. The entries below a renamed directory did
-not change.
+file that lost one name and has a new name was renamed. The rename of a directory is one difference:
+the entries below it count as unchanged, unless they changed themselves.
 """
 
 import json
@@ -295,7 +295,6 @@ class TreeDiff:
 
 
 def _in_both(some: Collection[Ino], others: Collection[Ino]) -> set[Ino]:
-    """Return the inodes that occur in both collections."""
     few, many = sorted((some, others), key=len)
     known = set(few)
     return {ino for ino in many if ino in known}
@@ -392,11 +391,9 @@ class _State:
         return self._db.all(_CONTENT, (ino,))
 
     def target(self, ino: Ino) -> bytes:
-        """Return the target of a symbolic link."""
         return symlinks.target(self._db, ino)
 
     def xattrs(self, ino: Ino) -> list[tuple[bytes, bytes]]:
-        """Return the extended attributes of an inode."""
         return sorted(xattrs.items(self._db, ino))
 
     def path(self, directory: Ino, name: bytes) -> bytes | None:

@@ -39,7 +39,7 @@ class TreePaths:
         return None if step is None else self.of_name(*step)
 
     def _directory(self, ino: Ino) -> str | None:
-        """Return the path of a directory, or "" for the root."""
+        """Return the path of a directory, "" for the root, or None if it has no path."""
         above: list[tuple[Ino, bytes]] = []
         at = ino
         while at not in self._directories:

@@ -64,7 +64,7 @@ class PointKeeper:
         *,
         auto: bool = False,
     ) -> KeptPoint:
-        """Keep a point in time under a name until a user drops it.
+        """Keep a point in time under a name; retention spares it until it is dropped.
 
         Args:
             name: a name that no kept point has yet.
@@ -78,7 +78,8 @@ class PointKeeper:
             UsageError: the name is not allowed, or another kept point has it.
             SettingsError: the point in time is not retained, or too many points are kept.
             FencedError: another host has taken over the filesystem; do not rely on the point.
-            FormatError: an object that the point needs is damaged or missing.
+            FormatError, ObjectMissingError: a metadata object that the point needs is damaged or
+                missing.
             StoreError: the store is unavailable; if one of the last requests failed, the point may
                 exist.
         """
@@ -169,7 +170,7 @@ class PointKeeper:
         )
 
     async def _require_complete(self, point: KeptPoint, images: Sequence[Image]) -> None:
-        """Raise FormatError if a metadata object that a kept point needs is lost."""
+        """Raise an error if the image or a changelog that a kept point needs is lost."""
         image = next((one for one in images if one.key == point.image.key), None)
         if image is None:
             raise FormatError(
@@ -179,7 +180,7 @@ class PointKeeper:
         await self._require_changelogs(image, point.txg)
 
     async def _fetch(self, txg: Txg, wanted_hash: str) -> FetchedChangelog:
-        """Return the changelog of a kept point. Raises FormatError, ObjectMissingError."""
+        """Return the changelog of a txg; raise FormatError if its hash is not *wanted_hash*."""
         volume = self._volume
         fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
         if fetched.link.hash != wanted_hash:

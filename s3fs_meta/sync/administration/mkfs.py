@@ -86,10 +86,11 @@ async def make_filesystem(
         clock: the clock for the times of the image and the lease.
         hook: called after each step.
         keep_key: called with the superblock and the recovery key (None if not encrypted), before
-            any object is stored. If it raises an error, no object is stored.
+            any object of the filesystem is stored. If it raises an error, none is stored.
 
     Raises:
-        NotEmptyError: the URL contains a filesystem or other objects; nothing was changed.
+        NotEmptyError: the URL contains a filesystem or other objects, or another process creates
+            a filesystem there at the same time.
         UnconditionalStoreError: the store ignores conditional writes, and the user did not
             allow that.
     """
@@ -174,7 +175,7 @@ async def has_superblock(store: ObjectStore) -> bool:
 
 
 def _filesystem_below(key: str) -> str | None:
-    """Return the prefix of the filesystem to which a key may belong, or None."""
+    """Return the prefix of a filesystem below the URL to which a key may belong, or None."""
     names = key.split("/")
     for count in range(1, len(names)):
         if is_own("/".join(names[count:])):
@@ -183,7 +184,7 @@ def _filesystem_below(key: str) -> str | None:
 
 
 async def _first_keys(store: ObjectStore) -> list[ObjectKey]:
-    """Return the first keys of a store, except probes that another mkfs may have left behind."""
+    """Return up to LIST_PAGE_KEYS keys of a store, except probes that another mkfs has left."""
     found: list[ObjectKey] = []
     async with aclosing(store.list("")) as listing:
         async for info in listing:

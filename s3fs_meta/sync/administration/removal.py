@@ -1,7 +1,8 @@
 """Removing a filesystem by deleting its objects, the superblock last.
 
 Owns: the order of deletions. Does not know: which objects the filesystem wrote (``own_objects``).
-After an interrupted removal, every command except another removal refuses the remaining objects.
+After an interrupted removal, no filesystem can be opened or created at the URL until ``destroy``
+has deleted the remaining objects.
 Design: docs/design/durability.md, "The superblock".
 """
 
@@ -141,12 +142,12 @@ async def remove(
 ) -> None:
     """Delete all objects of a filesystem, the superblock last.
 
-    First a tombstone replaces the superblock, so that no host restores the superblock from a copy
-    or opens the remaining objects. The lease and the second superblock object are deleted after the
-    other objects. After an interruption, only the keys in the second superblock object prove which
-    objects belong to the filesystem. The tombstone is deleted last. Both superblock objects are
-    written by compare-and-set, because the server may apply a delayed PUT after another process
-    created a new filesystem in the bucket.
+    Before any deletion, a tombstone replaces the superblock, so that no host restores the
+    superblock from a copy or opens the remaining objects. The lease and the second superblock
+    object are deleted after the other objects, because after an interruption only the keys in the
+    second superblock object prove which objects belong to the filesystem. The tombstone is deleted
+    last. Both superblock objects are written by compare-and-set, because the server may apply a
+    delayed PUT after another process created a new filesystem in the bucket.
 
     Args:
         store: the bucket.

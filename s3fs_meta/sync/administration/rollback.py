@@ -4,7 +4,8 @@ Owns: the order *ship changes, restore the past txg next to the current database
 txg, exchange the databases*.
 Does not know: how the user selects the point in time, its callers.
 Keeps: one new object, the changelog of the new txg, makes the rollback effective on all hosts.
-After a crash, the next mount restores the new txg as if another host had written it.
+If the program crashes after that object was created but before the databases were exchanged, the
+next mount restores the new txg as if another host had written it.
 Design: docs/design/durability.md, "Rollback".
 """
 
@@ -71,7 +72,8 @@ async def roll_back(
         FencedError: another host has taken over the filesystem.
         StoreError, FormatError: an object is unavailable or damaged. If the store failed in the
             last step, the next mount detects whether the rollback happened.
-        DatabaseError: the local disk failed or is full; the same applies.
+        DatabaseError: the local disk failed or is full. The next mount detects whether the
+            rollback happened.
     """
     session = Session(volume, SessionOptions(), clock, hook)
     notices: list[str] = []
@@ -124,7 +126,7 @@ async def _ship(session: Session, progress: Progress) -> str:
 
 
 async def _require_kept(volume: Volume, past: Link, before: Link) -> None:
-    """Raise SettingsError if the past txg has been reclaimed since the user chose it."""
+    """Raise SettingsError if the past txg is below the retention floor and not a kept point."""
     if past.txg >= before.floor:
         return
     kept = await KeptPointReader(volume.store, volume.keyring, volume.uuid).all()
@@ -137,7 +139,7 @@ async def _require_kept(volume: Volume, past: Link, before: Link) -> None:
 async def _restore_beside(
     volume: Volume, past: Link, before: Link, beside: StateDir, progress: Progress
 ) -> list[str]:
-    """Restore the database of the past txg and prepare it to become the next txg."""
+    """Restore the past txg's database and prepare it to become the next txg; return notices."""
     head = volume.keeper.lease.head
     newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
@@ -182,7 +184,7 @@ def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
 def _take_over(
     beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
 ) -> int:
-    """Update the restored database with rows that survive a rollback; count damaged blocks."""
+    """Copy rows that survive a rollback to the restored database; count lost blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db, strays)
@@ -219,10 +221,11 @@ async def _open_beside(
 
 
 async def _note_next_txgs(session: Session, before: Link) -> None:
-    """Record the txgs of the rollback, which only the restored database records otherwise.
+    """Record in the current database which txgs the rollback is about to write.
 
-    After a crash, this directory would look like a copy of the directory that wrote these txgs.
-    The publication appends an image, and perhaps a txg with locations.
+    Otherwise, if the rollback crashed, the next mount would take this state directory for a copy
+    of the directory that wrote these txgs. The rollback writes a txg with an image, and perhaps
+    before it a txg with block locations.
     """
     session.db.begin_local()
     chain.note_own(session.db, Txg(before.txg + 2))

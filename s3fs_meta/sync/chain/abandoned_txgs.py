@@ -45,7 +45,7 @@ Publish = Callable[[Progress], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """The txgs that may be abandoned so that a filesystem can be opened for writing."""
+    """The user's choices for opening a filesystem for writing if its last txgs are unreadable."""
 
     # abandon all txgs after this one, even those of another writer; None if the user chose no txg
     end_at: Txg | None = None
@@ -93,7 +93,7 @@ def is_put_back(why: str) -> bool:
 
 
 def done(db: Database) -> None:
-    """Record that the last txg is an image. Requires an open transaction."""
+    """Delete the record made by ``want``: the last txg is an image. Requires a transaction."""
     local_state.delete(db, _ROW)
 
 

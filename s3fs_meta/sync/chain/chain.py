@@ -276,7 +276,7 @@ async def floor_after(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
 
 
 def require_known(changelog: Changelog) -> None:
-    """Raise NewerFormatError if a newer version of the program wrote a changelog."""
+    """Raise NewerFormatError if a changelog has a schema version unknown to this program."""
     if changelog.schema_version > SCHEMA_VERSION:
         key = key_of(changelog.txg)
         raise NewerFormatError(key, f"the schema version {changelog.schema_version} is unknown")
@@ -289,7 +289,8 @@ async def fetch(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg) -> Fe
         ObjectMissingError: the changelog does not exist.
         NewerFormatError: the changelog claims an unknown version, and the next changelog does not
             prove that it is damaged.
-        FormatError: the object with the changelog's key is damaged.
+        FormatError: the object with the changelog's key is damaged, or belongs to another
+            filesystem.
     """
     key = key_of(txg)
     data = (await store.get(key, ENCODED_BYTES_MAX)).data

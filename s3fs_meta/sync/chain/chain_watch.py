@@ -45,7 +45,8 @@ class ChainWatch:
 
         Raises:
             OlderBucketError: two requests in a row found the changelog missing or replaced.
-            StoreError: the bucket does not respond.
+            StoreError: the store returned another error, so it is unknown whether the changelog
+                exists.
         """
         if link.hash == NO_HASH:
             return

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotMergedError(Exception):
-    """Changelogs or level objects cannot be merged: they are too large, or one is an image."""
+    """Changelogs or level objects cannot be merged, for example because they are too large."""
 
 
 class MergeInput(NamedTuple):
@@ -119,8 +119,8 @@ async def spanning(store: ObjectStore, txg: Txg, upto: Txg | None) -> Txg | None
 async def last_after(store: ObjectStore, keyring: Keyring, txg: Txg) -> Txg:
     """Return the latest txg at which an authentic level object ends, or *txg* if *txg* is later.
 
-    The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed, in one
-    request, because higher levels are merged from level 1.
+    The returned txg was in the chain, even if its changelog is lost. Only level 1 is listed,
+    because higher levels are merged from level 1.
     """
     # First txg of the level 1 object that would contain the txg after *txg*.
     first = txg // LEVEL_FAN_OUT * LEVEL_FAN_OUT + 1
@@ -141,7 +141,7 @@ async def last_authentic(
 
     A level object beyond the last changelog shows that changelogs are lost. Any user of the bucket
     can create an object with such a key, so the function checks that this filesystem wrote the
-    object. If no level object ends after *txg*, it sends no request.
+    object. It reads at most TXG_GAPS_MAX objects, and none if no level object ends after *txg*.
     """
     later = sorted({name for name in levels if name[0] > txg}, reverse=True)
     for last, key in later[:TXG_GAPS_MAX]:
@@ -166,7 +166,7 @@ def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
 
 
 def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the longest level object right after a chain position that ends by *upto*."""
+    """Return the key of the longest level object from a chain position up to *upto*, or None."""
     fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
     if not fitting:
         return None

@@ -3,8 +3,9 @@
 Owns: the rule that a key far beyond the end of the chain is foreign, the listing of keys.
 Does not know: chain positions, rows.
 Keeps: the name of an object proves nothing, because any user of the bucket can create objects. Txgs
-beyond a gap in the numbers are accepted only if one object beyond the gap verifies with the keys
-of this filesystem. Otherwise, the objects beyond the gap are ignored. They are never changed.
+beyond a gap of more than TXG_GAP_MAX numbers are accepted only if one object beyond the gap
+verifies with the keys of this filesystem. Otherwise, the objects beyond the gap are ignored. They
+are never changed.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -46,7 +47,7 @@ def txg_of(key: ObjectKey) -> Txg:
 
 
 async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
-    """Return the latest txg in the keys of accepted metadata objects, or *known* if later."""
+    """List all metadata objects; return the latest txg in their keys that ``reached`` accepts."""
     found: list[Name] = []
     for prefix in _PREFIXES:
         async with aclosing(store.list(prefix)) as listing:
@@ -60,7 +61,7 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
 async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
     """Return the last txg that the chain can have reached, judging by the keys of objects.
 
-    If the txgs in the names have no gap, no request is sent.
+    No request is sent if no gap between the txgs exceeds TXG_GAP_MAX.
 
     Args:
         store: the bucket with the objects.

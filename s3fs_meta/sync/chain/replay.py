@@ -177,7 +177,7 @@ class Replayer:
         return await numbers_from(self._store, self._keyring, link.next_txg)
 
     async def _level(self, plan: "_Plan", link: Link) -> Level | None:
-        """Return the largest valid level object right after a chain position, or None."""
+        """Return the longest valid level object right after a chain position, or None."""
         while (key := levels.longest(plan.ends, link, plan.end)) is not None:
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)

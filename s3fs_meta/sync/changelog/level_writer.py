@@ -127,7 +127,7 @@ class Leveler:
         return True
 
     async def _merged(self, level: int, last: Txg) -> Level:
-        """Return a level object merged from others; they stay in memory only during the call.
+        """Merge the parts of a level object; the parts stay in memory only during the call.
 
         Raises:
             NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.

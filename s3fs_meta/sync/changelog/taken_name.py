@@ -1,8 +1,9 @@
 """Handling of an object that already occupies the key of this writer's next changelog.
 
 Owns: deciding whether another writer wrote the object. Does not know: how images are made.
-Keeps: the object is never changed. The attempted txg is recorded as the last txg of this host, with
-an unreadable changelog. The next txg is an image of the local state.
+Keeps: the object is never changed. If another writer wrote it, this host is fenced. Otherwise the
+attempted txg is recorded as the last txg of this host, with an unreadable changelog, and the next
+txg is an image of the local state.
 Tasks: the shipper's task, under its lock.
 Design: docs/design/durability.md, "From cut to chain".
 """
@@ -25,7 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 async def step_over(volume: Volume, durability: Durability, txg: Txg, data: bytes) -> NoReturn:
-    """Skip a txg because another object already has its key; this host must hold the lease.
+    """Skip a txg whose key another object already has, and always raise an error.
+
+    The caller must have checked that this host holds the lease.
 
     Args:
         volume: the volume of the writer.

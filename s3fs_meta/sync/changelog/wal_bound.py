@@ -1,7 +1,8 @@
 """A bound on the WAL during an upload, while an open snapshot prevents SQLite from restarting it.
 
 Owns: stopping the upload if the WAL grows too much. Does not know: what is uploaded, txgs.
-Tasks: one upload at a time; during an upload the event loop calls ``check`` for each recorded group.
+Tasks: one upload at a time; during an upload the event loop calls ``check`` for each recorded
+group.
 """
 
 from collections.abc import Awaitable, Callable

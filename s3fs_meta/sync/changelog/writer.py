@@ -152,7 +152,7 @@ class Shipper:
             The last position in the chain, or None if nothing changed.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            FencedError: another host has taken over the filesystem; the mount is read-only now.
             ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
         """
@@ -592,7 +592,7 @@ class Shipper:
             await put_back(self._store, self._keyring, self._keeper, *end)
 
     async def _purge(self) -> None:
-        """Remove shipped records in small steps, between which other tasks run."""
+        """Remove shipped change records in small steps, between which other tasks run."""
         more = True
         while more:
             self._db.begin_local()

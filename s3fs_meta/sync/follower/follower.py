@@ -203,7 +203,7 @@ class Follower:
         return fetched
 
     async def _require_next(self) -> None:
-        """Raise an error if the bucket lacks the shown txg, or has a gap right after that txg."""
+        """Raise an error if the chain ends before the shown txg, or has a gap right after it."""
         volume = self._volume
         found = await chain.numbers_from(volume.store, volume.keyring, self.link.txg)
         self._missed = 0
@@ -330,7 +330,10 @@ class Follower:
 
 
 def _switch_changes(db: Database, touched: Touched | None) -> SwitchChanges | None:
-    """Return the changes of the last applied txg. The call blocks."""
+    """Return the names and inodes that the last applied txg changed, or None if there are too many.
+
+    The call blocks.
+    """
     if touched is None:
         return None
     names = touched.names

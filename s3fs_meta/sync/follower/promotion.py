@@ -1,10 +1,10 @@
-"""Promotion: a follower becomes the writer and downloads only txgs newer than its last poll.
+"""Promotion: a follower catches up with the bucket, and then becomes the writer.
 
 Owns: the order *check the lease, catch up, take the lease, append the fence record, recount the
 totals that no changelog contains*.
 Does not know: how a session becomes a writer's session, FUSE.
-Keeps: after a crash, the next mount or promotion on this host takes the lease immediately. If the
-fence record was appended, it continues from that record.
+Keeps: after a crash, the next mount or promotion on this host recognises the lease as its own, and
+takes it. If the fence record was appended, it continues from that record.
 Tasks: one promotion at a time, while the follower is paused and the mount serves its last txg.
 """
 

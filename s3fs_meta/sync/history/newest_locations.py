@@ -63,7 +63,7 @@ class NewestState:
         return None if self._db is None else intact_location(self._db, located)
 
     async def run(self) -> None:
-        """Restore the database of the newest state at the first search, and keep it open."""
+        """Restore the newest state's database at the first search; keep it open until cancelled."""
         await self._wanted.wait()
         try:
             await self._restore()

@@ -138,7 +138,11 @@ class _Examination:
         return manifest
 
     async def _newest(self, after: Sequence[Txg], image: Manifest | None) -> Newest:
-        """Return the newest readable txg; record unreadable changelogs at the end of the chain."""
+        """Return the newest readable txg; record the unreadable changelogs after it as faults.
+
+        At most OVERVIEW_PROBES_MAX changelogs are read; if all are unreadable, the txg before them
+        is returned without being read.
+        """
         candidates = sorted(after, reverse=True)
         for txg in candidates[:OVERVIEW_PROBES_MAX]:
             link = await self._points.readable(txg)

@@ -223,7 +223,7 @@ class PointsInTime:
         return other
 
     async def readable(self, txg: Txg) -> Link | None:
-        """Return the chain position of a txg, or None if its changelog is missing or damaged."""
+        """Return the chain position of a txg as ``link`` does, or None if that is impossible."""
         if txg in self._unreadable:
             return None
         try:
@@ -243,7 +243,7 @@ class PointsInTime:
     async def _numbered(self, txg: Txg, newest: Link) -> Link:
         """Return the chain position of a txg that is not later than *newest*.
 
-        Only the changelog of this txg is read, so damage to other txgs has no effect.
+        Other changelogs are read only to describe an error, so damage to them does no harm.
         """
         link = await self.readable(txg)
         if link is not None and (link.txg >= newest.floor or await self._is_kept(txg)):

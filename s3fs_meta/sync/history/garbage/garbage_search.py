@@ -54,8 +54,8 @@ class StoredImages:
     """The images in the bucket; ``list_images`` lists them.
 
     On a plain filesystem any user of the bucket can write a manifest that passes verification. So a
-    manifest must match every recorded hash. Hashes are recorded in this host's record of the head,
-    in the next valid image, and in changelogs of kind IMAGE.
+    manifest whose hash is recorded must match that hash. Hashes are recorded in this host's record
+    of the head, in the next valid image, in changelogs of kind IMAGE, and in kept points.
     """
 
     def __init__(self, store: ObjectStore, keyring: Keyring, uuid: str) -> None:
@@ -303,7 +303,7 @@ class StoredImages:
 def _open(
     key: ObjectKey, data: bytes, keyring: Keyring
 ) -> tuple[Manifest, frozenset[ObjectKey], frozenset[str]]:
-    """Return a manifest, the keys of its pieces, and the images to which these pieces belong.
+    """Return a manifest, the keys of its pieces, and the images to which it refers.
 
     Blocking: a manifest may list hundreds of thousands of pieces.
     """
@@ -463,7 +463,7 @@ class Finder:
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
-        """Return the changelogs before the changelog of the base image, oldest first."""
+        """Return up to *limit* unpinned changelogs of txgs before the base image, oldest first."""
         found: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
@@ -488,7 +488,7 @@ class Finder:
         return None
 
     async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:
-        """Return parts of changelogs before the base image, and parts that no changelog lists."""
+        """Return unpinned parts of changelogs before the base image, and parts in no changelog."""
         found: list[ObjectInfo] = []
         unsure: dict[Txg, list[ObjectInfo]] = {}
         async with aclosing(self._store.list(changelog_codec.PART_PREFIX)) as listing:

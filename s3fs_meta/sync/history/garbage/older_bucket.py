@@ -47,10 +47,12 @@ class Publisher:
         self._publish_as_txg = publish_as_txg
 
     async def publish(self, progress: Progress) -> None:
-        """Mark missing packs, then publish an image of the local state as the next txg.
+        """Publish an image of the local state as the next txg.
+
+        If the bucket was reset to an older copy, missing packs are marked as damaged first.
 
         Raises:
-            The same errors as ``Imager.publish_as_txg``; the publication is retried with the next txg.
+            The errors of ``Imager.publish_as_txg``; the publication is retried with the next txg.
         """
         why = abandoned_txgs.wanted(self._db) or ""
         _log.warning("the next txg will be a complete image: %s", why)

@@ -71,7 +71,7 @@ class OrphanPacks:
         return _without_doubtful(found, missing)
 
     async def _known(self, digits: str) -> dict[ObjectKey, int]:
-        """Return the keys of packs to keep, with the size of each stored pack, otherwise 0.
+        """Return the pack keys that the search skips: for a stored pack with its size, otherwise 0.
 
         A key that is not the key of a pack is damaged; its object may be in any group.
         """
@@ -90,7 +90,7 @@ class OrphanPacks:
 
 
 def _without_doubtful(found: list[ObjectInfo], missing: Set[int]) -> list[ObjectInfo]:
-    """Remove objects that may belong to a row with a damaged key: a row of the same size."""
+    """Remove objects as large as a stored pack without object, whose row may have a damaged key."""
     doubtful = [info for info in found if info.size_bytes in missing]
     if doubtful:
         _log.error(

@@ -98,7 +98,7 @@ class Reclaimer:
 
     @part(Cause.GARBAGE)
     async def run(self, *, unless_idle: bool = False) -> None:
-        """Delete a bounded amount of garbage; after a failure the next call continues.
+        """Call ``tend``, then delete a bounded amount of garbage; the next call retries a failure.
 
         Args:
             unless_idle: search the bucket only once in RECLAIM_IDLE_S if nothing changes. Without a
@@ -219,11 +219,11 @@ class Reclaimer:
 
     @part(Cause.GARBAGE)
     async def reclaim_all(self, progress: Progress = no_progress) -> ObjectTally:
-        """Delete all garbage, in passes with a bounded number of objects; return the tally.
+        """Delete the garbage in at most RECLAIM_PASSES_MAX passes; return the tally.
 
         Raises:
             The same errors as ``reclaim``; objects of earlier passes are already deleted.
-            PermanentStoreError: the store refuses to delete an object; all others are deleted.
+            PermanentStoreError: the store refuses to delete an object; the others are deleted.
             UnexpectedStoreError: the store still lists an object whose deletion it confirmed.
         """
         found = await self.reclaim(progress)
@@ -301,9 +301,10 @@ class Reclaimer:
         return None
 
     async def _condemn(self, found: Garbage) -> None:
-        """Mark objects as condemned in the database, so that no new row refers to them.
+        """Record in the database that objects will be deleted; the next txg ships these rows.
 
-        The next txg ships these rows.
+        Packs are condemned, so that no new row refers to them; images are abandoned; the floor
+        rises.
         """
         for piece in slices(found.orphans):
             self._db.begin_local()
@@ -412,7 +413,7 @@ class Reclaimer:
 
 
 def _all_keys(deleted: Garbage) -> set[ObjectKey]:
-    """Return the keys of the objects that a pass deleted."""
+    """Return the keys of all objects in a plan or a result, except packs without a row."""
     parts = (deleted.manifests, deleted.pieces, deleted.changelogs, deleted.levels, deleted.history)
     keys = {info.key for part in parts for info in part}
     return keys | {row.object_key for row in deleted.packs}

@@ -2,9 +2,9 @@
 
 Owns: the floor, the search for the newest txg that is older than the retention, the images kept for
 restores. Does not know: rows, deletion (``reclaim``).
-Keeps: a wrong clock never causes the loss of a needed object. Times only select a floor from the
-present floor to the oldest of the last IMAGES_KEPT images. The floor is never lowered, and these
-images are always kept. A txg is old only if both its own time and the time of its upload are old.
+Keeps: a wrong clock may shorten the retention, but the last IMAGES_KEPT images are always kept.
+Times only select a floor from the present floor to the oldest of these images. The floor is never
+lowered. A txg is old only if both its own time and the time of its upload are old.
 Design: docs/design/durability.md, "Retention".
 """
 
@@ -228,7 +228,7 @@ def kept(images: Sequence[Image], floor: Txg, retention_ns: int) -> set[ObjectKe
 
     Retained are the newest images, the base image of the floor, and images whose changelogs list no
     changes. Older images are retained at intervals, so that a restore of any retained txg replays
-    few changelogs.
+    few changelogs. If no image is old enough to restore the floor, all images are retained.
     """
     base = base_of(images, floor)
     stay = {image.key for image in newest(images)}

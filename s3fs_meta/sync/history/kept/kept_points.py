@@ -21,7 +21,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 
 
 class UnreadablePoint(NamedTuple):
-    """An object that has the key of a kept point but cannot be decoded."""
+    """An object that has the key of a kept point but is damaged, foreign or beyond the maximum."""
 
     key: ObjectKey
     txg: Txg  # the txg that the object's name contains

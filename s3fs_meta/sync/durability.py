@@ -128,8 +128,8 @@ class Durability:
     def commit(self) -> None:
         """Commit the open group; on failure the mount becomes read-only.
 
-        The group is then lost, or stays open if a statement before its COMMIT failed. The operations
-        of the next group measure free disk space again.
+        The group is then lost, or stays open if a statement before its COMMIT failed. The
+        operations of the next group measure free disk space again.
         """
         self._cache.disk.expire()
         try:
@@ -156,6 +156,8 @@ class Durability:
 
     async def sync_file(self, _ino: Ino, *, data_only: bool = False) -> None:
         """Make the content, name and attributes of one file durable, as fsync(2) requires.
+
+        Earlier operations on all other files become durable, too.
 
         Args:
             data_only: timestamps need not become durable, as with fdatasync(2).

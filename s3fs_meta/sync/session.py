@@ -214,9 +214,8 @@ class Session:
         """Repair the rows after an unclean shutdown of an earlier run.
 
         This method must be called before any task starts. After a clean unmount that has uploaded
-        all blocks, it changes nothing.
-        It removes no block file, because the rows may not be on the disk yet; the first sync
-        removes obsolete files.
+        all blocks, it changes no row. It removes no block file, because the rows may not be on the
+        disk yet; the first sync removes obsolete files.
         """
         self.db.begin_local()
         cached_blocks.unseal_all(self.db)
@@ -305,9 +304,10 @@ class Session:
             await self._write()
 
     async def promote(self, *, force: bool = False, unsafe: bool = False) -> Link:
-        """Make a follower the writer; return its chain position. Raises errors of ``take_over``.
+        """Make a follower the writer; return the chain position of its fence record.
 
         Raises:
+            The same errors as ``promotion.take_over``.
             UsageError: this mount is not, or no longer, a follower.
             ReadOnlyStateError: the mount began to end, or became read-only, during the promotion.
                 The mount is the writer, but accepts no changes; its end releases the lease.
@@ -346,7 +346,7 @@ class Session:
         )
 
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a background task; if it fails, the mount becomes read-only and keeps all changes."""
+        """Run a background task; if it fails, the mount becomes read-only, but loses no change."""
         try:
             await task()
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
@@ -354,10 +354,11 @@ class Session:
             self.status.break_off(f"the background task {name!r} failed; see the log")
 
     async def verify_copies(self) -> None:
-        """After a power cut, compare every cached block with its hash, then record that as done.
+        """Compare each suspect cached block with its hash; once all are verified, record that.
 
-        If a block cannot be verified, each later mount verifies all blocks again. Either the block
-        is torn and moving to another pack, or its file is unreadable and may be the last copy.
+        Cached blocks are suspect after a power cut or a failed sync. If a block cannot be verified,
+        each later mount verifies all blocks again. Either the block is torn and moving to another
+        pack, or its file is unreadable and may be the last copy.
         """
         await self.cache.suspects.verify_all()
         if self.cache.suspects:
@@ -427,7 +428,7 @@ class Session:
         return link
 
     async def flush_now(self, progress: Progress = no_progress) -> Link | None:
-        """Ship all changes with ``flush``, and restore a missing superblock."""
+        """Ship all changes with ``flush``, and restore missing superblock objects."""
         link = await self.flush(progress)
         await self._tend_superblock(put_back_missing)
         return link

@@ -2,9 +2,9 @@
 
 Owns: the comparison of the clocks, and the time for changelogs: this host's time, or the store's
 time if the clocks disagree. Does not know: garbage collection, its callers.
-Keeps: the time of a txg never comes from a wrong clock of this host. The clocks are compared before
-a host writes, and again when this host's clock jumps. Times of earlier txgs prove nothing, because
-the filesystem may have been idle for years.
+Keeps: the time of a txg does not come from a clock of this host that is known to be wrong. The
+clocks are compared before a host writes, and again when this host's clock jumps. Times of earlier
+txgs prove nothing, because the filesystem may have been idle for years.
 Tasks: any task; a measurement is one request.
 Design: docs/design/durability.md, "Clocks".
 """

@@ -2,7 +2,7 @@
 
 Owns: when the superblock is updated and repaired. Does not know: which copy is used, how a copy is
 written.
-Keeps: only the lease holder restores a missing copy, so a removed filesystem never reappears.
+Keeps: only the lease holder restores a missing copy. Otherwise a removed filesystem could reappear.
 Tasks: the background garbage collection, a flush by the user, the last flush of a mount.
 """
 
@@ -41,8 +41,8 @@ async def tend(volume: Volume) -> None:
     """Restore missing copies in the bucket, and update this host's copy after a change.
 
     Raises:
-        FencedError: another host has taken over the filesystem; the bucket is unchanged.
-        The same errors as ``open_keys``; the bucket is unchanged.
+        FencedError: another host has taken over the filesystem; no copy was restored.
+        The same errors as ``open_keys`` and ``LeaseKeeper.require_hold``.
     """
     remembered = Remembered(volume.state_dir.path)
     present = superblock_codec.encode(volume.superblock)
@@ -65,7 +65,7 @@ async def tend(volume: Volume) -> None:
 
 
 async def put_back_missing(volume: Volume) -> None:
-    """Call ``tend`` if a listing shows that one of the two objects in the bucket is missing."""
+    """Call ``tend`` if a listing shows that a superblock object is missing from the bucket."""
     wanted = {superblock_codec.KEY, superblock_codec.COPY_KEY}
     async with aclosing(volume.store.list(superblock_codec.KEY)) as listing:
         async for info in listing:
@@ -79,8 +79,7 @@ async def protect_kept_points(volume: Volume) -> None:
     """Make older versions refuse the filesystem, because they would delete kept points' objects.
 
     Raises:
-        PreconditionError: another process changed the superblock concurrently; nothing was changed.
-        The same errors as ``open_keys``; nothing was changed.
+        The same errors as ``change``.
     """
     if superblock_codec.KEPT_POINTS in volume.superblock.features:
         return

@@ -26,7 +26,7 @@ def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | No
     Raises:
         NewerFileError: the file's version is higher than *version*.
         OSError: the file cannot be read.
-        DAMAGED: the file is damaged.
+        One of the errors in DAMAGED: the file is damaged.
     """
     try:
         with open(os.open(path, _READ), "rb") as file:

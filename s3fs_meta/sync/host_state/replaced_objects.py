@@ -2,7 +2,7 @@
 
 Owns: the names of the files, and the copy of an object that is too large for the memory.
 Does not know: why an object is replaced, the new object.
-Keeps: a returned path names a complete and durable file. A failed copy leaves no file.
+Keeps: a returned path names a complete and durable file. After an error, the file is removed.
 """
 
 import contextlib

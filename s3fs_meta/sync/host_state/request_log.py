@@ -158,8 +158,8 @@ def _billed(numbers: Any) -> Billed:
 async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Ledger | None:
     """Add the counts of a meter to the counts in a state directory; return the totals.
 
-    A failure is logged, and the meter keeps its counts. A directory that
-    contains no filesystem state stays unchanged, because a mistyped URL must not create state.
+    A failure is logged, and the meter keeps its counts. If the directory contains no filesystem
+    state, it stays unchanged, because a mistyped URL must not create state.
     """
     try:
         return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)

@@ -389,7 +389,7 @@ def without_new_remains(path: Path) -> Iterator[None]:
 
 
 def remove_unused(path: Path) -> None:
-    """Remove a state directory that contains only empty directories and a log. The call blocks.
+    """Remove a state directory that contains no state (``is_unused``). The call blocks.
 
     A failure is only logged, because the caller is already reporting why a command failed.
     """
@@ -409,7 +409,7 @@ def remove_unused(path: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether a directory exists and contains only empty directories and a log."""
+    """Return whether a directory exists, but has only empty directories and files without state."""
     if not path.is_dir():
         return False
     entries = list(path.iterdir())

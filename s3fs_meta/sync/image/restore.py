@@ -109,6 +109,7 @@ class Restorer:
                 that can be restored.
             NoImageError: an object is damaged or missing, and the txg cannot be reached from an
                 older image.
+            NewerFormatError: a newer version of the program wrote an object.
             NoSpaceLeftError: raised by ``reserve``.
             OSError: the database cannot be written, for example because the disk is full.
         """
@@ -291,7 +292,7 @@ class Restorer:
         self.notices.append(f"the image {key} is unusable: {exc}")
 
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
-        """Return the keys of the manifests in the bucket, latest first."""
+        """Return the manifest keys of all images up to the txg *upto*, latest first."""
         found: list[tuple[Txg, int, ObjectKey]] = []
         async with aclosing(self._store.list("image/")) as listing:
             async for info in listing:

@@ -130,7 +130,7 @@ class Imager:
         """Ship all acknowledged changes, make an image of the resulting txg, and make it the head.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem; the mount is read-only now.
+            FencedError: another host has taken over the filesystem; the mount is read-only now.
             ReadOnlyStateError: the mount is degraded, so its state must not be shipped.
             StoreError: the store is unavailable; all changes stay on this host.
             NoSpaceLeftError: the disk has no space for a copy of the database beyond the reserve.
@@ -234,7 +234,7 @@ class Imager:
         """Read the lease; if it refers to the last attempted image, record that image as the head.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem.
+            FencedError: another host has taken over the filesystem.
             StoreError: the store is unavailable.
         """
         lease = await self._keeper.reread()

@@ -1,11 +1,11 @@
-"""Taking the lease with a new epoch, then appending a fence record, to become the writer.
+"""Becoming the writer: take the lease with a new epoch, then append a fence record to the chain.
 
 Owns: the order of these two steps, for a mount for writing and for a promoted follower.
 Does not know: how the txgs of the chain are applied to a database.
-Keeps: this host's holder name and nonce are on its disk before they are in the lease. The fence
-record is on this host's disk before it is sent. It makes the former writer's next append fail,
-because it occupies the key that this append uses. Txgs that the former writer appended late are
-applied before the fence record.
+Keeps: the holder name and the new nonce are synced to this host's disk before the lease object
+contains them. The fence record is synced to this host's disk before it is sent.
+A fence record occupies the key of the former writer's next changelog, so that writer's next append
+fails. Txgs that the former writer appended before the fence record are applied first.
 Design: docs/design/durability.md, "One writer".
 """
 
@@ -123,7 +123,7 @@ class Fencer:
             raise HeldError(f"another host took the lease at the same time: {exc}") from exc
 
     async def _require_epoch(self, db: Database) -> Epoch:
-        """Return the epoch of the chain's last changelog, or the one in this host's rows if later.
+        """Return the epoch of the chain's last changelog, or the one in this host's rows if higher.
 
         Raises:
             FormatError: the epoch of the lease is far too high; only fsck -y replaces the lease.

@@ -2,7 +2,8 @@
 
 Owns: acquiring the lease, changing its head, releasing it, and checking whether an unreleased
 lease belongs to this host. Each change is one compare-and-set on one object, so exactly one of two
-writers succeeds.
+writers succeeds. A store without conditional writes, which the user must allow, gives no such
+guarantee.
 Does not know: images, where this host stores its proof of a lease (``lease_proof``). No step
 depends on a clock; the times in the lease are only shown to users.
 Design: docs/design/durability.md, "One writer".
@@ -66,7 +67,9 @@ def new_nonce() -> str:
 
 
 def refuse_held(lease: Lease, hold: Hold, *, force: bool) -> None:
-    """Raise HeldError if another state directory holds the lease, unless *force* is set.
+    """Raise HeldError if another state directory, or a copy of this one, holds the lease.
+
+    If *force* is set, no error is raised.
 
     Raises:
         HeldError: the message names the holder, the time, and what to do.
@@ -193,7 +196,7 @@ class LeaseKeeper:
         """Read the lease after a write by this process whose outcome is unknown.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem.
+            FencedError: another process has acquired the lease.
             OlderBucketError: as in ``require_hold``.
             UnexpectedStoreError: a store without conditional writes returned an outdated lease, so
                 the outcome remains unknown.
@@ -217,7 +220,7 @@ class LeaseKeeper:
         So the check is postponed if the lease is unavailable.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem.
+            FencedError: another process has acquired the lease.
         """
         if self.fenced is not None:
             raise self.fenced
@@ -233,7 +236,7 @@ class LeaseKeeper:
         """Read the lease and check that this host holds it, which confirms earlier writes.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem.
+            FencedError: another process has acquired the lease.
             OlderBucketError: the lease is older than this host's lease, so the bucket was reset to
                 an older copy. This host's lease was stored again.
             LostLeaseError: the lease is missing or damaged.
@@ -371,10 +374,10 @@ class LeaseKeeper:
         return before
 
     async def move_head(self, head: Head) -> None:
-        """Make an image the head in the lease, unless a newer epoch has replaced the lease.
+        """Make an image the head in the lease, unless another process has acquired the lease.
 
         Raises:
-            FencedError: a newer epoch owns the filesystem.
+            FencedError: another process has acquired the lease.
             OlderBucketError: as in ``require_hold``; the lease has its former head.
         """
         if self.fenced is not None:

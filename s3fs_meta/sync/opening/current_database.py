@@ -95,7 +95,7 @@ class CurrentDatabase:
             holder: this host's holder name in leases.
 
         Raises:
-            BrokenChainError: the last changelogs cannot be read; the local state is unchanged.
+            BrokenChainError: the last changelogs cannot be read; the local state is kept.
             SettingsError: txgs of another host would be abandoned; the message says what to do.
             StoreError, FormatError: an object is unavailable or damaged.
         """

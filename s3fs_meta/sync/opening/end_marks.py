@@ -33,10 +33,9 @@ def volatility(pragmas: Pragmas) -> str:
 def sync_from_now(db: Database) -> None:
     """Sync all earlier commits, and let SQLite sync all later commits. The call blocks.
 
-    Unless ``synchronous=off`` is set, SQLite itself makes the syncs that a mark needs without a
-    WAL. With a WAL, the caller calls ``sync_wal``. The files of
-    the database are not opened, because closing a descriptor would release SQLite's locks
-    (fcntl(2)).
+    Without ``synchronous=off`` nothing is done: SQLite then makes the syncs that a mark needs, or
+    with a WAL the caller calls ``sync_wal``. The files of the database are not opened, because
+    closing a descriptor would release SQLite's locks (fcntl(2)).
 
     Raises:
         OSError: the disk failed.

@@ -74,7 +74,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
         db: the database in *state_dir*; None if it cannot be read, so that any block may be dirty.
 
     Raises:
-        DatabaseError: the disk still fails, or is full; the content of the files is unchanged.
+        DatabaseError: the disk still fails, or is full; no readable content was lost.
     """
     if not sync_failures.is_noted(state_dir.path):
         return []

@@ -143,7 +143,7 @@ class _Healer:
                 await self._heal_some(part.ino, holes)
 
     def _is_unchanged(self, ino: Ino) -> bool:
-        """Return whether a file is the same in both states, apart from its holes."""
+        """Return whether a file has the same mode, size, mtime and ctime in both states."""
         now, then = inodes.find(self._db, ino), inodes.find(self._source, ino)
         return (
             now is not None

@@ -188,9 +188,9 @@ class Chooser:
         fail.
 
         Raises:
-            OlderBucketError: the bucket was reset to an older copy; nothing was changed.
+            OlderBucketError: the bucket was reset to an older copy; the local state is kept.
             SettingsError: the local state of a follower has changes that are not in the bucket.
-            StoreError: the bucket is unavailable; nothing was changed.
+            StoreError: the bucket is unavailable; some of its txgs may already be applied.
         """
         if local.db is None:
             if self._state_dir.has_remains:

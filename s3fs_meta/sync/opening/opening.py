@@ -72,8 +72,8 @@ async def open_filesystem(
 
     Raises:
         NotAFilesystemError, PassphraseError, HeldError, UnconditionalStoreError, OlderBucketError:
-            the filesystem must not be opened. The bucket is unchanged, but local state may have
-            been quarantined.
+            the filesystem must not be opened. Local state may have been quarantined. The lease is
+            unchanged, unless another host wrote at the same time.
         StoreError: the store is unavailable.
         The same errors as ``open_keys``.
     """

@@ -62,6 +62,7 @@ async def change(
 
     Raises:
         PreconditionError: another process changed the superblock concurrently; nothing was changed.
+        StoreError: the store is unavailable; the last request may have changed the first object.
         The same errors as ``open_keys``, ``require_proof`` and *mutate*.
     """
     keys = await open_keys(store, remembered, secret)

@@ -44,8 +44,8 @@ class Remembered:
     def keep(self, data: bytes, *, back: bool = False) -> None:
         """Store an authentic superblock durably as the copy, unless the existing copy is newer.
 
-        A copy of the same generation with other content also stays.
-        If the state directory does not exist, nothing is stored.
+        A copy of the same generation with other content also stays. If the state directory does not
+        exist, nothing is stored.
 
         Args:
             data: the bytes of the superblock.

@@ -114,6 +114,7 @@ async def open_keys(
         PassphraseError: the secret does not unlock the superblock, or unlocks only an older copy.
         FormatError: the fields of the superblock are not authentic.
         NewerFormatError: a newer version of the program wrote the superblock.
+        SettingsError: this host's state directory belongs to another filesystem or another user.
         StoreError: the superblock cannot be read now.
     """
     primary, second, local = await _read_all(store, remembered)
@@ -330,7 +331,7 @@ def _with_block_size_of(
 
 
 def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[SuperblockCopy]) -> str:
-    """Return how a copy in the bucket differs from the copy in use, or "" if they are identical."""
+    """Return how a copy in the bucket differs from the copy in use; "" if not, or if never made."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE

@@ -71,7 +71,7 @@ class Compactor:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Call ``run_once``; after a failure the next call retries.
+        """Compact a few packs with ``run_once``; after a failure the next call retries.
 
         Raises:
             FencedError: another host has taken over the filesystem.
@@ -160,7 +160,7 @@ class Compactor:
     async def _fetch(
         self, pack: PackRow, missing: list[BlockRow]
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
-        """Fetch and unpack a pack; after an error, fetch it a second time."""
+        """Fetch and unpack a pack; if it is missing or damaged, fetch it a second time."""
         try:
             return await self._fetch_once(pack, missing)
         except (ObjectMissingError, FormatError) as exc:
@@ -229,6 +229,6 @@ def _require_listed(
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether the new pack and its index would be almost as large as the old pack."""
+    """Return whether the new pack would exceed COMPACT_LIVE_FRACTION of the old pack's size."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

@@ -124,7 +124,9 @@ class Healer:
                 await self.heal()
 
     async def heal(self, *, scan_rows: int = DAMAGE_SCAN_ROWS) -> int:
-        """Heal marked blocks that are cached or have an intact duplicate; return their number.
+        """Heal marked blocks with an intact duplicate, seal other cached ones; return their number.
+
+        The uploader heals the sealed blocks: it uploads them again.
 
         Args:
             scan_rows: the number of blocks of files to read between two schedule points.
@@ -187,7 +189,7 @@ class Healer:
         return count
 
     async def _places_of(self, rows: Sequence[BlockRow], scan_rows: int) -> dict[BlockId, FilePart]:
-        """Return a file and block index for each block, as listed in the index of the new pack."""
+        """Return, for each block that a file uses, one such file and the block's index in it."""
         found: dict[BlockId, FilePart] = {}
         wanted = {row.block for row in rows}
         for block in list(wanted):

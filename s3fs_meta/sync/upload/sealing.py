@@ -3,7 +3,7 @@
 Owns: the age at which a block is sealed, the wait until blocks fill a pack, the choice of sealed
 blocks for the next batch. Does not know: packs, the store, the state of a block
 (``cache.block_cache``).
-Keeps: a block is in one batch at a time; a block whose only copy is lost is in no batch.
+Keeps: a block is in at most one batch; a block whose only copy is lost is in no batch.
 Tasks: the uploader's tasks; a cut calls ``seal_most`` and ``seal_all``.
 Design: docs/design/durability.md, "From dirty to uploaded".
 """
@@ -38,7 +38,7 @@ class Sealer:
 
         Args:
             bounds: the age at which blocks are sealed, the size of a batch.
-            lost: blocks whose only copy is lost; ``seal_all`` removes lost blocks that no file uses.
+            lost: blocks whose only copy is lost; ``seal_all`` removes those that no file uses.
             remove: removes a block that no file uses.
         """
         self._db = db
@@ -55,10 +55,11 @@ class Sealer:
         return 0.0 if self._cache.writers.count else self._bounds.seal_age_s
 
     async def next_batch(self, age_s: float) -> list[Sealed]:
-        """Take blocks to upload: sealed blocks that are in no batch, then old dirty blocks.
+        """Take a batch of blocks to upload; the result may be empty.
 
-        The dirty blocks are sealed in small steps. The result is empty if no block is old enough,
-        or if another task takes all these blocks between two steps.
+        These are sealed blocks that are in no batch. If there are none, dirty blocks of at least
+        the given age are sealed first, in small steps. The result is empty if no block is old
+        enough, or if another task takes all these blocks between two steps.
         """
         chosen = self._waiting()
         if not chosen:
@@ -83,7 +84,7 @@ class Sealer:
             await trio.lowlevel.checkpoint()
 
     def _ripe(self, age_s: float) -> list[BlockId]:
-        """Return the dirty blocks of the next batch, or [] until they fill a pack."""
+        """Return the dirty blocks of the next batch, or [] if they wait until they fill a pack."""
         ripe = self._cache.index.dirty_before(trio.current_time() - age_s, self._bounds.batch_bytes)
         return [] if age_s and ripe and self._waits_for_more(ripe) else ripe
 

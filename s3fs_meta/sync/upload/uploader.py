@@ -107,7 +107,7 @@ class Uploader:
 
     @property
     def shippable(self) -> int:
-        """Return the number of pending blocks with intact files, which can be uploaded."""
+        """Return the number of pending blocks, except blocks whose only copy is known as lost."""
         return self.pending - len(self.lost)
 
     # --- choose the blocks to upload -----------------------------------------------------------
@@ -492,13 +492,13 @@ class Uploader:
             self._cache.uploaded(place.block)
 
     async def _put(self, pack: Pack, sent: SentPack) -> None:
-        """Store a pack, retrying through outages, because only this host has the content.
+        """Store a pack, retrying through outages, because only this host may have the content.
 
         Args:
             sent: records the progress, for writers that wait for room in the cache.
 
         Raises:
-            FencedError: another host has taken over the filesystem; the pack was not stored.
+            FencedError: another host has taken over the filesystem; no attempt was confirmed.
         """
         delay_s, throttle = 1.0, self._cache.throttles.upload
         while True:  # an unmount ends this loop; the store limits the time of each attempt

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.polling import WAIT_S_MAX
+
 # A directory in memory; None if only the default temporary directory is available.
 FAST_PLACE: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-_ENDING_S_MAX: Final = 10.0
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def fast_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        deadline_s = time.monotonic() + _ENDING_S_MAX
+        deadline_s = time.monotonic() + WAIT_S_MAX
         while folder.exists():
             shutil.rmtree(folder, ignore_errors=time.monotonic() < deadline_s)
             time.sleep(0.001)

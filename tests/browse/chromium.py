@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from s3fs_meta.mount.http_server import ACCEPTED
 from tests.browse.serving import Served
+from tests.polling import PROCESS_S_MAX
 
 PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
@@ -142,7 +143,7 @@ class Browser:
 
 def _end_group(group: int) -> None:
     """Kill the remaining processes of a browser, which still write into its profile."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + PROCESS_S_MAX
     while True:
         try:
             os.killpg(group, signal.SIGKILL)

@@ -13,6 +13,7 @@ from s3fs_meta.meta.db.pragmas import JOURNAL_MODES, Pragmas
 from s3fs_meta.meta.tables import dentries, inodes, packs
 from s3fs_meta.model import ROOT_INO, Ino
 from tests.check.healthy import PROPERTIES, Healthy
+from tests.polling import PROCESS_S_MAX
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,7 +136,7 @@ def test_killed_fsck_leaves_the_database_unchanged(healthy: Healthy, repairs: in
     healthy.db.close()
 
     program = [sys.executable, "-m", "tests.check.interrupted_fsck", str(path), str(repairs)]
-    killed = subprocess.run(program, cwd=ROOT, check=False, timeout=50)
+    killed = subprocess.run(program, cwd=ROOT, check=False, timeout=PROCESS_S_MAX)
     assert killed.returncode == -9
 
     healthy.db = Database.open(path, Pragmas())

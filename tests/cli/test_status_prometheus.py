@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.conftest import Place
+from tests.polling import PROCESS_S_MAX
 from tests.programs import Program
 
 
@@ -62,7 +63,7 @@ def test_mount_serves_its_metrics_over_http(program: Program, place: Place) -> N
     program.ok("mount", "-o", "metrics=0", place.url, place.mountpoint)
     address = program.status(place.mountpoint)["metrics"]
 
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as reply:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PROCESS_S_MAX) as reply:
         page = reply.read().decode()
 
     program.ok("umount", place.mountpoint)

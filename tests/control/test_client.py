@@ -9,6 +9,7 @@ import trio
 from s3fs_meta.control import client
 from s3fs_meta.errors import ControlError
 from s3fs_meta.mount_errors import NotMountedError
+from tests.polling import WAIT_S_MAX
 
 
 async def test_control_client_raises_not_mounted_without_a_state_directory(tmp_path: Path) -> None:
@@ -64,9 +65,9 @@ async def test_cancelled_control_client_closes_its_connection(tmp_path: Path) ->
             await client.call(tmp_path, "status")
         assert scope.cancelled_caught
 
-        listener.settimeout(10)
+        listener.settimeout(WAIT_S_MAX)
         listener.accept()[0].close()
         connection, _ = await trio.to_thread.run_sync(listener.accept)
         with connection:
-            connection.settimeout(10)
+            connection.settimeout(WAIT_S_MAX)
             assert await trio.to_thread.run_sync(connection.recv, 100) == b""

@@ -21,7 +21,7 @@ from s3fs_meta.control.protocol import Message, Report, socket_path
 from s3fs_meta.control.server import ControlServer, RequestKind
 from s3fs_meta.errors import ControlError, NoSpaceLeftError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 
 
 class Commands:
@@ -456,7 +456,7 @@ async def test_control_command_bound_to_its_client_is_cancelled_when_the_client_
     await stream.send_all(b'{"command": "hold"}\n')
     assert await _one_line(stream) == {"progress": {"held": 1}}
     await stream.aclose()
-    with trio.fail_after(5):
+    with trio.fail_after(WAIT_S_MAX):
         await commands.cancelled.wait()
 
     commands.gate.set()

@@ -122,12 +122,16 @@ def test_command_in_another_pid_namespace_keeps_the_record_of_a_running_mount(
     try:
         # A command on a path that is not mounted removes the records of dead mounts.
         command = [*probe, sys.executable, "-m", "s3fs_meta", "status", str(place.bucket)]
-        asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        asked = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=PROCESS_S_MAX
+        )
         assert "filesystem is mounted on" in asked.stderr
 
         # Without --cachedir, only the record of the mount contains the path of the state directory.
         without = [sys.executable, "-m", "s3fs_meta", "status", "--json", str(mnt)]
-        found = subprocess.run(without, check=True, capture_output=True, text=True, timeout=60)
+        found = subprocess.run(
+            without, check=True, capture_output=True, text=True, timeout=PROCESS_S_MAX
+        )
 
         assert json.loads(found.stdout)["state"] == "serving"
     finally:

@@ -16,6 +16,7 @@ from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
 from tests.fuse.conftest import Context, Handlers, Reply, make_file
+from tests.polling import WAIT_S_MAX
 
 pytestmark = pytest.mark.thorough
 
@@ -89,7 +90,7 @@ def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitabl
         try:
             await operations.read(info.fh, 0, 100)
         finally:
-            with trio.fail_after(10, shield=True):
+            with trio.fail_after(WAIT_S_MAX, shield=True):
                 await operations.release(info.fh)
 
     return [
@@ -120,7 +121,7 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
         try:
             await operations.write(info.fh, 3, b"more")
         finally:
-            with trio.fail_after(10, shield=True):
+            with trio.fail_after(WAIT_S_MAX, shield=True):
                 await operations.release(info.fh)
 
     return [

@@ -33,7 +33,7 @@ from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
 from tests.faults import raising
 from tests.fs.conftest import look, make_directory, make_file
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
-from tests.polling import until
+from tests.polling import PROCESS_S_MAX, until
 
 pytestmark = pytest.mark.mount
 
@@ -209,7 +209,7 @@ async def test_create_request_uses_uid_and_gid_and_umask_of_the_process(mounted:
     await mounted.run(os.chmod, mounted.path, 0o777)
     await mounted.run(
         lambda: subprocess.run(
-            [sys.executable, "-c", code], cwd=mounted.path, check=True, timeout=60
+            [sys.executable, "-c", code], cwd=mounted.path, check=True, timeout=PROCESS_S_MAX
         )
     )
     status = await mounted.run(os.stat, mounted.path / "f")
@@ -226,7 +226,7 @@ async def test_other_tasks_run_during_continuous_requests(mounted: Mounted) -> N
     async with trio.open_nursery() as nursery:
 
         async def flood() -> None:
-            await mounted.run(lambda: subprocess.run(command, check=True, timeout=60))
+            await mounted.run(lambda: subprocess.run(command, check=True, timeout=PROCESS_S_MAX))
 
         async def count() -> None:
             nonlocal most_in_one_pass

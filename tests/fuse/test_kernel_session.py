@@ -20,6 +20,7 @@ from s3fs_meta.limits import KERNEL_READAHEAD_KIB
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount.existing import targets
 from tests.fuse.conftest import BLOCK_BYTES, Mounted, opened, until_ready
+from tests.polling import WAIT_S_MAX
 
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
@@ -254,7 +255,7 @@ async def test_sigterm_unmounts_and_loses_no_data(
     """After SIGTERM the kernel's dirty pages are written. An open file delays the exit."""
     serve = partial(until_ready, unmount_grace_s=0.1)
     async with opened(tmp_path) as handlers:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S_MAX):
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve, handlers.operations, mountpoint)
                 write = partial(write_elsewhere, mountpoint / "f", busy=busy)
@@ -283,7 +284,7 @@ def kept_handler() -> Iterator[None]:
 async def test_sigterm_before_the_first_request_unmounts(tmp_path: Path, mountpoint: Path) -> None:
     """A service manager may stop a mount as soon as the mount has reported that it is ready."""
     async with opened(tmp_path) as handlers:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S_MAX):
             await serve(
                 handlers.operations,
                 mountpoint,

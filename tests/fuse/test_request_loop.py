@@ -17,7 +17,7 @@ import trio.testing
 
 from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.request_loop import DirectTrio, Gate
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 
 Answer = Callable[[bytes], Awaitable[None]]
 
@@ -88,7 +88,7 @@ async def test_other_tasks_run_during_endless_requests(
 
     nursery.start_soon(work, DirectTrio(), daemon, answer)
     kernel.send(b"first")
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S_MAX):
         for _ in range(50):
             before = answered
             await trio.sleep(0.001)
@@ -117,7 +117,7 @@ async def test_delayed_reply_does_not_delay_the_next_request(
     await trio.testing.wait_all_tasks_blocked()
     kernel.send(b"last")
 
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S_MAX):
         await answered.wait()
 
 
@@ -153,7 +153,7 @@ async def test_other_workers_do_not_poll_while_a_worker_handles_a_request(
     direct = DirectTrio()
     for _ in range(3):
         nursery.start_soon(work, direct, daemon, answer)
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S_MAX):
         kernel.send(b"early")
         await trio.testing.wait_all_tasks_blocked()
         monkeypatch.setattr(Gate, "is_ready", recorded)
@@ -219,7 +219,7 @@ async def test_new_worker_replaces_a_cancelled_worker(
     await trio.testing.wait_all_tasks_blocked()
     kernel.send(b"x")
 
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S_MAX):
         await answered.wait()
 
 
@@ -234,7 +234,7 @@ async def test_worker_that_wakes_without_a_request_ends_with_the_request_loop(
 
     for _ in range(30):  # Each pass has another random order of trio's tasks.
         direct = DirectTrio()
-        with trio.fail_after(10), daemon.dup() as other:
+        with trio.fail_after(WAIT_S_MAX), daemon.dup() as other:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait, direct)
                 await trio.testing.wait_all_tasks_blocked()

@@ -28,7 +28,7 @@ from s3fs_meta.objects.local import LocalStore
 from tests.contract.store_contract import keys_of
 from tests.faults import raising
 from tests.memory import traced
-from tests.polling import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX, WAIT_S_MAX
 
 KEY = ObjectKey("pack/3f/7-9a")
 LEASE = ObjectKey("lease")
@@ -238,7 +238,9 @@ async def test_request_to_an_unresponsive_disk_can_be_cancelled(
                 nursery.cancel_scope.cancel()
         finally:
             answer.set()
-        with trio.fail_after(10):  # Threads of cancelled requests continue until their sync ends.
+        with trio.fail_after(
+            WAIT_S_MAX
+        ):  # Threads of cancelled requests continue until their sync ends.
             while len(await keys_of(store, "pack/")) < STORE_THREADS_MAX:
                 pass
 

@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 
 from typing_extensions import override
 
+from tests.polling import PROCESS_S_MAX
+
 Tree = dict[str, bytes | None]  # Maps each path to its file content, or to None for a directory.
 
 FOLDERS: Final = ("", "d/")  # Folders that all writers share.
@@ -292,7 +294,7 @@ class Load:
         finally:
             ending.set()
             for writer in writers:
-                writer.join(60)
+                writer.join(PROCESS_S_MAX)
                 assert not writer.is_alive(), "a writer did not stop in time"
             self.steps = [writer.steps for writer in writers]
         for writer in writers:

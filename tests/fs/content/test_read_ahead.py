@@ -21,7 +21,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import Ino
 from tests.fs.conftest import BLOCK_BYTES, Volume, make_file
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.tasks import running
 
 STEP = BLOCK_BYTES // 2
@@ -64,7 +64,7 @@ def fetched(volume: Volume) -> int:
 
 async def until_fetched(volume: Volume, blocks: int) -> None:
     """Wait until a given number of blocks was fetched, which takes long on a loaded machine."""
-    with trio.fail_after(40):
+    with trio.fail_after(WAIT_S_MAX):
         while fetched(volume) < blocks:
             await trio.testing.wait_all_tasks_blocked(0.01)
     await trio.testing.wait_all_tasks_blocked(0.01)

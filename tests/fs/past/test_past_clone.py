@@ -37,6 +37,7 @@ from tests.fs.past.copying import (
     shipped,
 )
 from tests.fs.trees.samples import COPY, assert_sound, facts, fill, make_tree, settled
+from tests.polling import WAIT_S_MAX
 
 pytestmark = pytest.mark.thorough
 
@@ -203,7 +204,10 @@ async def test_past_directories_that_form_a_cycle_are_not_copied(volume: Volume)
         fs.db.run("UPDATE dentries SET ino = ? WHERE parent = ?", (top, below))
         txg = await shipped(volume)
 
-        with trio.fail_after(20), pytest.raises(PastUnavailableError, match="contains itself"):
+        with (
+            trio.fail_after(WAIT_S_MAX),
+            pytest.raises(PastUnavailableError, match="contains itself"),
+        ):
             await Copier(fs, volume.session).copy(txg)
 
         assert fs.lookup(ROOT_INO, b"copy") is None

@@ -19,7 +19,7 @@ from s3fs_meta.fuse.collection.barrier import Barrier
 from s3fs_meta.fuse.collection.write_back import CollectingProcess, WriteBack
 from s3fs_meta.model import ROOT_INO
 from tests.fuse.conftest import Handlers, Mounted
-from tests.polling import until
+from tests.polling import WAIT_S_MAX, until
 from tests.programs import suspend
 
 pytestmark = pytest.mark.mount
@@ -101,7 +101,7 @@ async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files
         assert grown == {"open": 1, "release": 1}
         assert mounted.handlers.fs.open_files.writing == 20
     finally:
-        with trio.fail_after(20, shield=True):
+        with trio.fail_after(WAIT_S_MAX, shield=True):
             for one in opened:
                 await mounted.run(os.close, one)
 

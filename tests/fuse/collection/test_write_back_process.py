@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.fuse.collection import write_back_process
+from tests.polling import PROCESS_S_MAX
 from tests.programs import wait_until_gone
 
 SCRIPT = write_back_process.__file__
@@ -54,7 +55,7 @@ def test_write_back_process_answers_every_request(tmp_path: Path) -> None:
         assert failed.startswith(b"3 failed 6 ")
         assert os.fsencode(tmp_path) in failed
         ours.shutdown(socket.SHUT_WR)
-        assert process.wait(10) == 0
+        assert process.wait(PROCESS_S_MAX) == 0
 
 
 def test_signals_of_a_shutdown_do_not_end_the_write_back_process(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_write_back_process_with_the_wrong_parent_exits(tmp_path: Path) -> None:
     """A write-back process whose parent exited before the first check also exits."""
     process, ours = started(tmp_path, 1)
     with process, ours:
-        assert process.wait(10) == 0
+        assert process.wait(PROCESS_S_MAX) == 0
         assert ours.recv(1) == b""
 
 

@@ -19,6 +19,7 @@ from s3fs_meta.mount.limits import (
 from s3fs_meta.mount.statistics import prometheus
 from s3fs_meta.mount.statistics.metrics_server import MetricsServer
 from s3fs_meta.options.listen_address import Address
+from tests.polling import WAIT_S_MAX
 
 OPEN_METRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
 
@@ -49,7 +50,7 @@ class Served(NamedTuple):
         """Return status, content type and content of a reply."""
 
         def ask() -> tuple[int, str, bytes]:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S_MAX)
             connection.request(method, path, headers=headers)
             reply = connection.getresponse()
             return reply.status, reply.headers["Content-Type"], reply.read()

@@ -20,6 +20,7 @@ from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
+from tests.polling import WAIT_S_MAX
 from tests.rows import SETTLED, contents
 from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import (
@@ -287,7 +288,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
         assert session.shipper.oldest_ns == 0  # The change has no record yet.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S_MAX):
             await shipped.wait()
         assert session.shipper.oldest_ns == 0
     async with power.session("b", options=TAKEOVER) as session:

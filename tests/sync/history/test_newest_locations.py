@@ -14,6 +14,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.session import Session
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, location_of, write_file
 from tests.tasks import running
 
@@ -21,7 +22,7 @@ from tests.tasks import running
 async def found(elsewhere: NewestState, *wanted: Located) -> list[Found | None]:
     """Search for each block in turn; return the results."""
     async with running(elsewhere.run):
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S_MAX):
             answers = [await elsewhere.find(one) for one in wanted]
     return answers
 

@@ -32,6 +32,7 @@ from s3fs_meta.sync.image.restore_process import ProcessRestorer
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import WAIT_S_MAX
 from tests.programs import open_files
 from tests.sync.conftest import Power, write_file
 from tests.tasks import running
@@ -257,7 +258,7 @@ async def test_kill_of_a_restore_process_does_not_affect_the_next_restore(plain:
         await ship_some(session)
         async with begun(session, target) as (pid, outcome):
             os.kill(pid, signal.SIGKILL)
-            with trio.fail_after(60):
+            with trio.fail_after(WAIT_S_MAX):
                 await outcome.has_failed.wait()
         link = await restorer_of(session).restore(newest_of(session), target, session.link.txg)
 
@@ -295,7 +296,7 @@ def test_restore_process_exits_when_the_daemon_is_killed(tmp_path: Path, number:
         daemon.send_signal(number)
 
         async def wait() -> None:
-            with trio.fail_after(60):
+            with trio.fail_after(WAIT_S_MAX):
                 await trio.lowlevel.wait_readable(ends)
 
         trio.run(wait)

@@ -19,6 +19,7 @@ from s3fs_meta.sync.lease.lease_repair import mend_lease
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import TAKEOVER, Power, read_file, unmount, write_file
 
 pytestmark = pytest.mark.thorough
@@ -69,7 +70,7 @@ async def test_upload_of_an_image_restores_a_lost_lease(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         write_file(session, b"content")
         await session.flush()
-        with trio.fail_after(60):
+        with trio.fail_after(WAIT_S_MAX):
             _lose_lease(power.store, "missing")
             await session.make_image()
         assert _lease_in(power.store).head == session.volume.keeper.lease.head

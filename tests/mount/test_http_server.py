@@ -12,9 +12,9 @@ from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
 from s3fs_meta.options.listen_address import Address
-from tests.polling import WAIT_S_MAX
+from tests.polling import WAIT_S_MAX, until
 
-BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=30.0, send_s=60.0)
+BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=2.0 * WAIT_S_MAX, send_s=60.0)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -25,6 +25,7 @@ class Site:
         self.go = trio.Event()
         self.ended = trio.Event()
         self.why = ""  # The exception that ended the last download.
+        self.waiting = 0  # The number of requests for the delayed reply.
 
     async def answer(self, request: HttpRequest) -> Reply:
         """Return the reply to a request."""
@@ -47,6 +48,7 @@ class Site:
         if request.target == b"/large":
             return Reply(200, stream=large, length=64 * MIB)
         if request.target == b"/wait":
+            self.waiting += 1
             await self.go.wait()
         return Reply(200, b"page", headers={"x-headers": str(len(request.headers))})
 
@@ -213,9 +215,8 @@ async def test_failed_download_is_sent_without_its_last_chunk(
 async def test_idle_http_clients_do_not_block_other_clients(running: Running) -> None:
     """If all connections are in use, the oldest connection without a request is closed."""
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
-    await trio.testing.wait_all_tasks_blocked(0.01)
     assert (await running.ask(GET)).endswith(b"page")
-    with trio.fail_after(BOUNDS.request_s / 2):
+    with trio.fail_after(WAIT_S_MAX):
         assert await rest_of(streams[0]) == b""
     streams += [await running.connect() for _ in range(400)]
     assert (await running.ask(GET)).endswith(b"page")
@@ -228,7 +229,7 @@ async def test_http_requests_above_the_connection_limit_get_status_503(running: 
     streams = [await running.connect() for _ in range(BOUNDS.connections)]
     for stream in streams:
         await stream.send_all(wait)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+    await until(lambda: running.site.waiting == BOUNDS.connections)
     assert (await running.ask(GET)).startswith(b"HTTP/1.1 503")
     assert (await running.ask(GET.replace(b"GET", b"HEAD"))).startswith(b"HTTP/1.1 503")
     running.site.go.set()

@@ -23,11 +23,16 @@ import pytest
 import trustme
 from botocore.config import Config
 
+from tests.polling import PROCESS_S_MAX
+
 ACCESS_KEY: Final = "s3fs-meta-test"
 SECRET_KEY: Final = "not-a-secret-at-all"
 REGION: Final = "us-east-1"
-STARTING_S_MAX: Final = 30.0
 ENDING_S_MAX: Final = 5.0
+_OUTGOING_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORT_MIN: Final = 10_000
+
+_reserved: list[socket.socket] = []
 
 
 class Certificate(NamedTuple):
@@ -128,7 +133,7 @@ def running_versitygw(
     data, versions = folder / "data", folder / "versions"
     data.mkdir(exist_ok=True)
     versions.mkdir(exist_ok=True)
-    port = _free_port() if port is None else port
+    port = free_port() if port is None else port
     options = ["--port", f"127.0.0.1:{port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY]
     options += ["--region", REGION, "--quiet"]
     if certificate is not None:
@@ -141,7 +146,7 @@ def running_versitygw(
 @contextlib.contextmanager
 def running_moto(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
     """Run moto's server, which stores objects in memory and checks no credentials."""
-    port = _free_port()
+    port = free_port()
     options = ["-H", "127.0.0.1", "-p", str(port)]
     if certificate is not None:
         options += ["-s", "-c", str(certificate.certificate), "-k", str(certificate.private_key)]
@@ -155,7 +160,7 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
     program = minio_program()
     assert program is not None, "minio is not installed"
     assert certificate is None, "MinIO with https is not supported by these tests"
-    port = _free_port()
+    port = free_port()
     disks = [str(folder / f"disk{number}") for number in range(1, 5)]
     variables = {
         "MINIO_ROOT_USER": ACCESS_KEY,
@@ -172,10 +177,26 @@ def _url(port: int, certificate: Certificate | None) -> str:
     return f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_port() -> int:
+    """Return a free TCP port, and reserve it for this process until it ends.
+
+    The kernel chooses the ports of outgoing connections from another range (ip(7)). Otherwise, a
+    connection of another test could use the port before the server starts, or while it restarts.
+    """
+    low, _high = map(int, _OUTGOING_PORTS.read_text().split())
+    for port in range(_PORT_MIN, max(low, 2 * _PORT_MIN)):
+        # The name of an abstract socket is unique on this host, so it serves as a lock (unix(7)).
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0s3fs-meta-tests-port-{port}")
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _reserved.append(lock)
+        return port
+    raise RuntimeError("no free port for a server")
 
 
 @contextlib.contextmanager
@@ -200,7 +221,7 @@ def _running(
 
 
 def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log_path: Path) -> None:
-    deadline_s = time.monotonic() + STARTING_S_MAX
+    deadline_s = time.monotonic() + PROCESS_S_MAX
     while time.monotonic() < deadline_s and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

@@ -16,7 +16,7 @@ from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
-from tests.polling import WAIT_S_MAX
+from tests.polling import WAIT_S_MAX, until
 from tests.tasks import running
 
 AWAY = StoreUnavailableError("pack/x", 3, 8.0, "connection refused")
@@ -431,5 +431,4 @@ async def test_failed_write_of_the_list_of_pins_changes_nothing(
     fs.db.commit()
     async with running(pins.run):
         pins.check_soon()
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert "cannot write" in pins.last_error
+        await until(lambda: "cannot write" in pins.last_error)

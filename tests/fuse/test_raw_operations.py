@@ -16,6 +16,7 @@ from s3fs_meta.fs.content.file_ranges import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from s3fs_meta.fs.trees.clone import CloneTarget
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, Attributes, BlockIndex, Ino
+from tests.end_to_end.system_calls import wait_for_clock_tick
 from tests.faults import raising
 from tests.fuse.conftest import (
     BLOCK_BYTES,
@@ -417,7 +418,7 @@ async def test_statx_returns_birth_time_and_all_attributes(mounted: Mounted) -> 
     await mounted.run(os.mknod, path, 0o20640, os.makedev(260, 1_000_001))
     made = fs.lookup(ROOT_INO, b"f")
     assert made is not None
-    await trio.sleep(0.02)  # The coarse clock must advance before the next change.
+    wait_for_clock_tick()
     await mounted.run(os.chown, path, 12, 34)
     await mounted.run(lambda: os.utime(path, ns=(1_000_000_001, -1_500_000_000)))
     await mounted.run(path.rename, mounted.path / "g")

@@ -11,6 +11,7 @@ import trio
 from s3fs_meta.fuse import request_times
 from s3fs_meta.fuse.request_times import OPERATIONS, Recent, Sender, senders
 from tests.fuse.conftest import Handlers, Mounted
+from tests.polling import WAIT_S_MAX, until
 
 SECOND_NS = 10**9
 REQUEST = struct.Struct("=QII")
@@ -94,9 +95,9 @@ async def test_age_of_a_waiting_request_is_recorded_when_the_request_is_answered
     monkeypatch.setattr(mounted.handlers.fs.ranges, "allocate", wait)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S_MAX):
             await waits.wait()
-            await trio.sleep(0.01)  # The request waits long enough for a measurable age.
+        await until(lambda: request_times.figures()["oldest_s"] > 0)
         first = request_times.figures()
         goes_on.set()
         await answered.wait()

@@ -1,7 +1,6 @@
 """Tests of statistics of a mount; tests/cli/test_status.py tests those of real mounts."""
 
 import pytest
-import trio
 
 from s3fs_meta.codec.lease import KEY
 from s3fs_meta.errors import StoreUnavailableError, TransientStoreError
@@ -9,6 +8,7 @@ from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.mount.statistics.figures import figures, ratio
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.polling import until
 from tests.sync.conftest import Power, write_file
 
 
@@ -30,9 +30,14 @@ async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Po
         faulty.fail("get", TransientStoreError("lease", "503"))
         with pytest.raises(StoreUnavailableError):
             await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
-        await trio.sleep(0.01)
-        during = figures(session, "memory://", "/mnt", None)
+        during = before
+
+        def has_age() -> bool:
+            nonlocal during
+            during = figures(session, "memory://", "/mnt", None)
+            return during["outage"]["age_s"] > 0
+
+        await until(has_age)
 
     assert before["upload"]["left_s"] is not None
-    assert during["outage"]["age_s"] > 0
     assert during["upload"]["left_s"] is None

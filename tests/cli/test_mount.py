@@ -165,9 +165,10 @@ def test_mount_reports_an_unreachable_endpoint_before_it_retries(
     words = ["--region", "x", "s3://bucket/home", str(empty.mountpoint)]
 
     unknown = program.run("mount", "--endpoint-url", "http://nowhere.invalid:9", *words)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    refused = program.run("mount", "--endpoint-url", f"http://127.0.0.1:{port}", *words)
+    with socket.socket() as silent:  # A bound socket that does not listen refuses connections.
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        refused = program.run("mount", "--endpoint-url", f"http://127.0.0.1:{port}", *words)
 
     assert (unknown.returncode, refused.returncode) == (ExitStatus.STORE, ExitStatus.STORE)
     line = unknown.stderr.splitlines()[-1]

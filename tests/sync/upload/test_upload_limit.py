@@ -141,6 +141,7 @@ async def test_writer_waits_while_the_limit_delays_the_attempt_after_a_failure(
             await session.cache.writers.wait(has_room)
         assert scope.cancelled_caught, "the writer has given up"
         upload.set(rate_limit("upload_limit", "off"))
+        await until(lambda: session.uploader.uploaded_packs == 1)
         assert await session.cache.writers.wait(has_room)
 
 

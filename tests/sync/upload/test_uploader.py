@@ -121,7 +121,7 @@ class _SlowStore(FaultyStore):
         """Send a pack in pieces."""
         if key.startswith("pack/") and Call("create", key) in self.calls:
             for _ in range(40):
-                note_sent(8 * KIB)
+                note_sent(64 * KIB)
                 await trio.sleep(0.1)
         return await super().create(key, data)
 

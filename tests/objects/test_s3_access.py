@@ -18,7 +18,7 @@ from s3fs_meta.errors import (
     StoreError,
     TransientStoreError,
 )
-from s3fs_meta.limits import KIB, PACK_BYTES_MAX, PACK_BYTES_TARGET
+from s3fs_meta.limits import KIB, MIB, PACK_BYTES_MAX, PACK_BYTES_TARGET
 from s3fs_meta.objects.contact import reporting_sent
 from s3fs_meta.objects.retry import RetryingStore
 from s3fs_meta.objects.s3 import S3Store
@@ -114,10 +114,10 @@ async def test_each_piece_of_an_upload_has_the_read_timeout(
 ) -> None:
     """A piece of an upload may take longer than the connect timeout, which urllib3 sets."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
-    content = bytes(PACK_BYTES_TARGET)
+    content = bytes(2 * MIB)
     with s3_double(certificate=certificate if scheme == "https" else None) as double:
-        double.answer_always(ReadSlowly(pause_s=0.6))
-        place = S3Place(double.url, connect_timeout_s=0.3, read_timeout_s=10)
+        double.answer_always(ReadSlowly(pause_s=3))
+        place = S3Place(double.url, connect_timeout_s=2, read_timeout_s=WAIT_S_MAX)
         store = S3Store(BUCKET, place=place)
 
         await store.put(KEY, memoryview(content))

@@ -6,11 +6,13 @@ After a change to a lower number, the page must be updated.
 
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.limits import SEAL_LINGER_S
 from tests.cli.conftest import Place
 from tests.programs import ROOT, QuickProgram
 
@@ -143,10 +145,12 @@ def test_writing_many_small_files_sends_few_put_requests(
     """Writing 1,000 files of 4 KiB takes at most six uploads to the store."""
     _mount_anew(mounted, program, "-o", "sync_interval=600")
     before = _requests(mounted, program, "put", "create", "replace")
+    began_s = time.monotonic()
     for number in range(1000):
         (mounted.mountpoint / str(number)).write_bytes(b"%d" % number * 1000)
     program.ok("flush", mounted.mountpoint)
-    assert _requests(mounted, program, "put", "create", "replace") - before <= 6
+    more = 2 * _packs_of_a_slow_machine(began_s)
+    assert _requests(mounted, program, "put", "create", "replace") - before <= 6 + more
 
 
 def test_reading_many_small_files_sends_few_get_requests(
@@ -159,15 +163,17 @@ def test_reading_many_small_files_sends_few_get_requests(
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", mounted.url, mounted.mountpoint, "-o", "sync_interval=600")
     content = random.Random(1)
+    began_s = time.monotonic()
     for number in range(500):
         (mounted.mountpoint / f"{number:03}").write_bytes(content.randbytes(4096))
+    more = _packs_of_a_slow_machine(began_s)
     _mount_anew(mounted, program)
 
     before = _requests(mounted, program, "get", "get_range")
     assert before <= 12  # The mount reads superblock, lease, image and five changelogs.
     for number in range(500):
         assert len((mounted.mountpoint / f"{number:03}").read_bytes()) == 4096
-    assert _requests(mounted, program, "get", "get_range") - before <= 4
+    assert _requests(mounted, program, "get", "get_range") - before <= 4 + more
 
 
 @pytest.mark.parametrize("options", ["rw", "ro"])
@@ -201,6 +207,11 @@ def test_second_read_on_a_read_only_mount_sends_no_kernel_request(
     after = program.status(mounted.mountpoint)["requests"]
 
     assert not any(round((after[kind] - before[kind]) / COUNT) for kind in after)
+
+
+def _packs_of_a_slow_machine(began_s: float) -> int:
+    """Return how many packs were uploaded because blocks waited longer than SEAL_LINGER_S."""
+    return int((time.monotonic() - began_s) / SEAL_LINGER_S)
 
 
 def _mount_anew(place: Place, program: QuickProgram, *options: str) -> None:

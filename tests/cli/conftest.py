@@ -70,6 +70,18 @@ def mounted(place: Place, program: Program) -> Iterator[Place]:
         program.run("umount", place.mountpoint)
 
 
+@pytest.fixture
+def unsent(place: Place, program: Program) -> Iterator[Place]:
+    """Return a mounted filesystem that uploads changes only if a command requests it.
+
+    With the default interval of 5 s, a slow machine may upload a change before the test ends.
+    """
+    program.ok("mount", "-o", "sync_interval=1h", place.url, place.mountpoint)
+    yield place
+    if mount_table.find(str(place.mountpoint)) is not None:
+        program.run("umount", place.mountpoint)
+
+
 def lose_host(program: Program, place: Place) -> None:
     """Kill the daemon of a mount, and delete all local state of its host."""
     program.kill(place.mountpoint)

@@ -351,23 +351,23 @@ def test_fsck_after_a_power_loss_leaves_the_verification_of_blocks_to_the_next_m
 
 @pytest.mark.mount
 def test_fsck_with_option_p_reports_a_lost_block_without_repair(
-    program: Program, mounted: Place
+    program: Program, unsent: Place
 ) -> None:
     """fsck -p reports a dirty block that has no cache file. fsck -y records the block as lost."""
-    pid = program.status(mounted.mountpoint)["pid"]
-    (mounted.mountpoint / "lost").write_bytes(b"content")
-    fd = os.open(mounted.mountpoint / "lost", os.O_RDONLY)
+    pid = program.status(unsent.mountpoint)["pid"]
+    (unsent.mountpoint / "lost").write_bytes(b"content")
+    fd = os.open(unsent.mountpoint / "lost", os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
     os.kill(pid, signal.SIGKILL)
     wait_until_gone(pid)
-    subprocess.run(["fusermount3", "-u", "-z", mounted.mountpoint], check=True)
+    subprocess.run(["fusermount3", "-u", "-z", unsent.mountpoint], check=True)
     for path in program.cachedir.glob("*/blocks/*/*"):
         path.unlink()
 
-    assert check(mounted, program.cachedir, Mode.SAFE).exit_status == 4
-    assert check(mounted, program.cachedir, Mode.ALL).exit_status == 1
-    assert check(mounted, program.cachedir, Mode.REPORT).exit_status == 0
+    assert check(unsent, program.cachedir, Mode.SAFE).exit_status == 4
+    assert check(unsent, program.cachedir, Mode.ALL).exit_status == 1
+    assert check(unsent, program.cachedir, Mode.REPORT).exit_status == 0
 
 
 def _make_former(database: Path) -> None:

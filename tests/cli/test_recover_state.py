@@ -14,25 +14,25 @@ from tests.programs import Program
 
 @pytest.mark.mount
 def test_recover_state_command_copies_files_of_a_fenced_host(
-    program: Program, mounted: Place, tmp_path: Path
+    program: Program, unsent: Place, tmp_path: Path
 ) -> None:
     """recover-state copies only files that changed after the last flush."""
-    (mounted.mountpoint / "old").write_bytes(b"in the image")
-    program.ok("flush", mounted.mountpoint)
-    (mounted.mountpoint / "new").write_bytes(b"unshipped")
-    fd = os.open(mounted.mountpoint / "new", os.O_RDONLY)
+    (unsent.mountpoint / "old").write_bytes(b"in the image")
+    program.ok("flush", unsent.mountpoint)
+    (unsent.mountpoint / "new").write_bytes(b"unshipped")
+    fd = os.open(unsent.mountpoint / "new", os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
-    program.kill(mounted.mountpoint)
+    program.kill(unsent.mountpoint)
     another = Program(tmp_path / "another")
-    program.run("umount", mounted.mountpoint)
-    another.ok("mount", "--takeover", mounted.url, mounted.mountpoint)
-    (mounted.mountpoint / "theirs").touch()
-    another.ok("umount", mounted.mountpoint)
-    assert "are kept in" in program.run("mount", mounted.url, mounted.mountpoint).stderr
+    program.run("umount", unsent.mountpoint)
+    another.ok("mount", "--takeover", unsent.url, unsent.mountpoint)
+    (unsent.mountpoint / "theirs").touch()
+    another.ok("umount", unsent.mountpoint)
+    assert "are kept in" in program.run("mount", unsent.url, unsent.mountpoint).stderr
 
-    listed = json.loads(program.ok("recover-state", "--json", mounted.url))["kept"]
-    answer = json.loads(program.ok("recover-state", "--json", "--to", tmp_path / "o", mounted.url))
+    listed = json.loads(program.ok("recover-state", "--json", unsent.url))["kept"]
+    answer = json.loads(program.ok("recover-state", "--json", "--to", tmp_path / "o", unsent.url))
 
     assert [one["only_here_bytes"] for one in listed] == [9]
     assert (answer["files"], answer["incomplete"]) == (1, [])

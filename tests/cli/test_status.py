@@ -51,17 +51,17 @@ def test_status_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_pa
 
 @pytest.mark.mount
 def test_status_finds_a_mount_by_path_or_url_and_lists_all_mounts(
-    program: Program, mounted: Place
+    program: Program, unsent: Place
 ) -> None:
-    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
+    (unsent.mountpoint / "f").write_bytes(b"x" * 5000)
 
-    by_path = program.status(mounted.mountpoint)
-    by_url = program.status(mounted.url)
+    by_path = program.status(unsent.mountpoint)
+    by_url = program.status(unsent.url)
     listed = json.loads(program.ok("status", "--json", here=False))["mounts"]
     lines = program.ok("status", here=False)
     tables = program.ok("status", "--all", here=False)
 
-    assert f"{mounted.url} on {mounted.mountpoint}: serving" in lines
+    assert f"{unsent.url} on {unsent.mountpoint}: serving" in lines
     assert "chain mark" not in lines
     assert "chain mark" in tables
     assert by_path["state"] == by_url["state"] == "serving"
@@ -181,16 +181,16 @@ def test_status_output_fits_on_one_screen_and_starts_with_the_mount_state(
 
 @pytest.mark.mount
 def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
-    program: Program, mounted: Place
+    program: Program, unsent: Place
 ) -> None:
-    good = program.run("status", "--check", "--max-pending", "1G", mounted.mountpoint)
-    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
-    doubtful = program.run("status", "--check", "--max-pending", "1000", mounted.mountpoint)
-    no_room = program.run("status", "--check", "--min-free", "100%", mounted.mountpoint)
-    program.kill(mounted.mountpoint)
-    killed = program.run("status", "--check", mounted.mountpoint)
-    program.run("umount", mounted.mountpoint)
-    absent = program.run("status", "--check", mounted.url)
+    good = program.run("status", "--check", "--max-pending", "1G", unsent.mountpoint)
+    (unsent.mountpoint / "f").write_bytes(b"x" * 5000)
+    doubtful = program.run("status", "--check", "--max-pending", "1000", unsent.mountpoint)
+    no_room = program.run("status", "--check", "--min-free", "100%", unsent.mountpoint)
+    program.kill(unsent.mountpoint)
+    killed = program.run("status", "--check", unsent.mountpoint)
+    program.run("umount", unsent.mountpoint)
+    absent = program.run("status", "--check", unsent.url)
 
     lines = [done.stdout for done in (good, doubtful, no_room, killed, absent)]
     assert [done.returncode for done in (good, doubtful, no_room, killed, absent)] == [

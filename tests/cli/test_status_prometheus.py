@@ -24,13 +24,11 @@ def _samples(page: str) -> dict[str, float]:
 
 
 @pytest.mark.mount
-def test_prometheus_output_contains_the_metrics_of_a_mount(
-    program: Program, mounted: Place
-) -> None:
-    (mounted.mountpoint / "f").write_bytes(b"x" * 5000)
-    (mounted.mountpoint / "f").rename(mounted.mountpoint / "g")
+def test_prometheus_output_contains_the_metrics_of_a_mount(program: Program, unsent: Place) -> None:
+    (unsent.mountpoint / "f").write_bytes(b"x" * 5000)
+    (unsent.mountpoint / "f").rename(unsent.mountpoint / "g")
 
-    found = _samples(program.ok("status", "--prometheus", mounted.mountpoint))
+    found = _samples(program.ok("status", "--prometheus", unsent.mountpoint))
     everything = program.ok("status", "--prometheus", here=False)
 
     assert found["s3fs_meta_up"] == 1
@@ -39,7 +37,7 @@ def test_prometheus_output_contains_the_metrics_of_a_mount(
     assert found["s3fs_meta_upload_pending_bytes"] == 5000
     assert found["rename"] == 1
     assert found["write"] == 1
-    assert f's3fs_meta_up{{mountpoint="{mounted.mountpoint}"}} 1.0\n' in everything
+    assert f's3fs_meta_up{{mountpoint="{unsent.mountpoint}"}} 1.0\n' in everything
 
 
 @pytest.mark.mount

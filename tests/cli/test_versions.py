@@ -69,23 +69,23 @@ def test_every_version_of_a_file_is_listed_and_can_be_restored(
 
 @pytest.mark.mount
 def test_versions_command_accepts_the_path_of_a_mounted_file(
-    program: Program, mounted: Place
+    program: Program, unsent: Place
 ) -> None:
     """Versions that are not uploaded yet are listed for a mount.
 
     After a flush the URL lists them too.
     """
-    path = mounted.mountpoint / "d" / "f"
+    path = unsent.mountpoint / "d" / "f"
     path.parent.mkdir()
     path.write_bytes(b"first")
-    program.ok("flush", mounted.mountpoint)
+    program.ok("flush", unsent.mountpoint)
     path.write_bytes(b"second version")
     with path.open("rb") as file:
         os.fsync(file)
 
     before = json.loads(program.ok("versions", "--json", path))
     printed = program.ok("versions", path).splitlines()
-    program.ok("flush", mounted.mountpoint)
+    program.ok("flush", unsent.mountpoint)
     after = json.loads(program.ok("versions", "--json", path))
     of_directory = program.ok("versions", path.parent)
 
@@ -93,7 +93,7 @@ def test_versions_command_accepts_the_path_of_a_mounted_file(
     assert [one["uploaded"] for one in before["versions"]] == [False, True]
     assert [one["size_bytes"] for one in before["versions"]] == [14, 5]
     assert "not uploaded yet" in printed[0]
-    assert after == listed(program, mounted, "d/f")
+    assert after == listed(program, unsent, "d/f")
     assert [one["uploaded"] for one in after["versions"]] == [True, True]
 
 

@@ -10,13 +10,22 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.mount.existing import mount_table
-from tests.cli.conftest import Place, empty, mounted, place, quick
+from tests.cli.conftest import Place, empty, mounted, place, quick, unsent
 from tests.conftest import REQUIRED
 from tests.end_to_end.another_user import another_user
 from tests.programs import QuickProgram
 from tests.servers import S3Server, s3_server, server_folder
 
-__all__ = ["another_user", "empty", "mounted", "place", "quick", "s3_server", "server_folder"]
+__all__ = [
+    "another_user",
+    "empty",
+    "mounted",
+    "place",
+    "quick",
+    "s3_server",
+    "server_folder",
+    "unsent",
+]
 
 _numbers = itertools.count(1)
 

@@ -307,13 +307,13 @@ def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
 
 
 def test_lost_block_prevents_neither_unmount_nor_other_uploads(
-    mounted: Place, program: QuickProgram
+    unsent: Place, program: QuickProgram
 ) -> None:
     """If cache files of dirty blocks are lost, umount reports them and uploads the other blocks.
 
     Another host can read all other files.
     """
-    mnt, pid = mounted.mountpoint, program.status(mounted.mountpoint)["pid"]
+    mnt, pid = unsent.mountpoint, program.status(unsent.mountpoint)["pid"]
     write_synced(mnt / "lost", b"gone")
     for path in program.cachedir.glob("*/blocks/*/*"):
         path.unlink()
@@ -324,13 +324,13 @@ def test_lost_block_prevents_neither_unmount_nor_other_uploads(
 
     assert (done.returncode, "fsck -y" in done.stderr) == (12, True)
     other = QuickProgram(program.cachedir.with_name("other-state"))
-    other.ok("mount", mounted.url, mnt)
+    other.ok("mount", unsent.url, mnt)
     assert (mnt / "kept").read_bytes() == b"here"
     with pytest.raises(OSError, match="Input/output error"):
         (mnt / "lost").read_bytes()
     (mnt / "lost").unlink()
     other.ok("umount", mnt)
-    other.ok("fsck", "-n", mounted.url)
+    other.ok("fsck", "-n", unsent.url)
 
 
 def test_interrupted_mount_command_leaves_no_mount_and_no_process(

@@ -169,25 +169,25 @@ def test_second_host_is_refused_without_a_takeover(
 
 
 def test_umount_of_a_read_only_mount_reports_changes_left_by_a_killed_mount(
-    mounted: Place, program: Program
+    unsent: Place, program: Program
 ) -> None:
-    with (mounted.mountpoint / "f").open("wb") as file:
+    with (unsent.mountpoint / "f").open("wb") as file:
         file.write(b"not in the bucket")
         file.flush()
         os.fsync(file.fileno())
-    program.kill(mounted.mountpoint)
+    program.kill(unsent.mountpoint)
 
-    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
-    assert (mounted.mountpoint / "f").read_bytes() == b"not in the bucket"
-    gone = program.run("umount", mounted.mountpoint)
+    program.ok("mount", "-o", "ro", unsent.url, unsent.mountpoint)
+    assert (unsent.mountpoint / "f").read_bytes() == b"not in the bucket"
+    gone = program.run("umount", unsent.mountpoint)
 
     assert gone.returncode == 9
     assert "mount the filesystem for writing" in gone.stderr
     assert "not everything is in the bucket" not in gone.stderr
-    program.ok("mount", mounted.url, mounted.mountpoint)
-    program.ok("umount", mounted.mountpoint)
-    program.ok("mount", "-o", "ro", mounted.url, mounted.mountpoint)
-    program.ok("umount", mounted.mountpoint)
+    program.ok("mount", unsent.url, unsent.mountpoint)
+    program.ok("umount", unsent.mountpoint)
+    program.ok("mount", "-o", "ro", unsent.url, unsent.mountpoint)
+    program.ok("umount", unsent.mountpoint)
 
 
 def test_read_only_mount_changes_nothing(place: Place, program: Program) -> None:

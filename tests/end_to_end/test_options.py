@@ -276,7 +276,8 @@ def test_mount_with_an_unsafe_journal_mode_restores_from_the_bucket_after_a_kill
     place: Place, program: Program, mode: str
 ) -> None:
     """In an unsafe journal mode, mount warns, and quarantines the state of a killed daemon."""
-    words = ("mount", "-o", f"journal_mode={mode}", place.url, str(place.mountpoint))
+    options = f"journal_mode={mode},sync_interval=1h"
+    words = ("mount", "-o", options, place.url, str(place.mountpoint))
     assert f"journal_mode={mode}" in program.run(*words).stderr
     (place.mountpoint / "before").write_bytes(b"before")
     program.ok("umount", place.mountpoint)

@@ -1,4 +1,4 @@
-"""A random healthy filesystem, which tests of fsck damage."""
+"""A random filesystem without damage, to which tests of fsck do damage."""
 
 import os
 import random
@@ -318,12 +318,12 @@ class Healthy:
         self.db.commit()
 
     def dump(self) -> Dump:
-        """Return all rows of all tables."""
+        """Return all rows of the tables in OWNER_COLUMNS and OTHER_TABLES."""
         tables = (*OWNER_COLUMNS, *OTHER_TABLES)
         return {table: set(self.db.inodes.all(f"SELECT * FROM {table}")) for table in tables}
 
     def dump_without_syncs(self) -> Dump:
-        """Return all rows of all tables, as if no cache file had been synced."""
+        """Return the rows of ``dump``, as if no cache file had been synced."""
         columns = "block, state, ino, block_index, 0"
         rows = set(self.db.all(f"SELECT {columns} FROM cached_blocks"))
         return {**self.dump(), "cached_blocks": rows}

@@ -1,8 +1,8 @@
-"""A helper program that repairs a database and kills itself before the repair ends.
+"""A helper program that repairs a database and kills itself during the repair.
 
 python interrupted_fsck.py DATABASE REPAIRS
 
-The program kills itself when REPAIRS repairs have begun.
+The program kills itself at the beginning of repair number REPAIRS + 1.
 """
 
 import os
@@ -17,7 +17,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 
 
 class Killer:
-    """A report that kills the process when more than a given number of repairs are recorded."""
+    """Kills the process at the beginning of the first repair after a given number of repairs."""
 
     def __init__(self, repairs: int) -> None:
         self.left = repairs

@@ -76,7 +76,7 @@ def test_invariant_can_have_a_separate_query_that_lists_its_findings() -> None:
     assert one.query == "SELECT 1"
 
 
-def test_set_of_completed_surveys_contains_no_survey_that_failed() -> None:
+def test_set_of_surveys_contains_the_database_rows_and_each_completed_survey() -> None:
     """An invariant is checked only if the survey that it needs was completed."""
     surveyed = Need.FILES | Need.OBJECTS
     assert Need.ROWS in surveyed

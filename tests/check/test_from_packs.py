@@ -173,8 +173,8 @@ async def test_rebuilt_file_has_the_newest_content_of_each_overwritten_block(pow
         assert await read_file(session, ino) == b"new" * 1000
 
 
-async def test_former_writer_is_fenced_after_the_bucket_is_rebuilt(power: Power) -> None:
-    """Even without a lease object, the rebuilt bucket has a later epoch than the former writer."""
+async def test_rebuilt_filesystem_has_a_later_epoch_than_the_former_writer(power: Power) -> None:
+    """The keys of packs contain the former epoch, so the former writer is fenced."""
     await write_and_lose_metadata(power)
     assert LEASE not in power.store.objects
     await run(power)

@@ -17,7 +17,7 @@ from tests.polling import PROCESS_S_MAX
 
 ROOT = Path(__file__).parents[2]
 
-# The damage requires every kind of repair, and some repairs uncover further damage.
+# The damage requires many kinds of repairs, and some repairs uncover further damage.
 DAMAGES = (
     "DELETE FROM dentries WHERE name IN (x'696e6e6572', x'75706c6f61646564')",
     "UPDATE inodes SET nlink = nlink + 1, size_bytes = size_bytes + 1 WHERE ino % 3 = 1",

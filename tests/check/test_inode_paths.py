@@ -17,7 +17,7 @@ def _paths(healthy: Healthy, *spoken_of: Ino) -> Paths:
 
 
 def test_path_of_an_inode_begins_at_the_root_directory(healthy: Healthy) -> None:
-    """Paths of directories are always known. Paths of files are known only after a request."""
+    """Paths of reachable directories are always known, and paths of files after a request."""
     paths = _paths(healthy, healthy.fifo)
     assert paths.of(ROOT_INO) == "/"
     assert paths.of(healthy.inner) == "/directory/inner"

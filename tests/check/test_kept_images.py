@@ -34,7 +34,7 @@ async def fill_around_a_kept_point(power: Power, *, passed: bool) -> Files:
 
 
 async def damage_images(power: Power) -> None:
-    """Delete every second piece of later images, except pieces that the kept point needs."""
+    """Delete every second piece of later images, but no first piece and none of the kept point."""
     keys = await power.keys()
     oldest, *later = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
     manifest = await load_manifest(power.store, keys.keyring, oldest, "")

@@ -36,7 +36,7 @@ def test_name_of_a_recovered_inode_is_the_inode_number(healthy: Healthy, exam: E
     assert dentries.find(healthy.db, home, b"#%d" % healthy.fifo) == healthy.fifo
 
 
-def test_recovered_name_never_exceeds_the_maximum_length(
+def test_name_of_a_recovered_inode_does_not_exceed_the_maximum_length(
     healthy: Healthy, exam: Examination
 ) -> None:
     """If a name of maximum length already exists, a number replaces the last bytes of the name."""

@@ -42,7 +42,7 @@ async def test_deep_check_marks_unreadable_blocks(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize("is_missing", [True, False])
-async def test_every_fsck_run_with_repairs_marks_a_missing_or_truncated_pack_as_damaged(
+async def test_fsck_run_with_repairs_marks_a_missing_or_truncated_pack_as_damaged(
     healthy: Healthy, is_missing: bool
 ) -> None:
     """fsck -p marks the pack as damaged, even without --deep; fsck -n does not."""

@@ -42,8 +42,8 @@ def test_fsck_report_counts_all_findings_but_keeps_a_limited_number_of_them() ->
     assert (verdict.found, len(verdict.examples)) == (FSCK_EXAMPLES_MAX + 5, FSCK_EXAMPLES_MAX)
 
 
-def test_json_form_of_the_fsck_report_is_complete() -> None:
-    """The JSON form contains the findings, counts, advice and notes of the report."""
+def test_json_form_of_the_fsck_report_contains_findings_counts_advice_and_notes() -> None:
+
     report = _report(Severity.DAMAGE, found=2, left=1)
     report.remember("moved something")
 
@@ -70,7 +70,7 @@ def test_fsck_finding_ends_with_the_path_of_the_file() -> None:
     assert str(finding) == "I7: inode 3 is odd [/a/b]"
 
 
-def test_fsck_never_reports_a_negative_number_of_repairs() -> None:
+def test_fsck_does_not_report_a_negative_number_of_repairs() -> None:
     """Repairs can uncover more damage than fsck had found before."""
     report = _report(Severity.DAMAGE, found=1, left=3)
     assert report.verdicts[0].corrected == 0

@@ -52,10 +52,10 @@ async def test_wrong_block_location_is_corrected_from_the_pack_index(
 
 
 @pytest.mark.parametrize("change", ["hash = x'00'", "pack = 77", "pack_offset = 1 << 40"])
-def test_wrong_block_location_is_repaired_only_after_fsck_has_checked_the_bucket(
+def test_block_with_a_wrong_location_is_not_declared_lost_if_the_bucket_was_not_checked(
     healthy: Healthy, change: str
 ) -> None:
-    """fsck does not report a block as lost while a pack may contain it (I31, I32, I33)."""
+    """fsck keeps the block's row in ``block_map``, as a pack may contain the block (I31 to I33)."""
     block = healthy.block_of(healthy.uploaded, 1)
     healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
     damaged = healthy.dump()["block_map"]
@@ -90,7 +90,7 @@ async def test_pack_in_the_bucket_that_has_no_row_gets_a_new_row(healthy: Health
     new = healthy.pack_of(healthy.uploaded, 1)
     assert packs.object_key(healthy.db, new) == key
     assert healthy.changed_inodes() == set()
-    # Without the record of renumbered packs, kept points would compute a wrong age for the pack.
+    # Without the record of renumbered packs, fsck would compute a wrong age of the pack.
     assert properties.renumbered_packs(healthy.db) == (healthy.db.counters.txg, new + 1)
 
 
@@ -204,7 +204,7 @@ async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) 
     assert healthy.dump_without_syncs() == healthy.before
 
 
-async def test_cached_block_that_no_pack_contains_is_uploaded_again(healthy: Healthy) -> None:
+async def test_cached_block_that_no_pack_contains_becomes_dirty(healthy: Healthy) -> None:
     """fsck creates a dirty block for each file position of a cached block that is in no pack."""
     healthy.db.begin()
     block = healthy.write(healthy.dirty, 5, b"shared content")

@@ -29,8 +29,8 @@ def _key_of(healthy: Healthy, ino: Ino, index: int) -> ObjectKey:
     return packs.object_key(healthy.db, healthy.pack_of(ino, index))
 
 
-async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """If a pack is missing, fsck makes its cached blocks dirty."""
+async def test_cached_blocks_of_a_missing_pack_become_dirty(healthy: Healthy) -> None:
+    """The next mount uploads dirty blocks, so the content gets a new pack (I46)."""
     healthy.write_uploaded(healthy.attributed, b"still in the cache")
     del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
 
@@ -42,23 +42,29 @@ async def test_blocks_of_a_missing_pack_are_uploaded_again_from_the_cache(health
 
 
 async def test_fsck_lists_every_file_damaged_by_a_missing_pack(healthy: Healthy) -> None:
-    """The fsck report contains the paths of damaged files, and -y records their lost ranges.
+    """fsck -p reports the paths of both damaged files, and -y records their lost ranges.
 
     Invariant I46.
     """
-    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"in a pack of its own"))
-    del healthy.store.objects[_key_of(healthy, healthy.attributed, 0)]
+    healthy.db.begin()
+    other = healthy.create(healthy.inner, b"other")
+    made = [healthy.write(ino, 0, b"%d" % ino) for ino in (healthy.attributed, other)]
+    healthy.upload(*made)
+    healthy.db.commit()
+    healthy.evict(*made)
+    del healthy.store.objects[_key_of(healthy, other, 0)]
 
     report = await healthy.check_all(Mode.SAFE)
     assert (report.exit_status, report.broken) == (4, ["I46"])
     texts = [verdict.advice for verdict in report.verdicts if verdict.found]
     assert ["on a host that may have cached them" in advice for advice in texts] == [True]
     paths = [finding.path for finding in report.verdicts[0].examples]
-    assert paths == ["/directory/inner/attributed"]
-    await healthy.assert_all_mended("I46", concerns={healthy.attributed})
+    assert paths == ["/directory/inner/attributed", "/directory/inner/other"]
+    await healthy.assert_all_mended("I46", concerns={healthy.attributed, other})
 
-    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(0)) is None
-    assert xattrs.find(healthy.db, healthy.attributed, lost_ranges.ATTRIBUTE) is not None
+    for ino in (healthy.attributed, other):
+        assert block_map.find(healthy.db, ino, BlockIndex(0)) is None
+        assert xattrs.find(healthy.db, ino, lost_ranges.ATTRIBUTE) is not None
     assert xattrs.get(healthy.db, healthy.attributed, b"user.colour") == b"blue"
 
 
@@ -127,7 +133,7 @@ async def test_torn_cached_block_is_not_uploaded_again(healthy: Healthy) -> None
 
 
 async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Healthy) -> None:
-    """fsck reads the blocks before the end of a truncated pack, and stores them in another pack.
+    """fsck copies the blocks before the end of a truncated pack to the cache as dirty blocks.
 
     Invariant I47.
     """
@@ -158,8 +164,8 @@ async def test_truncated_pack_loses_only_the_blocks_beyond_its_end(healthy: Heal
     assert damage_marks.covers(healthy.db, pack, None)
 
 
-async def test_exchanged_packs_are_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """The exchanged packs do not match their rows, so fsck makes their cached blocks dirty."""
+async def test_cached_blocks_of_exchanged_packs_become_dirty(healthy: Healthy) -> None:
+    """Two packs that were stored under each other's keys do not match their rows."""
     healthy.db.begin()
     one, other = healthy.create(ROOT_INO, b"one"), healthy.create(ROOT_INO, b"other")
     contents = {one: (b"one" * 500, b"two" * 700), other: (b"three" * 900,)}
@@ -230,8 +236,10 @@ class _WrongListing(FaultyStore):
                 yield info._replace(size_bytes=info.size_bytes + 5) if wrong else info
 
 
-async def test_fsck_replaces_a_missing_image_by_a_new_image(healthy: Healthy) -> None:
-    """For a missing image, fsck requests a new image of the complete local state.
+async def test_fsck_requests_a_new_image_if_the_image_in_the_lease_is_missing(
+    healthy: Healthy,
+) -> None:
+    """fsck marks the database as changed, so that a new image of the local state is made.
 
     Invariant I48.
     """
@@ -332,8 +340,8 @@ async def test_changelogs_and_their_parts_count_as_known_objects(healthy: Health
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
-async def test_pack_with_a_damaged_index_is_replaced(healthy: Healthy) -> None:
-    """fsck reads the blocks of a pack with a damaged index, and makes these blocks dirty.
+async def test_blocks_of_a_pack_with_a_damaged_index_become_dirty(healthy: Healthy) -> None:
+    """fsck copies the readable blocks to the cache, so that the next mount uploads them again.
 
     Invariant I50.
     """
@@ -366,8 +374,8 @@ async def test_deep_check_finds_an_unreadable_block(healthy: Healthy) -> None:
     assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is not None
 
 
-async def test_unreadable_block_is_uploaded_again_from_the_cache(healthy: Healthy) -> None:
-    """fsck makes an intact cached block dirty, so that its upload replaces the damaged record."""
+async def test_unreadable_block_that_is_cached_becomes_dirty(healthy: Healthy) -> None:
+    """The upload of the intact cached block replaces the damaged record in the pack (I51)."""
     healthy.write_uploaded(healthy.attributed, b"sound in the cache")
     key = _key_of(healthy, healthy.attributed, 0)
     healthy.store.objects[key] = b"\0\0" + healthy.store.objects[key][2:]

@@ -199,7 +199,7 @@ async def test_stray_files_are_quarantined(healthy: Healthy) -> None:
     assert healthy.dump() == healthy.before
 
 
-async def test_new_block_never_uses_the_cache_file_of_an_unknown_block(healthy: Healthy) -> None:
+async def test_new_block_does_not_use_the_cache_file_of_an_unknown_block(healthy: Healthy) -> None:
     """A restored older database would assign block numbers of existing cache files (I42, I45)."""
     block = healthy.block_of(healthy.dirty, 0)
     stray = BlockId(healthy.db.counters.next_block)

@@ -80,14 +80,17 @@ async def test_null_value_in_a_not_null_column_is_found(healthy: Healthy) -> Non
 
 
 def test_irreparable_damage_prevents_all_repairs(healthy: Healthy) -> None:
-    """fsck does not repair damage that only SQLite detects."""
+    """fsck cannot repair damage that only SQLite detects, and then makes no other repair."""
+    healthy.sql("UPDATE inodes SET nlink = 7 WHERE ino = ?", healthy.fifo)
     healthy.sql("CREATE TABLE notes (text TEXT)")
     _edit_schema(healthy.db, "DELETE FROM sqlite_schema WHERE name = 'notes'")
+    before = healthy.dump()
 
     assert healthy.check().broken == ["I1"]
     report = healthy.check(Mode.ALL)
     assert (report.exit_status, report.broken) == (4, ["I1"])
     assert "bucket" in report.lines()[0]
+    assert healthy.dump() == before
 
 
 async def test_repairs_are_undone_if_irreparable_damage_remains(healthy: Healthy) -> None:
@@ -314,7 +317,7 @@ def spoil(healthy: Healthy, table: str, column: str, value: str) -> None:
 async def test_value_of_the_wrong_type_is_found_and_repaired(
     healthy: Healthy, table: str, column: str, value: str
 ) -> None:
-    """fsck -n reports a value of the wrong type; -y repairs it before all other damage.
+    """fsck -n reports a value of the wrong type, and two runs of fsck -y repair all damage.
 
     Invariant I70.
     """
@@ -391,7 +394,7 @@ async def test_block_is_kept_if_its_position_has_an_invalid_inode_number(healthy
 
 @pytest.mark.thorough
 def test_fsck_opens_a_database_with_invalid_counters(healthy: Healthy) -> None:
-    """A mount refuses a database with invalid counters, but fsck opens and repairs it."""
+    """A mount refuses a database with invalid counters, but fsck opens it for a repair."""
     spoil(healthy, "counters", "next_ino", "x'ff'")
     path = healthy.db.path
     healthy.db.close()

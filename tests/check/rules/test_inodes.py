@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("change", ["mode = 33188", "nlink = 0", "parent = 77"])
-def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, change: str) -> None:
+def test_damaged_row_of_the_root_directory_is_corrected(healthy: Healthy, change: str) -> None:
     """fsck corrects the row of the root directory, and keeps all of its entries.
 
     Invariant I7.
@@ -25,6 +25,7 @@ def test_root_inode_of_the_wrong_type_becomes_a_directory(healthy: Healthy, chan
     assert "I7" in healthy.check().broken
     healthy.assert_repaired()
     assert healthy.changed_inodes() <= {ROOT_INO}
+    assert healthy.dump()["dentries"] == healthy.before["dentries"]
     assert stat.S_ISDIR(inodes.get(healthy.db, ROOT_INO).mode)
 
 
@@ -50,15 +51,19 @@ def test_root_directory_is_created_even_if_no_other_row_refers_to_it(healthy: He
 
 
 @pytest.mark.parametrize("change", ["uid = -1", "gid = 1 << 33", "rdev = -1"])
-def test_impossible_owner_of_an_inode_is_replaced_by_the_owner_of_the_root_directory(
+def test_impossible_owner_or_device_number_of_an_inode_is_replaced(
     healthy: Healthy, change: str
 ) -> None:
-    """fsck replaces an impossible owner with the owner of the root directory.
+    """The new owner is the owner of the root directory, and the new device number is 0.
 
     Invariant I8.
     """
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I8", concerns={healthy.fifo})
+
+    column = change.split()[0]
+    expected = getattr(inodes.get(healthy.db, ROOT_INO), column)
+    assert getattr(inodes.get(healthy.db, healthy.fifo), column) == expected
 
 
 @pytest.mark.parametrize("column", ["uid", "gid"])

@@ -187,7 +187,7 @@ def test_inode_without_a_name_is_moved_to_lost_and_found(healthy: Healthy, known
 
 
 def test_new_lost_and_found_directory_is_not_placed_into_itself(healthy: Healthy) -> None:
-    """Its name must be known before the inodes without a name are searched (I26)."""
+    """fsck names the new lost+found before it searches for inodes without a name (I26)."""
     healthy.sql("DELETE FROM dentries WHERE ino = ?", healthy.fifo)
     notes: list[str] = []
 

@@ -40,7 +40,7 @@ async def free_pack(healthy: Healthy) -> PackId:
 async def test_row_of_a_pack_without_live_blocks_is_corrected(
     healthy: Healthy, change: str
 ) -> None:
-    """fsck keeps the row; without it, a pack that retained points may need would be deleted."""
+    """fsck keeps the row; without it, a pack that a retained txg may need would be deleted."""
     pack = await free_pack(healthy)
     row = packs.get(healthy.db, pack)
     healthy.sql(f"UPDATE packs SET {change} WHERE pack = ?", pack)

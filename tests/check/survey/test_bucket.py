@@ -102,12 +102,13 @@ async def test_every_object_that_is_missing_from_a_listing_is_requested(
 
     seen = healthy.db.all("SELECT object_key FROM temp.seen_objects")
     assert [key for key in keys if (key,) in seen] == [keys[-1]]
+    assert set(keys) <= {call.key for call in store.calls}
 
 
 async def test_survey_reads_packs_to_find_blocks_whose_row_is_wrong(
     healthy: Healthy, exam: Examination
 ) -> None:
-    """The survey records each location in a pack's index, and each block that it searched for."""
+    """The survey records the damaged block, and its location in the index of its pack."""
     block, _ = healthy.write_uploaded(healthy.attributed, b"one", b"two")
     row = healthy.db.one("SELECT pack_offset, stored_bytes FROM blocks WHERE block = ?", (block,))
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
@@ -136,8 +137,10 @@ async def test_unreadable_older_image_is_reported_but_does_not_count_as_damage(
     assert key in healthy.store.objects
 
 
-async def test_unknown_objects_are_deleted_in_batches(healthy: Healthy, exam: Examination) -> None:
-    """1,500 unknown packs are deleted, and all known objects are kept."""
+async def test_unknown_packs_are_deleted_even_if_they_exceed_one_batch(
+    healthy: Healthy, exam: Examination
+) -> None:
+    """The 1,500 unknown packs are deleted, and all known objects are kept."""
     known = set(healthy.store.objects)
     for number in range(1500):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
@@ -192,7 +195,7 @@ async def test_unreferenced_packs_of_a_mounted_filesystem_are_not_checked(health
 
 
 class _Moving(FaultyStore):
-    """A bucket that another host changes after the first request of a given kind."""
+    """A bucket whose objects another host replaces after each request of a given kind."""
 
     def __init__(self, inner: MemoryStore, method: str, later: dict[ObjectKey, bytes]) -> None:
         super().__init__(inner)
@@ -274,7 +277,7 @@ async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
 async def test_survey_of_a_hostile_manifest_makes_a_bounded_number_of_requests(
     power: Power, deep: bool
 ) -> None:
-    """If a manifest lists 1,000 missing pieces, the survey stops after a few requests."""
+    """If a manifest lists 1,000 missing pieces, the survey makes fewer than 100 requests."""
     async with power.session("a", tasks=False) as session:
         write_file(session, b"one")
         head = await session.imager.make()

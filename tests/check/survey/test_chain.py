@@ -32,7 +32,7 @@ def put(session: Session, content: bytes) -> Ino:
 
 
 class _WithoutOne(FaultyStore):
-    """A store that cannot be reached for one object."""
+    """A store that fails every request for one object."""
 
     def __init__(self, inner: ObjectStore, key: ObjectKey) -> None:
         super().__init__(inner)
@@ -69,12 +69,12 @@ async def test_fsck_finds_no_problem_in_an_intact_chain_of_changelogs(power: Pow
         assert (await checked(session, deep=True)).lines() == ["clean"]
 
 
-async def test_fsck_requests_a_new_image_if_changelogs_after_the_last_image_are_missing(
+async def test_fsck_requests_a_new_image_if_a_changelog_after_the_last_image_is_unusable(
     power: Power,
 ) -> None:
-    """fsck requests a new image of the complete local state.
+    """The changelog is missing, damaged, or replaced by another changelog.
 
-    Without intact changelogs no other host could restore the current state.
+    Without this changelog, no other host could restore the current state.
 
     Invariant I67.
     """
@@ -138,7 +138,9 @@ async def test_survey_reads_each_later_changelog_once_if_many_changelogs_are_mis
 
 
 @pytest.mark.parametrize("index", [1, 4], ids=["before the image", "after the image"])
-async def test_check_reports_that_a_changelog_cannot_be_read(power: Power, index: int) -> None:
+async def test_deep_check_fails_if_the_store_fails_to_return_a_changelog(
+    power: Power, index: int
+) -> None:
     async with power.session("a", tasks=False) as session:
         store = _WithoutOne(power.store, key_of((await _some_txgs(session))[index]))
         with pytest.raises(StoreUnavailableError, match="no route to host"):

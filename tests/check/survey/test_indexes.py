@@ -68,10 +68,10 @@ async def test_block_of_a_damaged_pack_is_found_in_another_pack(
 
 @SAME
 @pytest.mark.parametrize("damage", ["missing", "unreadable"])
-async def test_block_of_a_condemned_pack_is_uploaded_again(
+async def test_block_found_only_in_a_condemned_pack_becomes_dirty(
     healthy: Healthy, damage: str, same: bool
 ) -> None:
-    """A delayed request may still delete a condemned pack, so its block becomes dirty."""
+    """A delayed request may still delete the condemned pack, so the block needs a new pack."""
     await _lose(healthy, damage)
     key = _other_pack(healthy, same=same)
     healthy.db.begin()

@@ -138,7 +138,7 @@ class CacheBench:
         return key
 
     def watch_removals(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Return a list that receives the id of each thread that removes a block file."""
+        """Return a list that gets the thread's id whenever a thread removes a block file."""
         removed_by: list[int] = []
         remove, remove_all = self.files.remove, self.files.remove_all
 

@@ -308,7 +308,7 @@ async def test_torn_uploaded_block_is_detected_by_its_hash_after_a_power_loss(
 async def test_suspect_block_is_not_read_before_verification(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If several readers want a suspect block, one thread hashes the block for all of them."""
+    """Threads hash the block for all its readers, and the torn block is fetched once."""
     bench.write(0, b"content")
     await bench.upload(0)
     bench.files.write_within(bench.located(0).block, 0, b"garbage", 0)

@@ -67,7 +67,7 @@ def test_operation_that_needs_the_disk_reserve_is_refused(tmp_path: Path) -> Non
         disk.spend(101)
 
 
-def test_clean_blocks_are_evicted_before_any_write_is_refused(tmp_path: Path) -> None:
+def test_clean_blocks_are_evicted_before_a_write_is_refused(tmp_path: Path) -> None:
     disk = MeasuredDisk(tmp_path, 0, lambda wanted: setattr(disk, "spare", wanted))
 
     disk.spend(1000)

@@ -17,7 +17,7 @@ from tests.descriptors import no_more_files
 from tests.polling import until
 
 
-async def test_eviction_of_many_small_blocks_does_not_stall_the_event_loop(
+async def test_eviction_of_many_small_blocks_removes_most_files_in_a_thread(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop removes only a few evicted files itself; a thread removes the others."""

@@ -121,8 +121,8 @@ def test_unread_blocks_fetched_by_read_ahead_are_evicted_first() -> None:
     assert (index.unasked_bytes, index.oldest_clean()) == (0, None)
 
 
-def test_pinned_block_is_never_selected_as_the_next_block_to_evict() -> None:
-    """A pin protects blocks in every state, blocks fetched later, and blocks after a reload."""
+def test_pinned_block_is_not_selected_as_the_next_block_to_evict() -> None:
+    """A pin also protects a dirty block that becomes clean, and blocks cached after the pin."""
     index = index_of((1, BlockState.CLEAN, 10), (2, BlockState.CLEAN, 5), (3, BlockState.DIRTY, 7))
     for block in (1, 3, 4):
         index.pin(BlockId(block), 10)

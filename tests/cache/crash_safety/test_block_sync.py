@@ -58,7 +58,7 @@ async def test_blocks_stay_unsynced_after_a_failed_sync(
 async def test_content_that_cannot_be_read_for_the_log_is_synced_with_its_file(
     bench: CacheBench,
 ) -> None:
-    """If an entry failed for lack of file descriptors, later entries would miss its content."""
+    """Content whose log entry failed is in no later entry, so only a sync makes it durable."""
     await bench.prepare_log(64 * KIB)
     block = bench.write(0, b"content")
     bench.files.let_go([block])
@@ -289,7 +289,7 @@ async def test_full_intent_log_is_restarted_only_when_its_content_is_in_block_fi
     assert piece.data == b"last"
 
 
-async def test_failed_append_to_the_intent_log_makes_every_later_sync_fail(
+async def test_syncs_fail_after_a_failed_append_to_the_intent_log(
     logged: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel reports the loss of a page only once, so later syncs must not report success."""

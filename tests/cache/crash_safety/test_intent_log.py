@@ -93,7 +93,9 @@ def test_entries_of_another_intent_log_with_the_same_epoch_are_not_read(tmp_path
     assert numbers(read_entries(tmp_path, 7, KEY)) == [1]
 
 
-def test_file_content_is_never_read_as_an_intent_log_entry(tmp_path: Path) -> None:
+def test_file_content_that_looks_like_an_intent_log_entry_is_not_read_as_an_entry(
+    tmp_path: Path,
+) -> None:
     """A program may write data that looks like a log entry for a file of another user."""
     forger = IntentLog(tmp_path / "forged", 7, PAGE)
     (tmp_path / "forged").mkdir()
@@ -178,7 +180,7 @@ def test_intent_log_that_exceeds_the_free_disk_space_leaves_no_file(
     assert not (tmp_path / NAME).exists()
 
 
-def test_intent_log_is_never_created_through_a_symbolic_link(tmp_path: Path) -> None:
+def test_intent_log_is_not_created_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"foreign")
     (tmp_path / NAME).symlink_to("target")
 

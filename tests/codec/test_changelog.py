@@ -215,9 +215,7 @@ def test_changelog_with_an_image_of_another_txg_or_later_epoch_is_refused(
         ("version", 0),
     ],
 )
-def test_changelog_header_with_a_value_of_a_wrong_type_is_refused(
-    field: str, value: object
-) -> None:
+def test_changelog_header_with_an_invalid_value_is_refused(field: str, value: object) -> None:
     with pytest.raises(FormatError) as refused:
         decode(KEY, encoded({**header_of(EMPTY), field: value}), PLAIN)
     assert not isinstance(refused.value, NewerFormatError)
@@ -416,7 +414,9 @@ def test_largest_possible_changelog_fits_into_one_envelope() -> None:
 
 
 @both
-def test_changelog_with_a_flipped_missing_or_added_byte_is_refused(keyring: Keyring) -> None:
+def test_changelog_or_part_with_a_flipped_bit_or_a_wrong_length_is_refused(
+    keyring: Keyring,
+) -> None:
     link = encode(GROUP, keyring)
     part = encode_part(part_key(PREFIX, 0), SECTION, keyring)
     ref = PartRef(part_key(PREFIX, 0), content_hash(part))

@@ -31,13 +31,13 @@ def fields_of(text: str) -> Fields:
     ids=lambda text: text[:12],
 )
 def test_text_that_is_not_a_json_object_is_refused(text: str) -> None:
-    """The JSON parser raises only FormatError, for any input."""
+    """For such text, the JSON parser raises no error but FormatError."""
     with pytest.raises(FormatError):
         fields_of(text)
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", "0", "[[]]", '{"a": {}}'])
-def test_json_with_too_many_values_is_refused_before_parsing(item: str) -> None:
+def test_json_with_too_many_values_is_refused(item: str) -> None:
     """Parsed JSON can need a hundred times the memory of its text, so values are counted first."""
     text = '{"a": [' + ",".join([item] * 40) + "]}"
     marks = text.count("[") + text.count("{") + text.count(",")
@@ -72,7 +72,7 @@ def test_json_text_that_is_too_long_or_unprintable_is_refused(value: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["0A0b", "0a0", "0a0b0c", "", "0g0b", "٠a0b"])
-def test_hexadecimal_json_text_must_have_lower_case_digits(value: str) -> None:
+def test_hexadecimal_json_text_must_have_the_exact_length_and_lower_case_digits(value: str) -> None:
     with pytest.raises(FormatError):
         Fields("object", {"a": value}).hexadecimal("a", 2)
 

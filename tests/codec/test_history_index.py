@@ -192,7 +192,7 @@ def test_error_about_a_newer_history_index_version_advises_an_upgrade() -> None:
 
 
 @both
-def test_every_flipped_bit_of_a_history_index_object_is_detected(keyring: Any) -> None:
+def test_flipped_bit_in_every_byte_of_a_history_index_object_is_detected(keyring: Any) -> None:
     data = encode(INDEX, keyring)
     for at in range(len(data)):
         with pytest.raises(FormatError):

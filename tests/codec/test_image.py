@@ -188,7 +188,7 @@ SOUND = json.loads(image.dump_manifest(MANIFEST))
 def test_arbitrary_value_in_an_image_manifest_is_refused_or_stays_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of image manifests raises only FormatError, for any input."""
+    """For a random value, the parser of image manifests raises no error but FormatError."""
     payload = dump({**SOUND, name: value})
     try:
         read = decode(KEY, envelope.encode(b"manifest", KEY, payload, PLAIN), PLAIN)
@@ -213,7 +213,9 @@ def test_arbitrary_value_in_a_list_of_image_pieces_is_refused_or_stays_unchanged
 
 
 @both
-def test_every_damaged_byte_of_an_image_manifest_or_piece_is_detected(keyring: Keyring) -> None:
+def test_flipped_bit_in_every_byte_of_an_image_manifest_or_piece_is_detected(
+    keyring: Keyring,
+) -> None:
     content = b"page" * 64
     piece = Piece(piece_key(PREFIX, 0), len(content), content_hash(content))
     manifest_data = encode(MANIFEST, KEY, keyring)

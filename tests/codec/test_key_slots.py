@@ -57,7 +57,7 @@ def test_empty_passphrases_are_refused() -> None:
         lock_with_passphrase(UUID, MASTER, b"", CHEAPEST_COST)
 
 
-def test_every_flipped_bit_of_a_key_slot_is_refused(lock: PassphraseLock) -> None:
+def test_flipped_bit_in_every_byte_of_a_wrapped_master_key_is_refused(lock: PassphraseLock) -> None:
     for at in range(0, len(lock.wrapped), 2):
         digit = format(int(lock.wrapped[at], 16) ^ 1, "x")
         damaged = lock.wrapped[:at] + digit + lock.wrapped[at + 1 :]
@@ -126,7 +126,7 @@ def test_decoded_key_slot_fields_equal_the_encoded_fields(lock: PassphraseLock) 
     ],
     ids=str,
 )
-def test_key_slots_with_an_excessive_kdf_cost_are_refused(
+def test_key_slot_with_an_invalid_field_or_kdf_cost_is_refused(
     lock: PassphraseLock, wrong: dict[str, object]
 ) -> None:
     """A forged superblock must not make the key derivation use unbounded memory or time."""
@@ -143,6 +143,6 @@ def test_error_about_an_unknown_kdf_advises_an_upgrade(lock: PassphraseLock) -> 
 @settings(derandomize=True, max_examples=80)
 @given(st.text(max_size=50) | st.text("ABCDEFGH234567-= ", min_size=30, max_size=45))
 def test_arbitrary_text_is_refused_as_a_recovery_key(text: str) -> None:
-    """The parser of recovery keys raises only PassphraseError, for any input."""
+    """For random text, the parser of recovery keys raises no error but PassphraseError."""
     with pytest.raises(PassphraseError):
         open_with_recovery_key(UUID, "00" * 48, text)

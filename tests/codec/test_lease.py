@@ -134,7 +134,7 @@ def test_error_about_a_newer_lease_version_advises_an_upgrade() -> None:
 def test_arbitrary_value_in_a_lease_is_refused_or_decoded_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of leases raises only FormatError, for any input."""
+    """For a random value, the parser of leases raises no error but FormatError."""
     try:
         read = decode(KEY, text_object.encode("lease", lease.VERSION, {**FIELDS, name: value}))
     except FormatError:
@@ -172,7 +172,7 @@ def test_leases_of_version_1_can_still_be_read() -> None:
 
 
 def test_lease_without_a_nonce_is_not_written() -> None:
-    """A lease without a nonce can be decoded for compatibility, but is never encoded."""
+    """A lease of version 1, which has no nonce, can only be decoded."""
     with pytest.raises(FormatError):
         encode(replace(LEASE, nonce=None))
 

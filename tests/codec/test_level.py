@@ -120,7 +120,7 @@ def test_error_about_an_unknown_version_of_a_level_object_reports_no_damage() ->
         decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_level_object_with_oversized_sections_is_neither_written_nor_read() -> None:
+def test_level_object_with_an_oversized_section_or_an_invalid_payload_is_refused() -> None:
     large = SECTION._replace(changeset=bytes(LEVEL_SECTION_BYTES_MAX))
     with pytest.raises(FormatError):
         encode(replace(LEVEL, section=large), PLAIN)

@@ -109,7 +109,7 @@ def test_index_of_a_pack_lists_its_blocks(keyring: Keyring) -> None:
 
 
 @both
-def test_opening_a_pack_verifies_and_returns_every_block(keyring: Keyring) -> None:
+def test_opening_a_pack_returns_every_block_with_its_index_entry(keyring: Keyring) -> None:
     pack = make_pack(keyring, contents(5))
 
     assert list(open_pack(keyring, KEY, pack.data)) == list(
@@ -142,7 +142,7 @@ def test_encrypted_pack_reveals_neither_content_nor_hashes() -> None:
     assert PLAIN.block_hash(data) not in text
 
 
-def test_packs_with_equal_names_have_different_keys() -> None:
+def test_two_packs_with_the_same_object_key_have_different_encryption_keys() -> None:
     """If two packs get the same object key by mistake, their encryption keys still differ."""
     first, second = (make_pack(ENCRYPTED, [bytes(100)]) for _ in range(2))
 
@@ -359,7 +359,7 @@ def test_blocks_are_unchanged_after_they_are_packed_and_read(
 def test_random_bytes_are_refused_as_a_pack(
     data: bytes, magic: bool, encrypted: bool, object_bytes: int
 ) -> None:
-    """The parsers of packs raise only FormatError, for any input."""
+    """For random bytes, the parsers of packs raise no error but FormatError."""
     keyring = ENCRYPTED if encrypted else PLAIN
     tail = data + b"S3FSPACK" if magic else data
     with pytest.raises(FormatError):

@@ -191,7 +191,7 @@ def test_superblock_of_an_older_version_has_generation_0_until_a_change(
     assert same_keys(unlock(changed, b"new"), keyring)
 
 
-def test_every_change_raises_the_generation_of_a_superblock() -> None:
+def test_change_raises_the_generation_of_a_superblock_up_to_the_largest_integer() -> None:
     """The copy of a superblock with the higher generation is the newer copy."""
     made, keyring, _ = make()
 
@@ -399,7 +399,7 @@ LOCK_NAMES = ("kdf", "salt", "iterations", "memory_kib", "lanes", "wrapped", "x"
 def test_arbitrary_value_in_a_superblock_is_refused_or_stays_unchanged(
     name: str, value: object
 ) -> None:
-    """The parser of superblocks raises only FormatError, for any input."""
+    """For a random value, the parser of superblocks raises no error but FormatError."""
     try:
         read = decode(KEY, text_object.encode("superblock", 3, {**SOUND, name: value}))
     except FormatError:
@@ -412,7 +412,7 @@ def test_arbitrary_value_in_a_superblock_is_refused_or_stays_unchanged(
 def test_arbitrary_value_in_a_key_slot_is_refused_or_does_not_unlock_the_filesystem(
     name: str, value: object
 ) -> None:
-    """A changed key slot raises only PassphraseError or FormatError."""
+    """A changed key slot raises no error but PassphraseError or FormatError."""
     lock = SOUND["wrapped_by_passphrase"]
     assert isinstance(lock, dict)
     fields = {**SOUND, "wrapped_by_passphrase": {**lock, name: value}}

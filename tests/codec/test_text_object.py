@@ -26,7 +26,7 @@ def test_every_flipped_bit_of_a_text_object_is_detected() -> None:
             text_object.decode("lease", 1, "lease", flipped(DATA, at // 8, at % 8))
 
 
-def test_every_truncation_and_extension_of_a_text_object_is_detected() -> None:
+def test_truncated_or_extended_text_object_is_refused() -> None:
     for cut in range(len(DATA)):
         for damaged in (DATA[:cut], DATA[cut + 1 :]):
             with pytest.raises(FormatError):
@@ -60,7 +60,7 @@ def test_text_object_too_large_to_be_decoded_is_not_encoded() -> None:
 @settings(derandomize=True, max_examples=80)
 @given(st.binary(max_size=200), st.integers(0, 30))
 def test_random_bytes_are_refused_as_a_text_object(data: bytes, prefix_bytes: int) -> None:
-    """The parser of text objects raises only FormatError, for any input."""
+    """For random bytes, the parser of text objects raises no error but FormatError."""
     with pytest.raises(FormatError):
         text_object.decode("lease", 1, "lease", DATA[:prefix_bytes] + data)
 

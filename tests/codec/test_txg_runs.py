@@ -15,7 +15,7 @@ both_kinds = pytest.mark.parametrize("runs", [LEVELS, HISTORY], ids=lambda runs:
 
 @both_kinds
 @given(txg=st.integers(1, 10**13))
-def test_name_of_an_aligned_run_of_txgs_is_valid(runs: TxgRuns, txg: int) -> None:
+def test_key_of_an_aligned_run_of_txgs_is_parsed(runs: TxgRuns, txg: int) -> None:
     for level in range(1, runs.levels_max + 1):
         last = runs.end_of(level, Txg(txg))
         assert runs.first_of(level, last) <= txg <= last
@@ -26,7 +26,7 @@ def test_name_of_an_aligned_run_of_txgs_is_valid(runs: TxgRuns, txg: int) -> Non
 
 
 @both_kinds
-def test_name_of_an_unaligned_run_of_txgs_is_invalid(runs: TxgRuns) -> None:
+def test_key_of_an_unaligned_run_of_txgs_is_not_parsed(runs: TxgRuns) -> None:
     step = runs.fan_out
     assert runs.parse_key(f"{runs.prefix}1/{1:012d}-{step:012d}") == (1, step)
     for wrong in (

@@ -239,8 +239,8 @@ async def test_requests_of_the_conditional_write_probe_have_the_billing_cause_mo
     assert {name.split()[0] for name in counted(meter)} == {"mount"}
 
 
-def test_request_totals_of_a_process_never_decrease() -> None:
-    """Request totals cover all days, and saving or restoring the counts does not change them."""
+def test_saved_or_restored_request_counts_do_not_change_the_totals_of_the_process() -> None:
+    """Request totals cover all days since the start of the process."""
     clock = DayClock()
     meter = Meter(clock)
     meter.count(RequestClass.PUT, KEYS[Cause.DATA], sent_bytes=5)

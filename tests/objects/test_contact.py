@@ -45,10 +45,10 @@ async def test_outage_begins_with_the_first_failed_request(
     assert contact.outage() == (25.0, "connection refused", 0.0)
 
 
-async def test_any_response_from_the_store_ends_an_outage(
+async def test_error_response_from_the_store_ends_an_outage(
     autojump_clock: trio.testing.MockClock, contact: Contact
 ) -> None:
-    """An error response also ends an outage, for example the response for a missing object."""
+    """Even the response for a missing object shows that the store can be reached."""
     await attempt(contact)
 
     with pytest.raises(ObjectMissingError):

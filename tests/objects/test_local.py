@@ -314,7 +314,9 @@ async def test_opening_a_store_removes_leftovers_of_a_crash(root: Path) -> None:
 
 
 @pytest.mark.parametrize("levels", [1500, 3000], ids=["recursion limit", "longest path"])
-async def test_foreign_directories_may_have_any_number_of_levels(root: Path, levels: int) -> None:
+async def test_foreign_directories_with_thousands_of_levels_do_not_prevent_a_listing(
+    root: Path, levels: int
+) -> None:
     """Another program may have made more levels than Python's stack, or the kernel, permits.
 
     A key cannot be as long as a path that the kernel refuses, so such files are not listed.

@@ -175,7 +175,7 @@ async def test_object_in_a_chunked_response_is_read_completely(
     ],
 )
 @pytest.mark.parametrize("pause_s", [0.01, None], ids=["time limit", "closed connection"])
-async def test_response_with_an_unknown_end_is_never_a_complete_object(
+async def test_response_with_an_unknown_end_is_not_returned_as_a_complete_object(
     double: S3Double, begin: bytes, pause_s: float | None
 ) -> None:
     """A part of an object would be reported as damage; the request is repeated instead."""

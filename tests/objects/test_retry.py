@@ -75,7 +75,7 @@ def retrying(faulty: FaultyStore) -> RetryingStore:
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_every_store_method_is_retried(
+async def test_store_method_is_retried_up_to_the_maximum_number_of_attempts(
     autojump_clock: trio.testing.MockClock,
     faulty: FaultyStore,
     retrying: RetryingStore,

@@ -147,7 +147,9 @@ async def test_object_without_an_etag_can_be_read_but_not_replaced(
     assert [seen.method for seen in double.seen] == ["GET"]
 
 
-async def test_incomplete_response_to_a_write_is_an_error(double: S3Double, store: S3Store) -> None:
+async def test_response_to_a_write_without_an_etag_is_an_error(
+    double: S3Double, store: S3Store
+) -> None:
     double.answer(Reply(200))
 
     with pytest.raises(UnexpectedStoreError, match="lacks the field 'ETag'"):
@@ -164,8 +166,8 @@ async def test_object_above_the_size_limit_is_not_read(double: S3Double, store: 
     assert peak() < 64 * MIB  # The memory limit includes the memory for importing boto3.
 
 
-def test_endless_response_body_uses_no_memory() -> None:
-    """The client reads at most as many bytes of a body as its header declares."""
+def test_response_body_larger_than_expected_is_not_read_into_memory() -> None:
+    """The client stops reading a body one byte after the expected end."""
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
@@ -400,7 +402,7 @@ async def test_listing_with_an_impossible_object_size_is_an_error(
 
 
 @pytest.mark.parametrize("date", ["yesterday", f"Mon, 01 Jan 2024 00:00:00 +{'9' * 16}"])
-async def test_response_with_an_invalid_date_returns_no_modification_time(
+async def test_time_of_the_store_is_unknown_if_a_response_has_an_invalid_date(
     double: S3Double, store: S3Store, date: str
 ) -> None:
     page = listing([])

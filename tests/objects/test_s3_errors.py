@@ -443,7 +443,7 @@ async def test_delete_response_that_lists_failed_keys_is_an_error(
         await store.delete([KEY])
 
 
-async def test_urls_and_errors_contain_no_secrets(
+async def test_url_and_errors_of_a_store_do_not_contain_the_secret_access_key(
     double: S3Double, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double.answer(error(403, "SignatureDoesNotMatch"), Drop())

@@ -156,7 +156,7 @@ async def test_rate_limit_stays_lifted_until_the_last_program_stops_waiting(
     assert throttle.bytes_per_s == KIB
 
 
-async def test_strict_rate_limit_is_never_lifted(autojump_clock: trio.testing.MockClock) -> None:
+async def test_strict_rate_limit_is_not_lifted(autojump_clock: trio.testing.MockClock) -> None:
     throttle = _throttle("1K strict")
 
     with throttle.lifted():

@@ -25,7 +25,7 @@ def store(root: Path) -> LocalStore:
 
 
 async def attempts(store: LocalStore) -> None:
-    """Check that every request fails with a transient error."""
+    """Require that each of seven store methods fails with a transient error."""
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
         lambda: store.get_range(KEY, 0, 1),

@@ -1,4 +1,4 @@
-"""Methods and properties that every wrapper of a store forwards to the store."""
+"""Methods and properties that the base class of store wrappers forwards to the store."""
 
 from typing_extensions import override
 

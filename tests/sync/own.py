@@ -1,4 +1,4 @@
-"""Helpers that list a filesystem's objects and create an object of each kind."""
+"""Helpers that list a filesystem's objects, and create objects of the most common kinds."""
 
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.sync.administration import removal
@@ -14,7 +14,7 @@ async def own(power: Power) -> list[ObjectKey]:
 
 
 async def use(power: Power) -> None:
-    """Ship enough changes that the bucket contains an object of each kind."""
+    """Ship changes, so that the bucket contains packs, changelogs and an image."""
     async with power.session("a", tasks=False) as session:
         for number in range(12):
             write_file(session, bytes([number]) * 50_000)

@@ -1,4 +1,4 @@
-"""Openings, promotions and session ends that fail or are cancelled at any request."""
+"""Openings, promotions and session ends that fail or are cancelled at one of their requests."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence

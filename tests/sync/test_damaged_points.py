@@ -128,8 +128,8 @@ async def test_foreign_objects_among_kept_points_are_not_deleted(power: Power) -
     assert keys_of(power, "kept/") == sorted(foreign)
 
 
-async def test_image_of_a_kept_point_never_becomes_the_current_state(power: Power) -> None:
-    """fsck must not make the image of a kept point current, even if no other image is valid."""
+async def test_image_of_a_kept_point_does_not_become_the_current_state(power: Power) -> None:
+    """Neither a mount nor fsck -y uses the image, even if no other image is valid."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         await kept_files(session)

@@ -45,8 +45,8 @@ async def test_block_file_of_a_removed_file_is_kept_until_the_removal_is_synced(
         assert cached_blocks.get(session.db, block) is None
 
 
-async def test_open_commit_group_is_committed_soon_after_its_first_operation(power: Power) -> None:
-    """Without an fsync, a timer commits the open commit group."""
+async def test_open_commit_group_is_committed_without_an_fsync(power: Power) -> None:
+    """A timer commits the open commit group."""
     async with power.session("a") as session:
         write_file(session, CONTENT)
         await until(lambda: not session.db.in_group)
@@ -162,7 +162,7 @@ async def test_commit_group_is_committed_during_syncs_of_block_files(power: Powe
     assert order == ["files", "log"]
 
 
-async def test_in_rollback_journal_mode_each_commit_follows_the_sync_of_its_content(
+async def test_in_rollback_journal_mode_content_is_synced_before_the_commit_of_its_rows(
     power: Power,
 ) -> None:
     """Each commit syncs the database in rollback journal mode, so content is synced before it."""
@@ -567,7 +567,7 @@ async def test_no_block_file_is_deleted_after_the_loss_of_a_commit_group(power: 
         assert session.files.size(block) == len(CONTENT)
 
 
-async def test_incomplete_operation_is_never_committed(power: Power) -> None:
+async def test_incomplete_operation_is_not_committed(power: Power) -> None:
     """A bug in an operation undoes its commit group, and the mount becomes read-only."""
     async with power.session("a", tasks=False) as session:
         safe = write_file(session, CONTENT)

@@ -57,7 +57,7 @@ CONTENTS = {"junk": b"?", "newer": b"S3FSMETA\x00\x63" + bytes(100)}
 
 @pytest.fixture(params=NUMBERS)
 def number(request: pytest.FixtureRequest) -> int:
-    """Return a number that is too high for a txg or an epoch."""
+    """Return a number that is far above the txgs and epochs of the filesystem."""
     return NUMBERS[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Failed syncs: a failure is never treated as success, even if a later sync succeeds.
+"""Failed syncs: a failure is not treated as success, even if a later sync succeeds.
 
 The kernel reports a lost page to only one fsync(2), and later calls succeed.
 """
@@ -31,7 +31,7 @@ CONTENT = b"hello" * 1000
 async def test_failed_checkpoint_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the sync of the WAL in a checkpoint fails, every later fsync must fail."""
+    """If the sync of the WAL in a checkpoint fails, later calls of fsync must fail."""
     monkeypatch.setattr(durability, "WAL_BYTES_MAX", 1)
     with failing_sqlite("-wal") as failing:
         async with power.session("a", tasks=False) as session:
@@ -80,7 +80,7 @@ async def test_failed_restart_of_the_wal_turns_the_mount_read_only(
 async def test_fsync_fails_after_a_failed_sync_of_a_wal_extension(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the thread that extends the WAL gets the error of lost pages, every fsync must fail."""
+    """If the thread that extends the WAL gets the error of lost pages, later fsyncs must fail."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         async with running(session.durability.run_log_room):

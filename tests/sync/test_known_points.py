@@ -119,7 +119,7 @@ async def test_changed_names_of_kept_points_are_saved_for_shell_completion(tmp_p
     assert (tmp_path / "points.json").stat().st_size < KNOWN_POINTS_BYTES_MAX / 2
 
 
-async def test_mount_without_new_known_points_writes_no_file(tmp_path: Path) -> None:
+async def test_save_without_new_known_points_writes_no_file(tmp_path: Path) -> None:
     await KnownPoints(tmp_path, "u", lambda: link(0, 0)).save()
     assert os.listdir(tmp_path) == []
     await KnownPoints(tmp_path, "u", lambda: link(5)).save()
@@ -130,7 +130,7 @@ async def test_mount_without_new_known_points_writes_no_file(tmp_path: Path) -> 
     assert (tmp_path / "points.json").stat().st_ino == before
 
 
-async def test_mount_saves_its_newest_known_point_at_intervals(
+async def test_newest_known_point_is_saved_at_intervals(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     txg = 1

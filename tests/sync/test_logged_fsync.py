@@ -232,10 +232,10 @@ async def test_intent_log_does_not_use_reserved_disk_space(
         assert not (session.files.root / NAME).exists()
 
 
-async def test_blocks_in_the_intent_log_are_synced_before_an_uploaded_block_becomes_clean(
+async def test_background_sync_syncs_block_files_whose_content_is_in_the_intent_log(
     power: Power,
 ) -> None:
-    """A background sync syncs block files even if the intent log contains all of their content."""
+    """Uploaded blocks become clean after this sync, so it must not rely on the intent log."""
     async with power.session("a", tasks=False) as session:
         await fsynced(session, b"content")
         assert cached_blocks.unsynced_tails(session.db)

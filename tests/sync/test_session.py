@@ -60,8 +60,8 @@ async def test_failure_of_a_background_task_leaves_no_partial_operation(power: P
         assert session.db.inodes.one("SELECT count(*) FROM inodes") == (1,)
 
 
-async def test_mount_is_read_only_if_a_background_task_fails_at_start(power: Power) -> None:
-    """A background task that fails before the mount is complete makes the mount read-only."""
+async def test_session_that_is_degraded_before_its_start_stays_degraded(power: Power) -> None:
+    """A background task may fail before the mount is complete."""
     async with power.session("a", tasks=False) as session:
         status = session.status = MountStatus()
         status.degrade("the disk failed")

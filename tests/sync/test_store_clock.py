@@ -293,7 +293,7 @@ async def test_retention_deletes_txgs_after_a_repair_of_wrong_times(
 
 
 async def test_level_objects_do_not_span_two_time_spans(power: Power, right: HandClock) -> None:
-    """The image that begins a time span is never merged into a level object."""
+    """The image that begins a time span is not merged into a level object."""
     span = (await mended(power, right))["span"].txg
     async with power.session("a", tasks=False) as session:
         for _ in range(60):

@@ -91,8 +91,10 @@ async def test_running_mount_accepts_a_superblock_changed_by_another_host(power:
         assert await retained_s(session.volume) == 0
 
 
-async def test_forged_unencrypted_superblock_cannot_shorten_the_retention(plain: Power) -> None:
-    """A forged superblock is ignored, because only holders of the keys can raise the generation."""
+async def test_forged_superblock_of_the_same_generation_cannot_shorten_the_retention(
+    plain: Power,
+) -> None:
+    """A mount accepts a changed superblock only if the change has raised the generation."""
     await plain.retain(30 * 86_400)
     async with plain.session("a", tasks=False) as session:
         seen = session.volume.superblock

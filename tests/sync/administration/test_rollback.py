@@ -67,7 +67,7 @@ async def contents(power: Power, host: str, *inos: Ino) -> list[bytes | None]:
     return found
 
 
-async def test_rollback_is_visible_on_all_hosts(power: Power) -> None:
+async def test_rollback_is_visible_on_this_host_and_on_another_host(power: Power) -> None:
     """A second rollback restores the newer state; no inode, block or txg number is used twice."""
     async with power.session("a", tasks=False) as session:
         old = write_file(session, b"old")

@@ -14,10 +14,10 @@ from tests.sync.conftest import TAKEOVER, Power, read_file, write_file
 
 
 @pytest.mark.parametrize("journal_mode", JOURNAL_MODES)
-async def test_pending_change_records_are_merged_during_an_outage(
+async def test_pending_change_records_of_one_file_are_merged_into_one_record(
     power: Power, journal_mode: str
 ) -> None:
-    """Many changes of one file during an outage are merged into one record."""
+    """The merge limits the number of records during an outage, in which nothing is shipped."""
     options = OpenOptions(pragmas=Pragmas(journal_mode=journal_mode))
     async with power.session("a", options=options, tasks=False) as session:
         ino = write_file(session, b"x")

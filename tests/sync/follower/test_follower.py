@@ -21,8 +21,8 @@ from tests.sync.follower.following import FOLLOWS, READS, following
 LEASE = lease.KEY
 
 
-async def test_follower_shows_each_shipped_txg(power: Power) -> None:
-    """A follower shows new and removed files, and never changes the lease."""
+async def test_follower_shows_new_and_removed_files_of_a_shipped_txg(power: Power) -> None:
+    """A follower reads the bucket, and does not change the lease."""
     async with power.session("a") as writer:
         kept, gone = write_file(writer, b"kept"), write_file(writer, b"gone")
         await ship(writer)

@@ -109,7 +109,7 @@ async def test_follower_does_not_apply_a_damaged_changelog(power: Power) -> None
                 assert follower.link == shown
                 assert inodes.find(session.db, ino) is None
                 errors.add(follower.last_error)
-            assert len(errors) == 1  # each new error is logged
+            assert len(errors) == 1, "each change of the error text would be logged"
             power.store.objects[key] = sound
             await follower.poll_once()
 

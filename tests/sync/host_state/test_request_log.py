@@ -115,7 +115,9 @@ async def test_stopped_process_that_locked_the_request_log_does_not_block_other_
     assert saved.usage == {20_000: {("data", "put"): Billed(1, 0, 0)}}
 
 
-def test_largest_request_log_is_far_below_its_size_limit(tmp_path: Path) -> None:
+def test_request_log_of_24_counters_per_day_uses_less_than_half_of_its_size_limit(
+    tmp_path: Path,
+) -> None:
     names = {(f"cause-{number:02}", "put"): Billed(10**9, 10**12, 10**12) for number in range(24)}
     usage = {20_000 - day: dict(names) for day in range(REQUEST_DAYS_MAX)}
     stored = dict.fromkeys(usage, 10**15)
@@ -219,7 +221,7 @@ async def test_failed_save_of_the_request_log_loses_no_counts_of_today(tmp_path:
     assert log.today() == {"put": Billed(2, 0, 0)}
 
 
-async def test_idle_mount_does_not_write_the_request_log(tmp_path: Path) -> None:
+async def test_save_without_new_counts_does_not_write_the_request_log(tmp_path: Path) -> None:
     request_log.add(tmp_path, USAGE, {}, NOW_NS)
     before = (tmp_path / "requests.json").stat().st_ino
 
@@ -240,7 +242,7 @@ def test_number_of_request_causes_per_day_is_limited(tmp_path: Path) -> None:
     assert len(ledger.usage[20_000]) == REQUEST_NAMES_MAX
 
 
-async def test_mount_saves_its_request_counts_at_intervals(
+async def test_new_request_counts_are_saved_at_intervals(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     (tmp_path / "meta.db").touch()

@@ -135,7 +135,7 @@ async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_direct
 
 
 def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) -> None:
-    """Database, WAL and blocks are deleted; the lock, the log and quarantined states stay."""
+    """Database, WAL and blocks are deleted. A second call finds nothing to delete."""
     state = StateDir(tmp_path / "s")
     state.database.write_bytes(b"db")
     state.database.with_name("meta.db-wal").write_bytes(b"wal")
@@ -296,7 +296,7 @@ def test_file_writable_by_others_in_a_private_state_directory_is_made_private(st
     assert stat.S_IMODE((state / "meta.db").stat().st_mode) == 0o644
 
 
-def test_state_directory_created_under_any_umask_is_accepted(tmp_path: Path) -> None:
+def test_state_directory_created_under_umask_0_is_private(tmp_path: Path) -> None:
     """The program sets the permissions of a new state directory itself."""
     path = tmp_path / "new"
     mask = os.umask(0)

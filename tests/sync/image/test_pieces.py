@@ -68,8 +68,8 @@ async def test_progress_counts_every_image_piece(tmp_path: Path) -> None:
     assert seen == [("metadata", 1, 2), ("metadata", 2, 2)]
 
 
-def test_two_images_never_have_equal_names() -> None:
-    """Two attempts to make an image of one txg use different object keys."""
+def test_two_images_of_one_txg_have_different_object_keys() -> None:
+
     one, other = new_image(Txg(1), Epoch(1)), new_image(Txg(1), Epoch(1))
 
     assert one.prefix != other.prefix

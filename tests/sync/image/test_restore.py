@@ -367,7 +367,7 @@ async def test_unencrypted_image_with_an_oversized_value_is_ignored(
 async def test_image_with_a_changed_schema_is_not_used(
     power: Power, tmp_path: Path, statement: str
 ) -> None:
-    """The restore uses an older image and later changelogs, without the forged trigger."""
+    """The restore uses an older image and later changelogs, without the forged schema."""
     await put_hostile_image(power, tmp_path, statement)
 
     async with power.session("b", tasks=False) as session:
@@ -396,8 +396,10 @@ def test_error_about_a_full_disk_names_the_directory_and_a_remedy(tmp_path: Path
     assert (copying.value.errno, copying.value.filename) == (errno.ENOSPC, "/dev")
 
 
-async def test_each_image_before_a_damaged_image_is_tried_only_a_few_times(power: Power) -> None:
-    """Each older image leads to the damaged image; each manifest is read at most twice."""
+async def test_manifest_of_each_image_before_a_damaged_image_is_read_at_most_twice(
+    power: Power,
+) -> None:
+    """A restore that begins with an older image needs the damaged image for later txgs."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False) as session:
         for _ in range(6):

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.thorough
 CONTENT = b"hello" * 1000
 
 
-async def test_flushed_file_is_readable_on_another_host(power: Power) -> None:
-    """After a flush and an unmount, a host without local state reads every byte."""
+async def test_file_in_an_image_is_readable_on_another_host(power: Power) -> None:
+    """After an unmount, a host without local state reads the complete content."""
     async with power.session("a") as session:
         ino = write_file(session, CONTENT)
         assert await session.make_image() is not None

@@ -57,8 +57,8 @@ async def store() -> MemoryStore:
     return memory
 
 
-async def test_every_acquisition_of_the_lease_raises_the_epoch(store: MemoryStore) -> None:
-    """The next acquisition of a released lease gets the next epoch."""
+async def test_acquisition_of_a_released_lease_raises_the_epoch(store: MemoryStore) -> None:
+    """The first acquisition gets epoch 1, and the next acquisition gets epoch 2."""
     first = await Host(store, "a").acquire()
     await first.release()
     second = await Host(store, "b").acquire()
@@ -87,7 +87,7 @@ async def test_host_acquires_its_own_lease_again_without_waiting(store: MemorySt
     assert (await again.acquire()).epoch == 2
 
 
-async def test_every_acquisition_of_the_lease_creates_a_new_nonce(store: MemoryStore) -> None:
+async def test_each_acquisition_of_the_lease_creates_a_new_nonce(store: MemoryStore) -> None:
     host = Host(store, "a")
     nonces = {(await host.acquire()).lease.nonce for _ in range(3)}
 

@@ -100,7 +100,7 @@ async def test_unmount_without_changes_repairs_a_damaged_changelog(power: Power)
 async def test_background_task_repairs_a_damaged_chain(
     power: Power, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The background task that ships changes repairs the chain within one sync_interval."""
+    """The task that ships changes also repairs the chain, even if there are no changes."""
     inos = await written(power)
     rot(power, 9)
     options, mended = SessionOptions(sync_interval_s=1), trio.Event()

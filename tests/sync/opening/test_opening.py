@@ -67,7 +67,7 @@ STEPS = ["lease taken", "epoch noted", "fence attempted", "fence put", "fence co
 async def test_failed_opening_releases_the_lease_that_no_host_held_before(
     power: Power, step: str
 ) -> None:
-    """After a failed opening, every host can mount the filesystem."""
+    """After a failed opening, this host and another host can mount the filesystem."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await unmount(session)
@@ -412,7 +412,7 @@ async def test_refused_mount_leaves_local_state_in_place(power: Power, left: str
 async def test_mount_refused_after_a_quarantine_reports_the_moved_directories(
     power: Power, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If a mount quarantines its state and is then refused, the error names the directories."""
+    """If a mount quarantines its state and is then refused, the log names the directories."""
     options = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with power.session("a", options=options, tasks=False) as session:
         write_file(session, CONTENT)

@@ -81,7 +81,7 @@ async def test_local_state_can_replace_the_rebuilt_state_in_the_bucket(power: Po
 
 
 @pytest.mark.parametrize("reclaimed", [False, True])
-async def test_local_state_from_before_a_rebuild_is_never_deleted(
+async def test_local_state_from_before_a_rebuild_is_quarantined(
     power: Power, reclaimed: bool
 ) -> None:
     """Local state from before a rebuild may be the only place that has all names."""
@@ -101,7 +101,7 @@ async def test_local_state_from_before_a_rebuild_is_never_deleted(
     require_files_in(kept, files)
 
 
-async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) -> None:
+async def test_local_state_of_a_replaced_history_is_quarantined(power: Power) -> None:
     """Host b quarantines its state after fsck -y --publish-local on host a replaced its txgs."""
     await power.retain(0)
     await write_files(power)
@@ -130,7 +130,7 @@ async def test_local_state_of_a_replaced_history_is_never_deleted(power: Power) 
 
 @pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("writes", ["files", "nothing"])
-async def test_changes_missing_from_an_older_copy_of_the_bucket_are_never_deleted(
+async def test_changes_missing_from_an_older_copy_of_the_bucket_are_quarantined(
     power: Power, writes: str, publishes: bool
 ) -> None:
     """Local state is kept even if its txgs are below the other history's retention floor."""

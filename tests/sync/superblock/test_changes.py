@@ -167,7 +167,7 @@ async def test_repair_restores_the_newest_superblock_from_this_host(power: Power
     assert (await power.keys("b")).superblock.label == "changed"
 
 
-async def test_superblock_accepted_by_a_user_is_valid_on_all_hosts(power: Power) -> None:
+async def test_superblock_accepted_by_a_user_is_valid_on_other_hosts(power: Power) -> None:
     """A superblock that a user accepts gets a higher generation than all hosts remember."""
     for host in "ab":
         async with power.session(host, tasks=False) as session:

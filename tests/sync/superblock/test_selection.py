@@ -117,7 +117,7 @@ async def test_mount_for_writing_restores_missing_superblock_objects(power: Powe
 
 
 async def test_lost_superblock_is_not_reported_as_an_empty_bucket(power: Power) -> None:
-    """While a lease, image, changelog or pack exists, the error does not advise mkfs."""
+    """While a lease, image or changelog exists, the error does not advise mkfs."""
     await _mount_once(power, "a")
     del power.store.objects[KEY], power.store.objects[COPY_KEY]
 

@@ -74,7 +74,7 @@ async def test_pack_of_tiny_files_is_not_compacted_repeatedly(power: Power) -> N
         assert await session.compactor.run_once() == 0
 
 
-async def test_torn_cached_block_is_never_moved_into_a_pack(power: Power) -> None:
+async def test_torn_cached_block_is_not_moved_into_a_pack(power: Power) -> None:
     """Compaction must not upload a cached block whose bytes have changed."""
     async with power.session("a") as session:
         kept, content = await _mostly_dead_pack(session)
@@ -224,7 +224,7 @@ async def test_block_removed_during_compaction_is_not_reused_by_deduplication(po
         assert await read_file(session, again) == content
 
 
-async def test_all_hosts_record_the_same_death_txg_for_a_pack_emptied_by_an_image(
+async def test_another_host_records_that_a_pack_emptied_by_an_image_died_after_earlier_txgs(
     power: Power,
 ) -> None:
     """A pack that an image emptied is still needed by points in time before this image."""

@@ -64,8 +64,8 @@ async def test_own_pack_is_recognised_only_by_its_keys_and_object_key() -> None:
     assert not await is_ours(store, PLAIN, ObjectInfo(ObjectKey(other + "0"), 10))
 
 
-async def test_owner_of_a_pack_is_unknown_during_an_outage() -> None:
-    """During an outage, the function is_ours() raises an error."""
+async def test_check_whether_a_pack_belongs_to_this_filesystem_fails_during_an_outage() -> None:
+
     store = FaultyStore(MemoryStore())
     store.fail("get_range")
 

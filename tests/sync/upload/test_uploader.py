@@ -68,7 +68,7 @@ async def test_equal_content_is_stored_once(power: Power) -> None:
 
 
 async def test_block_of_zeros_becomes_a_hole(power: Power) -> None:
-    """A block of zeros is not stored; every host reads it as zeros."""
+    """A block of zeros is not stored, and another host reads it as zeros."""
     async with power.session("a") as session:
         ino = write_file(session, bytes(5000))
         await session.flush()
@@ -385,7 +385,7 @@ async def test_block_that_is_sealed_again_does_not_need_the_slot_of_its_earlier_
         assert await read_file(session, ino) == b"content"
 
 
-async def test_flush_returns_even_if_many_batches_fail(power: Power) -> None:
+async def test_flush_ends_with_an_error_if_many_batches_fail(power: Power) -> None:
     """A flush reports the first error, even if many batches fail."""
     async with power.session("a", tasks=False, bounds=UploadBounds(batch_blocks=1)) as session:
         for _ in range(UPLOADS_MAX * 3):
@@ -499,8 +499,10 @@ async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Po
             assert old.status.state is MountState.FENCED
 
 
-async def test_takeover_during_the_close_of_a_session_causes_no_crash(power: Power) -> None:
-    """A takeover that an upload detects during the close of its session causes no crash."""
+async def test_takeover_during_the_close_of_a_session_does_not_count_as_a_crash(
+    power: Power,
+) -> None:
+    """The state of the session stays STOPPING, and the next mount finds a clean shutdown."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()

@@ -31,7 +31,7 @@ class _Policy(FaultyStore):
                 raise StoreAccessError(key, "AccessDenied", "check the policy")
 
 
-async def test_refused_objects_are_found_and_tried_again_at_the_end() -> None:
+async def test_refused_objects_are_found_and_come_last_in_the_next_request() -> None:
     store = _Policy(MemoryStore())
     deleter = Deleter(store)
     store.denied = frozenset({KEYS[0], KEYS[DELETE_BATCH_KEYS]})
@@ -48,8 +48,8 @@ async def test_refused_objects_are_found_and_tried_again_at_the_end() -> None:
     assert deleter.failure() is None
 
 
-async def test_missing_credentials_refuse_no_object() -> None:
-    """A request that fails for lack of credentials does not mark its objects as refused."""
+async def test_objects_are_not_marked_as_refused_if_the_credentials_are_missing() -> None:
+
     store = FaultyStore(MemoryStore())
     store.fail("delete", CredentialsError("any", "none", "log in"))
     deleter = Deleter(store)
@@ -58,7 +58,7 @@ async def test_missing_credentials_refuse_no_object() -> None:
     assert deleter.failure() is None
 
 
-def test_objects_that_stay_are_no_deleted_garbage() -> None:
+def test_refused_objects_do_not_count_as_deleted_garbage() -> None:
     objects = [ObjectInfo(key, 1) for key in KEYS[:2]]
     found = Garbage(Txg(1), [], [], objects, [], objects.copy(), [], [], set())
     found.exclude({KEYS[0]})

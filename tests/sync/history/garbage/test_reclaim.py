@@ -76,7 +76,7 @@ async def test_dead_pack_is_deleted_when_no_retained_image_refers_to_it(power: P
 async def test_retained_points_in_time_can_be_restored_and_others_are_deleted(
     power: Power, clock: HandClock
 ) -> None:
-    """Every txg within the retention can be restored with all its content."""
+    """Each txg within the retention can be restored, and the bucket has its live packs."""
     await power.retain(3 * DAY)
     async with power.session("a", tasks=False) as session:
         states: dict[Txg, dict[str, bytes]] = {}
@@ -122,7 +122,7 @@ def _live_packs(path: Path) -> set[str]:
         db.close()
 
 
-async def test_default_retention_keeps_every_object_younger_than_a_week(
+async def test_default_retention_keeps_packs_and_changelogs_for_a_week(
     power: Power, clock: HandClock
 ) -> None:
     async with power.session("a", tasks=False) as session:
@@ -167,7 +167,7 @@ async def test_fast_clock_deletes_no_object_that_the_last_images_need(
         assert await read_file(session, ino) == CONTENT
 
 
-async def test_retention_floor_never_falls(power: Power, clock: HandClock) -> None:
+async def test_retention_floor_does_not_fall(power: Power, clock: HandClock) -> None:
     """The floor stays if the clock is set back, the retention grows or another host mounts."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
@@ -366,7 +366,7 @@ async def test_foreign_object_with_a_predictable_key_is_not_deleted(
 
 
 async def test_incomplete_image_does_not_count_as_one_of_the_last_images(power: Power) -> None:
-    """Garbage collection always keeps the last two images that can be restored."""
+    """Garbage collection keeps the last two images that can be restored."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         for _ in range(3):

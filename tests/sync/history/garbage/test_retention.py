@@ -155,7 +155,7 @@ def test_txgs_published_as_images_are_kept_within_the_retention() -> None:
     assert kept(images, Txg(2), 1000) == {images[at].key for at in (1, 3, 5, 6)}
 
 
-def test_retention_floor_never_decreases_and_never_passes_the_last_images() -> None:
+def test_retention_floor_does_not_decrease_or_pass_the_last_images() -> None:
     images = [image(100 + number, number) for number in range(IMAGES_KEPT + 1)]
     oldest_kept = Txg(101)
     assert floor_of(images, Txg(7), Txg(50)) == 50

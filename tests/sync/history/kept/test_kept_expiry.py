@@ -70,6 +70,7 @@ def test_nightly_expiry_keeps_the_same_points_as_one_later_expiry() -> None:
     kept: list[Made] = []
     for point in nights(400):
         kept = [one for one, why in judge([*kept, point], policy, UTC) if why]
+    assert kept == [one for one, why in judge(nights(400), policy, UTC) if why]
     newest = {one.key for one in kept}
     days = {one.key for one in nights(400)[-7:]}
     assert days <= newest
@@ -114,7 +115,7 @@ def test_expiry_policy_counts_days_from_midnight_in_local_time() -> None:
     ("policy", "count"),
     [(Policy(last=3), 3), (Policy(yearly=1), 1), (Policy(last=1, daily=1, weekly=1), 1)],
 )
-def test_each_expiry_rule_keeps_the_configured_number_of_points(policy: Policy, count: int) -> None:
+def test_expiry_policy_keeps_the_configured_number_of_points(policy: Policy, count: int) -> None:
     assert len(staying(nights(30), policy)) == count
 
 

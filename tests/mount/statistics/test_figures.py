@@ -32,7 +32,7 @@ async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Po
             await store.get(KEY, TEXT_OBJECT_BYTES_MAX)
         during = before
 
-        def has_age() -> bool:
+        def has_age() -> object:
             nonlocal during
             during = figures(session, "memory://", "/mnt", None)
             return during["outage"]["age_s"] > 0

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from s3fs_meta import machine
 from s3fs_meta.cache.crash_safety.intent_log import LoggedPiece
 from s3fs_meta.cache.crash_safety.intent_replay import needed_pieces, only_here, overlaid
 from s3fs_meta.cache.crash_safety.recovery import content_before, through
@@ -21,12 +20,13 @@ from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.quarantine_list import Names
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import block_origins, cached_blocks, inodes, local_state
+from s3fs_meta.meta.tables import block_origins, cached_blocks, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.block_origins import Copy
 from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import Attributes, BlockId, Ino
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.opening import end_marks
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.uncached_reads import Content, FindOtherCopy, UncachedReader
 
@@ -63,7 +63,8 @@ class KeptContent:
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
         self._logged: dict[BlockId, list[LoggedPiece]] = {}
-        if _power_was_lost(db):
+        # the state directory contains the directory of the quarantined state
+        if end_marks.is_power_lost(db, db.path.parent.parent):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}
             pieces = _logged_pieces(db, blocks)
@@ -198,17 +199,3 @@ def _logged_pieces(db: Database, blocks: Path) -> list[LoggedPiece]:
     except FormatError as exc:
         _log.warning("the intent log cannot be read, its content is reported as lost: %s", exc)
         return []
-
-
-def _power_was_lost(db: Database) -> bool:
-    """Return whether power was lost and no mount has recovered the state since then.
-
-    A mount may have recorded the power loss. A power loss is also assumed if, after an unclean
-    shutdown, the machine was rebooted or the disk was attached again.
-    """
-    if local_state.get(db, "power_lost") == "1":
-        return True
-    if local_state.get(db, "clean") == "1":
-        return False
-    state = db.path.parent.parent  # the state directory with the quarantined state
-    return machine.has_forgotten(local_state.get(db, "boot_id"), machine.memory_of(state))

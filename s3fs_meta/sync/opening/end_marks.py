@@ -9,16 +9,20 @@ the reverse. Changes of these rows are therefore synced with all earlier changes
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from s3fs_meta import machine
 from s3fs_meta.cache.files.block_files import sync_disk
-from s3fs_meta.errors import DatabaseError
+from s3fs_meta.errors import DatabaseError, S3fsError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
+
+_log = logging.getLogger(__name__)
 
 _MARKS: Final = ("boot_id", "clean", "volatile")
 
@@ -42,12 +46,16 @@ def sync_from_now(db: Database) -> None:
     """
     if db.pragmas.synchronous != "off":
         return
+    _sync_disk_of(db)
+    db.connection.pragma("synchronous", "full")
+
+
+def _sync_disk_of(db: Database) -> None:
     directory = os.open(db.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_disk(directory, db.path.parent)
     finally:
         os.close(directory)
-    db.connection.pragma("synchronous", "full")
 
 
 @contextlib.contextmanager
@@ -82,6 +90,46 @@ def unclean(db: Database) -> Iterator[None]:
         if not db.in_group:
             with contextlib.suppress(DatabaseError):
                 _note(db, before)
+
+
+def is_power_lost(db: Database, state: Path) -> bool:
+    """Return whether power was lost and no mount has recovered the state since then.
+
+    A mount may have recorded the power loss. A power loss is also assumed if, after an unclean
+    shutdown, the machine was rebooted or the disk was attached again.
+
+    Args:
+        db: the database of the local state, which may be quarantined.
+        state: the state directory.
+    """
+    if local_state.get(db, "power_lost") == "1":
+        return True
+    if local_state.get(db, "clean") == "1":
+        return False
+    return machine.has_forgotten(local_state.get(db, "boot_id"), machine.memory_of(state))
+
+
+def settle_before_quarantine(db: Database) -> None:
+    """Sync the local state, and record whether its power was lost. The call blocks.
+
+    Without this record, ``recover-state`` would treat the next reboot as a power loss, and report
+    unsynced content as lost. A failure is only logged, because the state is quarantined anyway.
+    """
+    try:
+        if is_power_lost(db, db.path.parent):
+            marks = {"power_lost": "1"}
+        else:
+            _sync_disk_of(db)
+            marks = {"clean": "1"}
+        _note(db, marks)
+        db.sync_wal()
+    except (S3fsError, OSError) as exc:
+        _log.warning(
+            "the local state in %s could not be synced before its quarantine, so after a reboot"
+            " s3fs-meta recover-state may report content as lost: %s",
+            db.path.parent,
+            exc,
+        )
 
 
 def _note(db: Database, marks: Mapping[str, str | None]) -> None:

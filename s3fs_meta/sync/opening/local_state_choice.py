@@ -140,6 +140,7 @@ class ReplacedState(NamedTuple):
     link: Link | None  # position of the state in the chain; None if unknown or not in the chain
     keep: bool  # True if the state may contain the only copy of data
     shipped: bool  # True if the bucket has all changes in the state
+    intact: bool  # False if a crash may have damaged the database
 
 
 class Rules(NamedTuple):
@@ -238,6 +239,8 @@ class Chooser:
             return
         # Without --everything, recover-state copies only files with unshipped changes.
         how = "--everything " if left.shipped else ""
+        if left.intact:
+            await trio.to_thread.run_sync(end_marks.settle_before_quarantine, left.db)
         left.db.close()
         kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
         self.notices.append(
@@ -519,7 +522,9 @@ class Chooser:
         """Record that the local database cannot be used, and why; return None."""
         shipped = intact and is_settled(db)
         # If the user wanted to publish the state, keep it, so that files can be copied out of it.
-        self.left = ReplacedState(db, why, link, keep or not shipped or self._publishes, shipped)
+        self.left = ReplacedState(
+            db, why, link, keep or not shipped or self._publishes, shipped, intact
+        )
         return None
 
 

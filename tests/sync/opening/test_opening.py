@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,11 @@ from s3fs_meta.errors import (
     PassphraseError,
     StoreUnavailableError,
 )
+from s3fs_meta.export.from_quarantine import KeptContent
+from s3fs_meta.export.quarantine_list import find_all, open_database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import cached_blocks, inodes, local_state
+from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import ROOT_INO, BlockState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
@@ -29,7 +33,16 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import Fault, FaultyStore
 from tests.faults import raising
 from tests.polling import until
-from tests.sync.conftest import REGULAR, Power, failing_append, read_file, unmount, write_file
+from tests.sync.conftest import (
+    REGULAR,
+    TAKEOVER,
+    Power,
+    failing_append,
+    location_of,
+    read_file,
+    unmount,
+    write_file,
+)
 from tests.sync.opening.histories import end_at, require_files, rot, written
 
 CONTENT = b"hello" * 1000
@@ -165,6 +178,65 @@ async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Po
             assert await read_file(session, ino) == CONTENT
             assert local_state.get(session.db, "unchecked") is None
             assert not session.db.changed
+
+
+async def _reliable_bytes(power: Power, host: str, located: Located) -> int:
+    """Return the reliable bytes of a block in the only quarantined state of a host."""
+    [kept] = find_all(power.home / host)
+    keyring = (await power.keys()).keyring
+    with closing(open_database(kept)) as db:
+        [content] = await KeptContent(db, kept.blocks, power.store, keyring).read([located])
+    return content.sure_bytes
+
+
+async def test_state_quarantined_after_a_kill_is_reliable_after_a_reboot(
+    power: Power, reboot: Callable[[], None]
+) -> None:
+    """The quarantine syncs the content, so a later reboot is no power loss."""
+    async with power.session("b", tasks=False) as session:
+        located = location_of(session, write_file(session, CONTENT))
+        session.durability.commit()
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        await unmount(session)
+    async with power.session("b", tasks=False):
+        pass
+    reboot()
+
+    assert await _reliable_bytes(power, "b", located) == len(CONTENT)
+
+
+async def test_state_quarantined_during_a_takeover_is_reliable_after_a_reboot(
+    power: Power, reboot: Callable[[], None]
+) -> None:
+    async with power.session("b", tasks=False) as session:
+        located = location_of(session, write_file(session, CONTENT))
+        session.durability.commit()
+
+    async def take_over() -> None:
+        async with power.session("a", options=TAKEOVER, tasks=False):
+            pass
+
+    with pytest.raises(HeldError):
+        async with power.session("b", store=LateStore(power.store, take_over)):
+            pass
+    reboot()
+
+    assert await _reliable_bytes(power, "b", located) == len(CONTENT)
+
+
+async def test_state_quarantined_after_a_power_loss_stays_unreliable(
+    power: Power, reboot: Callable[[], None]
+) -> None:
+    async with power.session("b", tasks=False) as session:
+        located = location_of(session, write_file(session, CONTENT))
+        session.durability.commit()
+    reboot()
+    async with power.session("a", options=TAKEOVER, tasks=False) as session:
+        await unmount(session)
+    async with power.session("b", tasks=False):
+        pass
+
+    assert await _reliable_bytes(power, "b", located) == 0
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:

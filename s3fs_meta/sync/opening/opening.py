@@ -164,7 +164,9 @@ class _Opening:
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_content(db, files, self._keyring, self._store, power_lost=power_lost)
         if not options.read_only:
-            db = await self._take_over(db, held)
+            taken = await self._take_over(db, held)
+            if taken is not db:  # restored, because the former writer has appended txgs
+                db, crashed, power_lost = taken, False, False
             await self._require_at_least(db)
         first = strays.ALL if crashed else unknown
         await self._settle_strays(db, first, killed=crashed and not power_lost and db is local.db)

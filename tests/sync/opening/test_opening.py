@@ -180,6 +180,23 @@ async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Po
             assert not session.db.changed
 
 
+async def test_restore_during_a_takeover_does_not_count_as_a_crash(power: Power) -> None:
+    """A late image of the former writer replaces the state of the crash, so nothing is doubtful."""
+    async with power.session("b", tasks=False) as session:
+        await session.flush()
+    async with power.session("a", options=TAKEOVER, tasks=False) as writer:
+        ino = write_file(writer, CONTENT)
+
+        async def append() -> None:
+            with pytest.raises(FencedError):
+                await writer.publish_as_txg()
+
+        store = LateStore(power.store, append)
+        async with power.session("b", store=store, options=TAKEOVER, tasks=False) as session:
+            assert await read_file(session, ino) == CONTENT
+            assert not session.volume.crashed
+
+
 async def _reliable_bytes(power: Power, host: str, located: Located) -> int:
     """Return the reliable bytes of a block in the only quarantined state of a host."""
     [kept] = find_all(power.home / host)

@@ -387,12 +387,19 @@ def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
         os.close(fd)
 
 
-def can_lock(fd: int) -> bool:
-    """Take the exclusive flock(2) of an open file; return False if another process has a lock."""
+def can_lock(fd: int, path: Path) -> bool:
+    """Take the exclusive flock(2) of an open file; return False if another process has a lock.
+
+    Raises:
+        OSError: the file cannot be locked, for example because its filesystem does not support
+            locks. The error names *path*, because flock(2) reports only a number.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as exc:
+        raise OSError(exc.errno, f"the file cannot be locked: {exc.strerror}", str(path)) from exc
     return True
 
 

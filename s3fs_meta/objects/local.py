@@ -423,7 +423,7 @@ class LocalStore:
     def _take_lock(self, flags: int) -> None:
         fd = _open_lock(self._unfinished / LOCK, flags)
         try:
-            if _is_free(fd):
+            if _is_free(fd, self._unfinished / LOCK):
                 with _suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)
@@ -494,10 +494,10 @@ def _open_lock(path: Path, flags: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _is_free(fd: int) -> bool:
+def _is_free(fd: int, path: Path) -> bool:
     """Make a lock exclusive, if no other store is open; return whether this succeeded."""
     try:
-        return can_lock(fd)
+        return can_lock(fd, path)
     except OSError as exc:
         if exc.errno != errno.EBADF:
             raise

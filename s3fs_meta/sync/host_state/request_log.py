@@ -93,7 +93,7 @@ def _locked(state: Path) -> Iterator[None]:
     fd = os.open(state, _DIRECTORY)
     try:
         deadline_s = time.monotonic() + REQUESTS_LOCK_S_MAX
-        while not can_lock(fd):
+        while not can_lock(fd, state):
             if time.monotonic() >= deadline_s:
                 raise BlockingIOError(
                     errno.EAGAIN, "another process locks the request counts", str(state)

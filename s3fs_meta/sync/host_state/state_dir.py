@@ -175,24 +175,29 @@ class StateDir:
 
         Raises:
             DatabaseError: the disk failed, so an interrupted move cannot be finished.
+            OSError: the disk failed, or has no locks; the error names the path.
         """
-        fd = self._open_lock()
-        if not can_lock(fd) or not _is_entry(fd, self.path / "lock"):
-            os.close(fd)
-            return False
+        with contextlib.ExitStack() as opened:
+            fd = self._open_lock()
+            opened.callback(os.close, fd)
+            if not can_lock(fd, self.path / "lock") or not _is_entry(fd, self.path / "lock"):
+                return False
+            self._resume_quarantine()
+            changed_ns = last_change_ns(self.database)
+            opened.pop_all()
+        self._lock_fd = fd
+        if changed_ns is not None:
+            self.since_change_ns = range(changed_ns, SystemClock().now_ns() + 1)
+        return True
+
+    def _resume_quarantine(self) -> None:
         try:
             quarantine_move.resume(self.path, f"{_QUARANTINE}*")
         except OSError as exc:
-            os.close(fd)
             raise DatabaseError(
                 f"cannot finish the interrupted quarantine of the local state in {self.path}:"
                 f" {exc.strerror}"
             ) from exc
-        self._lock_fd = fd
-        changed_ns = last_change_ns(self.database)
-        if changed_ns is not None:
-            self.since_change_ns = range(changed_ns, SystemClock().now_ns() + 1)
-        return True
 
     def _open_lock(self) -> int:
         try:
@@ -331,7 +336,7 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not can_lock(fd)
+        return not can_lock(fd, path / "lock")
     finally:
         os.close(fd)
 
@@ -344,8 +349,9 @@ class LockWatch:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path / "lock"
         try:
-            self._fd = os.open(path / "lock", _LOCK)
+            self._fd = os.open(self._path, _LOCK)
         except FileNotFoundError:
             self._fd = -1
 
@@ -360,7 +366,8 @@ class LockWatch:
         """Wait until no process uses the directory."""
         if self._fd < 0:
             return
-        while not can_lock(self._fd):  # noqa: ASYNC110 - no event reports the end of a flock(2)
+        # No event reports the end of a flock(2).
+        while not can_lock(self._fd, self._path):  # noqa: ASYNC110
             await trio.sleep(_LOCK_POLL_S)
 
 

@@ -1,5 +1,6 @@
 """The state directory: its lock, owner, permissions and quarantined states."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -11,6 +12,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+from s3fs_meta.console.boundary import text_of
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.host_state.state_dir import (
@@ -20,6 +22,7 @@ from s3fs_meta.sync.host_state.state_dir import (
     remove_unused,
     without_new_remains,
 )
+from tests.faults import raising
 from tests.polling import WAIT_S_MAX
 
 OTHER_UID = 12345
@@ -37,6 +40,58 @@ async def test_second_process_cannot_lock_the_state_directory(tmp_path: Path) ->
     first.unlock()
     await second.lock()
     second.unlock()
+
+
+@pytest.mark.parametrize("call", ["open", "flock", "lstat"])
+async def test_disk_error_of_the_lock_is_reported_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A lock that cannot be taken is neither free nor held by another process."""
+    state = StateDir(tmp_path / "s")
+    (state.path / "lock").touch()
+    open_fds = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        if call == "flock":  # flock(2) reports no path
+            patch.setattr(fcntl, call, raising(OSError(errno.EIO, os.strerror(errno.EIO))))
+        else:
+            path = str(state.path / "lock")
+            patch.setattr(os, call, raising(OSError(errno.EIO, os.strerror(errno.EIO), path)))
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            await state.lock()
+
+    assert caught.value.errno == errno.EIO
+    assert text_of(caught.value).startswith(f"{state.path}/lock: ")
+    assert len(os.listdir("/proc/self/fd")) == open_fds
+    await state.lock()  # the failed attempt holds no lock
+    state.unlock()
+
+
+def test_check_of_a_lock_that_fails_is_reported_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateDir(tmp_path / "s")
+    (state.path / "lock").touch()
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(errno.ENOLCK, "No locks available")))
+
+    with pytest.raises(OSError, match="No locks available") as caught:
+        _ = state.is_locked_by_other
+
+    assert caught.value.filename == f"{state.path}/lock"
+
+
+async def test_disk_error_after_the_lock_was_taken_releases_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the last commit cannot be read, so the directory must not be used."""
+    state, other = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
+    state.database.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", raising(OSError(errno.EIO, "refused", str(state.database))))
+        with pytest.raises(OSError, match=r"meta\.db"):
+            await state.lock()
+
+    await other.lock()
+    other.unlock()
 
 
 def test_state_directory_that_cannot_be_created_causes_one_error_line(tmp_path: Path) -> None:

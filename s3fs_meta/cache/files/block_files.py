@@ -197,7 +197,8 @@ class BlockFiles:
     def take_over(self, source: BlockId, target: BlockId, keep_bytes: int) -> None:
         """Rename the file of *source* to *target*, and truncate it to *keep_bytes*.
 
-        Runs on the event loop. Afterwards *source* has no file.
+        Runs on the event loop. Afterwards *source* has no file. If a quarantined state has a hard
+        link to the file, the file is copied instead, so that the quarantined content stays.
 
         Raises:
             LostBlockError: the file of *source* is missing or too short.
@@ -210,6 +211,9 @@ class BlockFiles:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"the cache file ends at byte {found.st_size}")
+            if found.st_nlink > 1:
+                self.copy(source, target, keep_bytes)
+                return self.remove(source)
             self.ahead.drop(target)
             self._directory.rename(_name(source), _name(target))
             self._open.rename(source, target)

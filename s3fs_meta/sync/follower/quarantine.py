@@ -5,7 +5,8 @@ blocks are last copies (``sync.last_copies``), what happens after the quarantine
 Example: another host's fsck replaced unreadable content with holes, and only this cache still has
 the content. Block files get a second hard link, because readers of the current txg use the first.
 Keeps: if a quarantine directory has a database, all of its block files are durable. A crash during
-the quarantine changes nothing in the cache.
+the quarantine changes nothing in the cache. Later writes do not change the quarantined files, because
+a block file with several hard links is copied before it is changed (``BlockFiles.take_over``).
 Design: docs/design/durability.md, "At mount".
 """
 

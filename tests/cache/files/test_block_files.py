@@ -336,6 +336,22 @@ def test_hard_linked_block_files_survive_the_removal_of_their_first_names(
         files.link_to([TWO], aside)
 
 
+def test_changed_block_leaves_a_hard_link_in_a_quarantined_state_unchanged(
+    files: BlockFiles, tmp_path: Path
+) -> None:
+    """A clean block becomes dirty by a rename of its file, which must not be shared then."""
+    kept = tmp_path / "kept" / "blocks"
+    files.create(ONE, 0, b"abcdef")
+    files.link_to([ONE], kept)
+
+    files.take_over(ONE, TWO, 4)
+    files.write_within(TWO, 0, b"X", 4)
+
+    assert files.read(TWO, 0, 4) == b"Xbcd"
+    assert list(files.numbers()) == [TWO]
+    assert BlockFiles(kept, tmp_path / "tmp").read(ONE, 0, 6) == b"abcdef"
+
+
 def test_sync_without_free_file_descriptors_does_not_count_as_a_failed_disk(
     files: BlockFiles,
 ) -> None:

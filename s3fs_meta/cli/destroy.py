@@ -86,6 +86,7 @@ class _Wanted(NamedTuple):
     confirm: str | None
     force_takeover: bool
     mount: str  # command that mounts the filesystem; shown if a mount was killed
+    recovery: str  # command that copies files out of quarantined state
 
 
 def destroy(
@@ -120,7 +121,8 @@ def destroy(
     ):
         secret = None if by_name else access.secret(front.ask)
         mount = options.command("mount", *access.arguments, url, "MOUNTPOINT")
-        wanted = _Wanted(place, access.s3, secret, confirm, force_takeover, mount)
+        recovery = options.command("recover-state", *access.arguments, url)
+        wanted = _Wanted(place, access.s3, secret, confirm, force_takeover, mount, recovery)
         found = trio.run(_destroy, wanted, front, remains)
     if json:
         removed, foreign = len(found.own), len(found.foreign)
@@ -149,8 +151,8 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
         front.ready()  # remove the progress bar before the prompt
         if await trio.to_thread.run_sync(StateDir(place.state).rescued):
             front.notice(
-                f"{place.state} contains data of earlier repairs; to copy files out of it, run "
-                "s3fs-meta recover-state before the removal, which also removes its keys"
+                f"{place.state} contains data of earlier repairs; to copy files out of it, run"
+                f" {wanted.recovery} before the removal, which also removes its keys"
             )
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)

@@ -189,7 +189,7 @@ def fsck(
         end_at=None if end_at is None else Txg(end_at),
     )
     if delete_unknown:
-        _refuse_quarantined(plan.place)
+        _refuse_quarantined(plan.place, options.command("recover-state", *access.arguments, url))
     if rebuild and (report_only or safe):
         raise UsageError("--rebuild replaces the metadata, so it cannot be combined with -n or -p")
     with (
@@ -235,13 +235,13 @@ def _require_all(answer: _Answer, given: Sequence[bool]) -> None:
             raise UsageError(f"the option {option} needs -y")
 
 
-def _refuse_quarantined(place: Target) -> None:
+def _refuse_quarantined(place: Target, recovery: str) -> None:
     """Raise UsageError if a quarantined state of this host may need unreferenced packs."""
     kept = quarantine_list.find_all(place.state)
     if kept:
         raise UsageError(
-            f"the quarantined state {kept[0].path} may need packs that no other metadata needs; "
-            "copy its files with s3fs-meta recover-state, remove it, and run the command again"
+            f"the quarantined state {kept[0].path} may need packs that no other metadata needs;"
+            f" copy its files with {recovery}, remove it, and run the command again"
         )
 
 

@@ -51,7 +51,7 @@ from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_status
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.objects.contract import ObjectStore
@@ -166,9 +166,9 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             await failed_sync.write_database_again(state_dir)
             await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
             for notice in await failed_sync.write_blocks_again(state_dir, None):
-                front.notice(notice)
+                front.notice(with_options(notice, plan.place.url, plan.s3))
             await _refuse_held(plan, store, keyring, state_dir)
-            quarantine = partial(_quarantine, state_dir, front)
+            quarantine = partial(_quarantine, plan, state_dir, front)
             clock = SystemClock()
             return await rebuild(
                 store, keyring, superblock, state_dir.tmp, clock, front.progress, quarantine
@@ -177,13 +177,14 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             state_dir.unlock()
 
 
-def _quarantine(state_dir: StateDir, front: Front) -> None:
+def _quarantine(plan: CheckPlan, state_dir: StateDir, front: Front) -> None:
     """Quarantine the rest of the local state, which may contain metadata that is not in packs."""
     if state_dir.database.exists() or state_dir.has_remains:
         kept = state_dir.quarantine_as(str(SystemClock().now_ns()))
-        front.notice(
+        told = (
             f"the local state was quarantined in {kept}; s3fs-meta recover-state copies its files"
         )
+        front.notice(with_options(told, plan.place.url, plan.s3))
 
 
 async def _refuse_readable(

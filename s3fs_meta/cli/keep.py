@@ -24,7 +24,7 @@ from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import format_time, point_in_time
 from s3fs_meta.options.settings import SessionOptions
@@ -313,7 +313,7 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
         state_dir, secret = StateDir(place.state), access.secret(front.ask)
         volume = await open_filesystem(store, state_dir, secret, clock, opening, front.progress)
         for notice in volume.notices:
-            front.notice(notice)
+            front.notice(with_options(notice, place.url, access.s3))
         session = Session(volume, SessionOptions(), clock)
         try:
             session.recover()

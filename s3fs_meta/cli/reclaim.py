@@ -109,20 +109,21 @@ async def _reclaim(
         interruption.cancelled_by_signals(),
         opened_store(place.url, s3, counts=place.state) as store,
     ):
-        return await _alone(store, StateDir(place.state), wanted, secret, front)
+        return await _alone(store, place, s3, wanted, secret, front)
 
 
 async def _alone(
     store: ObjectStore,
-    state_dir: StateDir,
+    place: Target,
+    s3: S3Options,
     wanted: OpenOptions,
     secret: Secret,
     front: Front,
 ) -> dict[str, Any]:
-    clock = SystemClock()
+    clock, state_dir = SystemClock(), StateDir(place.state)
     volume = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
     for notice in volume.notices:
-        front.notice(with_options(notice, store.url))
+        front.notice(with_options(notice, place.url, s3))
     session = Session(volume, SessionOptions(), clock)
     try:
         session.recover()

@@ -39,7 +39,7 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.mount.existing import targets
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -158,7 +158,7 @@ async def _copy(
     async with opened_store(wanted.place.url, access.s3, counts=wanted.place.state) as store:
         keys = await open_keys(store, Remembered(wanted.place.state), secret)
         for notice in keys.notices:
-            front.notice(notice)
+            front.notice(with_options(notice, wanted.place.url, access.s3))
         superblock, keyring = keys.superblock, keys.keyring
         with contextlib.closing(quarantine_list.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:

@@ -27,8 +27,11 @@ from s3fs_meta.sync.host_state.state_dir import require_own
 _CLOSE_S_MAX = 10.0
 S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # options in the field order of S3Options
 _NO_OPTIONS = S3Options()
-# Matches an fsck command and its options, unless a URL follows.
-_FSCK = re.compile(r"\bs3fs-meta fsck(?: -[a-z-]+(?:=[0-9]+)?)+(?![a-z0-9=-]| -| \S+://)")
+# Matches a suggested command that needs a URL, with its options, unless a URL follows.
+_WITHOUT_URL = re.compile(
+    r"\bs3fs-meta (?:fsck(?: -[a-z-]+(?:=[0-9]+)?)+|recover-state(?: --?[a-z-]+)*|keep --list)"
+    r"(?![a-z0-9=-]| -| \S+://)"
+)
 
 
 def _print(text: str) -> None:
@@ -132,10 +135,10 @@ def s3_arguments(options: S3Options) -> list[str]:
 def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
     """Return a message with the URL and its S3 options added to the commands in it.
 
-    Modules that do not know the URL advise ``s3fs-meta fsck`` without a URL. The S3 options precede
-    the URL.
+    Modules that do not know the URL suggest ``s3fs-meta fsck``, ``recover-state`` and ``keep
+    --list`` without a URL. The S3 options precede the URL.
     """
-    text = _FSCK.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
+    text = _WITHOUT_URL.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
     flags = s3_arguments(options)
     if not flags:
         return text

@@ -69,6 +69,7 @@ def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
     refused = program.run("fsck", "-y", "--delete-unknown", place.url)
 
     assert (refused.returncode, str(kept) in refused.stderr) == (16, True)
+    assert f"recover-state --cachedir {program.cachedir} {place.url}, remove it" in refused.stderr
 
 
 @pytest.mark.mount
@@ -425,7 +426,7 @@ def test_rebuild_recovers_file_content_if_all_metadata_is_lost(
 
     assert made.returncode == 1
     assert "found 1 file in 1 pack; all are in lost+found" in made.stdout
-    assert "recover-state" in made.stderr
+    assert f"s3fs-meta recover-state {mounted.url} copies its files" in made.stderr
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "lost+found" / f"#{ino}").read_bytes() == content
     program.ok("umount", mounted.mountpoint)

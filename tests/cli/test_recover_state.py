@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,23 +13,40 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
+def _fence(program: Program, mounted: Place, another: Program) -> None:
+    """Kill the mount while it has an unshipped file, and write from another host."""
+    (mounted.mountpoint / "old").write_bytes(b"in the image")
+    program.ok("flush", mounted.mountpoint)
+    (mounted.mountpoint / "new").write_bytes(b"unshipped")
+    fd = os.open(mounted.mountpoint / "new", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    program.kill(mounted.mountpoint)
+    program.run("umount", mounted.mountpoint)
+    another.ok("mount", "--takeover", mounted.url, mounted.mountpoint)
+    (mounted.mountpoint / "theirs").touch()
+    another.ok("umount", mounted.mountpoint)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("words", [("keep", "safe"), ("reclaim",)])
+def test_notice_about_a_quarantine_suggests_a_complete_command(
+    program: Program, unsent: Place, tmp_path: Path, words: Sequence[str]
+) -> None:
+    _fence(program, unsent, Program(tmp_path / "another"))
+
+    done = program.run(words[0], "--region", "my region", unsent.url, *words[1:])
+
+    command = f"s3fs-meta recover-state --region 'my region' {unsent.url} copies files out of it"
+    assert command in done.stderr
+
+
 @pytest.mark.mount
 def test_recover_state_command_copies_files_of_a_fenced_host(
     program: Program, unsent: Place, tmp_path: Path
 ) -> None:
     """recover-state copies only files that changed after the last flush."""
-    (unsent.mountpoint / "old").write_bytes(b"in the image")
-    program.ok("flush", unsent.mountpoint)
-    (unsent.mountpoint / "new").write_bytes(b"unshipped")
-    fd = os.open(unsent.mountpoint / "new", os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
-    program.kill(unsent.mountpoint)
-    another = Program(tmp_path / "another")
-    program.run("umount", unsent.mountpoint)
-    another.ok("mount", "--takeover", unsent.url, unsent.mountpoint)
-    (unsent.mountpoint / "theirs").touch()
-    another.ok("umount", unsent.mountpoint)
+    _fence(program, unsent, Program(tmp_path / "another"))
     assert "are kept in" in program.run("mount", unsent.url, unsent.mountpoint).stderr
 
     listed = json.loads(program.ok("recover-state", "--json", unsent.url))["kept"]

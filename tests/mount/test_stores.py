@@ -91,9 +91,20 @@ def test_suggested_command_contains_the_s3_options_of_the_failed_command() -> No
         ("s3fs-meta fsck -n --deep {url}", "s3fs-meta fsck -n --deep {url}"),
         ("s3fs-meta fsck -y local:///other", "s3fs-meta fsck -y local:///other"),
         ("mount -o ro; fsck", "mount -o ro; fsck"),
+        (
+            "kept in /s/kept-1, and s3fs-meta recover-state copies files out of it",
+            "kept in /s/kept-1, and s3fs-meta recover-state {url} copies files out of it",
+        ),
+        (
+            "s3fs-meta recover-state --everything reads them",
+            "s3fs-meta recover-state --everything {url} reads them",
+        ),
+        ("s3fs-meta recover-state {url}", "s3fs-meta recover-state {url}"),
+        ("s3fs-meta keep --list shows all", "s3fs-meta keep --list {url} shows all"),
+        ("s3fs-meta keep /mnt now", "s3fs-meta keep /mnt now"),
     ],
 )
-def test_suggested_fsck_command_includes_the_url(text: str, expected: str) -> None:
+def test_suggested_command_without_a_mountpoint_includes_the_url(text: str, expected: str) -> None:
     url = "s3://bucket/home"
 
     assert with_options(text.format(url=url), url) == expected.format(url=url)

@@ -549,14 +549,15 @@ class FileData:
     ) -> None:
         plan = cut(size_bytes, self._block_bytes)
         if split is not None and split.plain_bytes > plan.keep_bytes:
-            self._changes.require(plan.keep_bytes)
-        self._changes.begin(before.ino)
-        if split is not None and split.plain_bytes > plan.keep_bytes:
+            self._changes.require(OPERATION_DISK_BYTES + plan.keep_bytes)
+            self._changes.open(before.ino)
             # Shorten a copy of the block, because the last commit refers to the bytes to remove.
             block = self._cache.copy_on_write(split, before.ino, plan.keep_index, plan.keep_bytes)
             self._remap(before.ino, plan.keep_index, split, block)
-        elif split is not None:
-            self._cache.copies.note_cut(split.block, plan.keep_bytes)
+        else:
+            self._changes.begin(before.ino)
+            if split is not None:
+                self._cache.copies.note_cut(split.block, plan.keep_bytes)
         mapped = block_map.indexes_from(
             self._db, before.ino, plan.remove_from, self._slices.purged_blocks
         )

@@ -1,5 +1,6 @@
 """Index objects that were replaced by index objects of another history of the filesystem."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import Changelog, Kind
 from s3fs_meta.codec.history_index import RUNS, HistoryIndex
 from s3fs_meta.codec.image import content_hash
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import HISTORY_FAN_OUT
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.billing import Meter, MeteredStore
@@ -118,6 +120,32 @@ async def test_index_writer_merges_no_index_object_of_another_history(power: Pow
         await index_all(session)
         index = history_index.decode(ABOVE, objects[ABOVE], session.volume.keyring)
         assert index.unknown == 0b11100
+
+
+async def test_object_of_another_history_is_decoded_in_a_thread_and_replaced(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding a large index object on the event loop would stall all requests."""
+    loop, decoded_by = threading.get_ident(), list[int]()
+    decode = history_index.decode
+
+    def watched(key: ObjectKey, data: bytes, keyring: Keyring) -> HistoryIndex:
+        if key == CHANGED and data == other:
+            decoded_by.append(threading.get_ident())
+        return decode(key, data, keyring)
+
+    async with two_histories(power) as (session, _ino, other):
+        await session.indexer.make_due()
+        assert CHANGED not in power.store.objects
+        power.store.objects[CHANGED] = other  # as if a replication of the bucket were late
+        monkeypatch.setattr(history_index, "decode", watched)
+        await index_all(session)
+        keyring = session.volume.keyring
+
+    assert len(decoded_by) == 1
+    assert loop not in decoded_by
+    found = decode(CHANGED, power.store.objects[CHANGED], keyring)
+    assert found.hash != decode(CHANGED, other, keyring).hash
 
 
 async def test_run_of_txgs_that_ends_with_abandoned_txgs_gets_no_index_object(power: Power) -> None:

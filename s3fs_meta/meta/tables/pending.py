@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import (
     CHANGELOG_RUN_BYTES,
     CONDENSED_RECORDS_MAX,
@@ -392,9 +393,18 @@ def put_outbox(db: Database, txg: Txg, data: bytes) -> None:
 
 
 def outbox(db: Database) -> tuple[Txg, bytes] | None:
-    """Return the changelog whose upload was attempted but not confirmed, or None."""
+    """Return the changelog whose upload was attempted but not confirmed, or None.
+
+    Raises:
+        FormatError: the row is damaged.
+    """
     row = db.one("SELECT txg, data FROM outbox")
-    return None if row is None else (Txg(row[0]), bytes(row[1]))
+    if row is None:
+        return None
+    txg, data = row
+    if not (isinstance(txg, int) and isinstance(data, bytes)):
+        raise FormatError(str(db.path), "the row of the outbox has values of a wrong type")
+    return Txg(txg), data
 
 
 def clear_outbox(db: Database) -> None:

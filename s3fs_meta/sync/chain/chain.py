@@ -112,6 +112,27 @@ def adopt_attempt(db: Database, link: Link) -> None:
     pending.clear_outbox(db)
 
 
+def require_attempt(db: Database, keyring: Keyring) -> None:
+    """Check that this host's attempted changelog can be uploaded, if there is one. The call blocks.
+
+    The upload of a damaged changelog would end the chain for all other hosts.
+
+    Raises:
+        FormatError: the bytes of the changelog in the local database are damaged.
+        NewerFormatError: a newer version of the program wrote the changelog.
+    """
+    attempt = pending.outbox(db)
+    if attempt is None:
+        return
+    key = key_of(attempt[0])
+    try:
+        changelog_codec.decode(key, attempt[1], keyring)
+    except NewerFormatError:
+        raise
+    except FormatError as exc:
+        raise FormatError(str(db.path), f"its copy of {key} is damaged: {exc.what}") from exc
+
+
 def drop_fence(db: Database) -> None:
     """Delete the row of this host's attempted fence record, which contains no changes.
 

@@ -271,6 +271,7 @@ class _Opening:
         keys of the bucket's superblock decrypt an image.
 
         Raises:
+            FormatError: the changelog that waits for its upload is damaged.
             ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
                 the state is quarantined instead.
         """
@@ -284,6 +285,8 @@ class _Opening:
                 self._store, self._keyring, self._superblock.uuid
             )
         if same:
+            if not local.doubtful:  # doubtful state is never uploaded
+                await trio.to_thread.run_sync(chain.require_attempt, local.db, self._keyring)
             return local
         path = self._state_dir.path
         if not self._options.accept_superblock:

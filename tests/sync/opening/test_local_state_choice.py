@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import FormatError, StoreUnavailableError
 from s3fs_meta.meta.db.database import Database
@@ -22,7 +22,15 @@ from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.sync.conftest import TAKEOVER, Power, read_file, remove_file, unmount, write_file
+from tests.sync.conftest import (
+    TAKEOVER,
+    Power,
+    failing_append,
+    read_file,
+    remove_file,
+    unmount,
+    write_file,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -93,6 +101,54 @@ async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     fds = [Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd")]
     opened = [os.readlink(fd) for fd in fds if fd.is_symlink()]
     assert not [one for one in opened if one.startswith(str(path))]
+
+
+@pytest.mark.parametrize("damage", ["data = x''", "data = substr(data, 1, 100)", "data = 'text'"])
+async def test_damaged_changelog_in_the_outbox_is_not_uploaded(power: Power, damage: str) -> None:
+    """Its upload would end the chain for all other hosts, so the mount is refused with advice."""
+    store = FaultyStore(power.store)
+    async with power.session("a", tasks=False, store=store, hook=failing_append(store)) as session:
+        write_file(session, b"one")
+        with pytest.raises(StoreUnavailableError):
+            await session.flush()
+        session.db.begin_local()
+        session.db.run(f"UPDATE outbox SET {damage}")
+        session.db.commit_durable()
+    before = {key for key in power.store.objects if key.startswith("changelog/")}
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
+        async with power.session("a"):
+            pass
+
+    assert {key for key in power.store.objects if key.startswith("changelog/")} == before
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+async def test_empty_object_of_the_last_changelog_is_healed_or_reported(
+    power: Power, host: str
+) -> None:
+    """The server of the bucket may lose the content of its last object in a power cut."""
+    await two_rounds(power)
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"three")
+        await unmount(session)
+    last = max(key for key in power.store.objects if key.startswith("changelog/"))
+    power.store.objects[last] = b""
+
+    if host == "a":
+        async with power.session("a", tasks=False) as session:
+            assert any(last in notice for notice in session.volume.notices)
+            await session.flush()
+            await unmount(session)
+    else:
+        with pytest.raises(BrokenChainError, match=f"{last}.*fsck -y"):
+            async with power.session("b"):
+                pass
+        async with power.session("a", tasks=False) as session:
+            await session.flush()
+            await unmount(session)
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"three"
 
 
 async def test_bucket_with_another_history_is_refused(power: Power) -> None:

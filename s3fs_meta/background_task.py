@@ -1,14 +1,26 @@
-"""Background tasks of a with-block, concurrent calls, and work that outlives a cancellation.
+"""Background tasks of a with-block, concurrent calls, threads, work that outlives a cancellation.
 
-Owns: cancelling the task when the block ends, letting work finish after a cancellation.
+Owns: cancelling the task when the block ends, letting work finish after a cancellation, recognising
+that no thread can be started.
 Does not know: the purpose of the task.
 Keeps: an exception of the with-block or of a call is raised unchanged, not in an exception group.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
 import trio
+
+from s3fs_meta.errors import ThreadShortageError
+from s3fs_meta.limits import THREAD_PAUSE_S
+
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
+
+_NO_THREAD: Final = "can't start new thread"  # the message of threading.Thread.start
 
 
 @asynccontextmanager
@@ -64,6 +76,58 @@ async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
         with scope:
             await work()
     await trio.lowlevel.checkpoint_if_cancelled()
+
+
+async def in_thread(
+    work: Callable[..., _Result],
+    *arguments: object,
+    abandon_on_cancel: bool = False,
+    limiter: trio.CapacityLimiter | None = None,
+) -> _Result:
+    """Call a function in a thread, like ``trio.to_thread.run_sync``.
+
+    Raises:
+        ThreadShortageError: no thread can be started; the function was not called.
+        The errors of the function.
+    """
+    try:
+        return await trio.to_thread.run_sync(
+            work, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter
+        )
+    except RuntimeError as exc:
+        if not lacks_thread(exc):
+            raise
+        raise ThreadShortageError from exc
+
+
+async def continuing(name: str, task: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task; if it cannot start a thread, start it again after THREAD_PAUSE_S."""
+    while True:
+        try:
+            return await task()
+        except Exception as exc:
+            if not lacks_thread(exc):
+                raise
+        _log.warning(
+            "the background task %r pauses for %g s: %s",
+            name,
+            THREAD_PAUSE_S,
+            ThreadShortageError(),
+        )
+        await trio.sleep(THREAD_PAUSE_S)
+
+
+def lacks_thread(exc: BaseException) -> bool:
+    """Return whether an exception means that no thread can be started.
+
+    Source: CPython, Modules/_threadmodule.c, the error of pthread_create(3).
+    """
+    members = getattr(exc, "exceptions", None)
+    if isinstance(members, tuple):
+        return all(isinstance(one, trio.Cancelled) or lacks_thread(one) for one in members)
+    return isinstance(exc, ThreadShortageError) or (
+        isinstance(exc, RuntimeError) and str(exc) == _NO_THREAD
+    )
 
 
 def is_orderly(exc: BaseException) -> bool:

@@ -11,6 +11,7 @@ that do not answer (``mount_errors``). Does not know: errnos (``fuse.errnos``), 
     │   └── PermanentStoreError
     ├── CorruptionError             stored bytes or rows are damaged
     ├── ShortageError               no memory or file descriptor is free to access a cached block
+    ├── ThreadShortageError         the machine allows no more threads
     ├── DatabaseError               SQLite failed: full disk, I/O error, locked
     ├── FencedError                 another writer has the lease or the next txg
     ├── SettingsError               the user's configuration or command line
@@ -427,6 +428,16 @@ class ShortageError(S3fsError):
     def __init__(self, block: int, what: str) -> None:
         super().__init__(f"block {block} cannot be accessed now: {what}")
         self.block = block
+
+
+class ThreadShortageError(S3fsError):
+    """No thread can be started now, so nothing was done; a retry may succeed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no thread can be started: a limit of processes is reached (ulimit -u, TasksMax=, or"
+            " pids.max of the control group)"
+        )
 
 
 class DatabaseError(S3fsError):

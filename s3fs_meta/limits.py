@@ -386,6 +386,7 @@ LOST_PARTS_MAX: Final = 100_000
 DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after the local disk or database made an upload fail
+THREAD_PAUSE_S: Final = 5.0  # pause of a background task that cannot start a thread
 UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
 FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concurrently
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
@@ -172,7 +173,7 @@ class Evictor:
         """
         self._files.let_go(blocks_gone)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._files.remove_all, blocks_gone)
+            await in_thread(self._files.remove_all, blocks_gone)
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:

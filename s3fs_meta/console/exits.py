@@ -76,6 +76,7 @@ FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (
     (errors.CorruptionError, ExitStatus.CORRUPTION),
     (errors.FencedError, ExitStatus.FENCED),
     (errors.ShortageError, ExitStatus.LOCAL),
+    (errors.ThreadShortageError, ExitStatus.LOCAL),
     (errors.DatabaseError, ExitStatus.LOCAL),
     (errors.UnprintedKeyError, ExitStatus.LOCAL),
     (errors.FsError, ExitStatus.REQUEST),

@@ -22,6 +22,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import lacks_thread
 from s3fs_meta.control.connections import (
     ControlBounds,
     ControlConnection,
@@ -39,7 +40,7 @@ from s3fs_meta.control.protocol import (
     encode,
     socket_path,
 )
-from s3fs_meta.errors import BusyError, ControlError, S3fsError
+from s3fs_meta.errors import BusyError, ControlError, S3fsError, ThreadShortageError
 
 _log = logging.getLogger(__name__)
 
@@ -303,7 +304,10 @@ async def _carry_out(request: Request, handlers: Mapping[str, Handler], report: 
         return {"result": await handler(request.arguments, report)}
     except S3fsError as exc:
         return _error(type(exc).__name__, exc.message)
-    except Exception:  # noqa: BLE001  # a bug in a command must not end the mount
+    except Exception as exc:  # noqa: BLE001  # a bug in a command must not end the mount
+        if lacks_thread(exc):
+            shortage = ThreadShortageError()
+            return _error(type(shortage).__name__, shortage.message)
         _log.exception("control command %r failed because of a bug", request.command)
         return _error("ControlError", f"{request.command} failed inside the mount; see its log")
 

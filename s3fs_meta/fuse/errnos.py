@@ -38,6 +38,7 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,
     errors.ShortageError: errno.EIO,
+    errors.ThreadShortageError: errno.EIO,
     errors.DatabaseError: errno.EIO,
     errors.FencedError: errno.EROFS,
     errors.SettingsError: errno.EINVAL,

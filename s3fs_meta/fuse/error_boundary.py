@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from s3fs_meta.background_task import lacks_thread
 from s3fs_meta.errors import (
     BadRowError,
     DamagedDatabaseError,
@@ -22,6 +23,7 @@ from s3fs_meta.errors import (
     NewerFormatError,
     ObjectMissingError,
     S3fsError,
+    ThreadShortageError,
     UnfinishedWalkError,
 )
 from s3fs_meta.fuse import errnos, past_requests
@@ -142,7 +144,11 @@ def broken(status: MountStatus, name: str, arguments: tuple[object, ...], exc: E
     """Return the errno of an unexpected exception, and degrade the mount.
 
     An OSError means that the local disk failed, because the layers below convert other OSErrors.
+    If no thread can be started, only the request fails: like a request to the store, a call in a
+    thread happens only while no change is incomplete.
     """
+    if lacks_thread(exc):
+        return failed(status, name, arguments, ThreadShortageError())
     if isinstance(exc, OSError):
         _log.error("request %s%s: the local disk failed: %s", name, _described(arguments), exc)
         _give_up(status, name, f"the local disk failed: {exc}")

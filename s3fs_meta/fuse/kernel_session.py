@@ -25,7 +25,8 @@ from urllib.parse import quote
 
 import trio
 
-from s3fs_meta.errors import UsageError
+from s3fs_meta.background_task import in_thread
+from s3fs_meta.errors import ThreadShortageError, UsageError
 from s3fs_meta.fuse import notifications, raw_operations, request_loop
 from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
@@ -294,7 +295,10 @@ async def _tune_kernel(mountpoint_path: str) -> None:
     The kernel's defaults are 128 KiB and 12 background requests. Then 12 reads that wait for an
     unreachable bucket would delay the write-back of every other file.
     """
-    await trio.to_thread.run_sync(tune_mount, mountpoint_path, abandon_on_cancel=True)
+    try:
+        await in_thread(tune_mount, mountpoint_path, abandon_on_cancel=True)
+    except ThreadShortageError as exc:
+        _log.warning("the kernel's defaults for requests stay: %s", exc)
 
 
 def tune_mount(mountpoint_path: str) -> None:

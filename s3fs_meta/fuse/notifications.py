@@ -23,6 +23,8 @@ from typing import Final, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import in_thread
+from s3fs_meta.errors import ThreadShortageError
 from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import CLEANUP_S_MAX
@@ -78,10 +80,17 @@ class Notifications:
 
     def put(self, parent: Ino, name: bytes) -> None:
         """Let the thread invalidate a name. Never yields to other tasks."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._send, name="notifications", daemon=True)
-            self._thread.start()
         self._names.put((parent, name))
+        if self._thread is None:
+            thread = threading.Thread(target=self._send, name="notifications", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads can be started; the next call tries again
+                _log.warning(
+                    "the kernel may show a name until its timeout: %s", ThreadShortageError()
+                )
+                return
+            self._thread = thread
 
     def _send(self) -> None:
         while True:
@@ -193,7 +202,11 @@ async def stopped(abort: Callable[[], None]) -> AsyncIterator[Stop]:
 async def _in_own_thread(function: Callable[..., _T], *arguments: float) -> _T:
     """Run a function in a thread that needs no token of trio's limiter.
 
-    Abandoned threads may hold all of these tokens until the connection ends.
+    Abandoned threads may hold all of these tokens until the connection ends. If no thread can be
+    started, the function runs on the event loop, because the session must end anyway.
     """
     own = trio.CapacityLimiter(1)
-    return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=own)
+    try:
+        return await in_thread(function, *arguments, abandon_on_cancel=True, limiter=own)
+    except ThreadShortageError:
+        return function(*arguments)

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.errors import BusyError, S3fsError, UnknownLengthError
+from s3fs_meta.background_task import in_thread
+from s3fs_meta.errors import BusyError, S3fsError, ThreadShortageError, UnknownLengthError
 from s3fs_meta.fs.content.file_ranges import seek_without_holes
 from s3fs_meta.fs.flags import inode_flags
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
@@ -230,7 +231,15 @@ class RawOperations(FrequentRequests):
         """
         send = functools.partial(invalidate_range, target, at, length)
         with trio.move_on_after(CLEANUP_S_MAX) as scope:
-            await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._drop_threads)
+            try:
+                await in_thread(send, abandon_on_cancel=True, limiter=self._drop_threads)
+            except ThreadShortageError as exc:
+                _log.warning(
+                    "the kernel did not drop its pages of inode %d after a failed copy, so programs"
+                    " may read older content: %s",
+                    target,
+                    exc,
+                )
         if scope.cancelled_caught:
             _log.warning(
                 "the kernel did not drop its pages of inode %d within %g s after a failed copy, so"

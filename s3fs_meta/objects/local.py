@@ -30,6 +30,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
     FormatError,
@@ -39,6 +40,7 @@ from s3fs_meta.errors import (
     PreconditionError,
     StoreAccessError,
     StoreError,
+    ThreadShortageError,
     TransientStoreError,
     UnexpectedStoreError,
     UsageError,
@@ -215,9 +217,12 @@ class LocalStore:
         server never responds again. The abandoned thread may still write. So the outcome of a
         cancelled request is unknown, as with a remote store.
         """
-        return await trio.to_thread.run_sync(
-            self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
-        )
+        try:
+            return await in_thread(
+                self._translated, key, work, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except ThreadShortageError as exc:
+            raise TransientStoreError(key, exc.message) from exc
 
     def _translated(self, key: str, work: Callable[[], _Result]) -> _Result:
         """Run a function on the files of the store; translate an OSError to a StoreError."""

@@ -26,11 +26,13 @@ import trio
 from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
     PreconditionError,
     StoreError,
+    ThreadShortageError,
     TransientStoreError,
     UnexpectedStoreError,
 )
@@ -248,9 +250,12 @@ class S3Store:
         await trio.to_thread.run_sync(self._holder.close)
 
     async def _request(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
-        return await trio.to_thread.run_sync(
-            self._attempt, key, work, abandon_on_cancel=True, limiter=self._limiter
-        )
+        try:
+            return await in_thread(
+                self._attempt, key, work, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except ThreadShortageError as exc:
+            raise TransientStoreError(key, exc.message) from exc
 
     # --- run requests in a thread ----------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.background_task import is_orderly
+from s3fs_meta.background_task import continuing, is_orderly
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.crash_safety import recovery
@@ -348,7 +348,7 @@ class Session:
     async def supervise(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         """Run a background task; if it fails, the mount becomes read-only, but loses no change."""
         try:
-            await task()
+            await continuing(name, task)
         except Exception:  # noqa: BLE001 - a supervisor: logged, and the mount turns read-only
             _log.exception("the background task %r failed; the mount becomes read-only", name)
             self.status.break_off(f"the background task {name!r} failed; see the log")

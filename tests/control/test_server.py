@@ -48,6 +48,8 @@ class Commands:
         """Raise an unexpected error if the request asks for a bug, otherwise an expected error."""
         if arguments.get("bug"):
             raise RuntimeError("oops")
+        if arguments.get("shortage"):
+            raise RuntimeError("can't start new thread")
         raise NoSpaceLeftError("disk")
 
     async def wait(self, _arguments: Message, _report: Report) -> Message:
@@ -202,6 +204,12 @@ async def test_exception_in_a_control_handler_does_not_stop_the_server(
 
     assert "RuntimeError: oops" in caplog.text
     assert await client.call(directory, "echo", {}) == {}
+
+
+async def test_control_command_that_cannot_start_a_thread_names_the_limit(directory: Path) -> None:
+    with pytest.raises(ControlError, match="no thread can be started") as caught:
+        await client.call(directory, "fail", {"shortage": True})
+    assert caught.value.kind == "ThreadShortageError"
 
 
 async def test_error_about_an_unknown_control_command_names_the_command(directory: Path) -> None:

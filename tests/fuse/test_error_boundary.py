@@ -94,6 +94,19 @@ async def test_exception_of_a_handler_becomes_an_errno(
     assert len(lines) == int(logged)
 
 
+async def test_request_that_cannot_start_a_thread_fails_without_degrading_the_mount(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk()
+
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await getattr(desk, name)(RuntimeError("can't start new thread"))
+
+    assert caught.value.errno == errno.EIO
+    assert desk.status.state is MountState.SERVING
+    assert "no thread can be started" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "undone"),
     [

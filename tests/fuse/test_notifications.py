@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from s3fs_meta.fuse.convert import Converter
 from s3fs_meta.fuse.notifications import Notifications, Stop
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.model import ROOT_INO
+from tests.faults import raising
 from tests.fuse.conftest import no_free_thread, opened, until_ready
 from tests.polling import WAIT_S_MAX, until
 
@@ -67,6 +69,23 @@ async def test_notification_that_stays_blocked_is_reported() -> None:
     with blocked_thread(notifications, threading.Event()):
         outcome = await notifications.stop(lambda: None, running_s=0.01, blocked_s=0.01)
     assert outcome is Stop.BLOCKED
+
+
+def test_name_that_no_thread_can_invalidate_waits_for_the_next_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loss of a commit group must be handled completely even if no thread can be started."""
+    notifications = Notifications()
+    sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    monkeypatch.setattr(
+        "s3fs_meta.fuse.notifications.invalidate_name", lambda _parent, name: sent.put(name)
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+        notifications.put(ROOT_INO, b"one")
+    notifications.put(ROOT_INO, b"two")
+
+    assert [sent.get(timeout=WAIT_S_MAX) for _ in range(2)] == [b"one", b"two"]
 
 
 async def test_notification_is_refused_until_the_next_session() -> None:

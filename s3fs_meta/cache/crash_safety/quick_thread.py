@@ -8,12 +8,18 @@ loop waits for a pipe.
 Tasks: any number of callers on the event loop; each object runs one call at a time.
 """
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
 
 import trio
+
+from s3fs_meta.background_task import lacks_thread
+from s3fs_meta.errors import ThreadShortageError
+
+_log = logging.getLogger(__name__)
 
 
 class QuickThread:
@@ -45,6 +51,7 @@ class QuickThread:
         after *call* and *meanwhile* have ended, because the caller must hold its lock while the
         thread runs. If *call* or *meanwhile* raises an exception, ``run`` raises it after both
         functions have ended. If both functions raise, ``run`` raises the exception of the thread.
+        If no thread can be started, all functions run on the event loop, so that an fsync succeeds.
 
         Always yields to other tasks.
         """
@@ -66,9 +73,10 @@ class QuickThread:
                 if not late:
                     afterwards()
 
-        trio.lowlevel.start_thread_soon(
-            lambda: _catch(work, failures), lambda _result: os.write(writer, b"\0")
-        )
+        if not _started(lambda: _catch(work, failures), lambda: os.write(writer, b"\0")):
+            _run_here(call, meanwhile, afterwards)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
         self._is_busy = True
         if meanwhile is not None:
             _catch(meanwhile, late)
@@ -84,6 +92,34 @@ class QuickThread:
         self._is_busy = False
         for failure in (*failures, *late):
             raise failure
+
+
+def _started(work: Callable[[], None], then: Callable[[], object]) -> bool:
+    """Start *work*, followed by *then*, in a thread; return False if no thread can be started."""
+    try:
+        trio.lowlevel.start_thread_soon(work, lambda _result: then())
+    except RuntimeError as exc:
+        if not lacks_thread(exc):
+            raise
+        _log.warning("a sync delays all requests: %s", ThreadShortageError())
+        return False
+    return True
+
+
+def _run_here(
+    call: Callable[[], None],
+    meanwhile: Callable[[], None] | None,
+    afterwards: Callable[[], None] | None,
+) -> None:
+    """Run the functions of ``run`` on the event loop, one after another."""
+    failures: list[BaseException] = []
+    for each in (call, meanwhile):
+        if each is not None:
+            _catch(each, failures)
+    if afterwards is not None and not failures:
+        _catch(afterwards, failures)
+    for failure in failures:
+        raise failure
 
 
 def _catch(call: Callable[[], None], failures: list[BaseException]) -> None:

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange, Content
 from s3fs_meta.cache.fetching.read_coalescing import extent, stored_bytes
 from s3fs_meta.cache.fetching.uncached_content import UncachedContent
@@ -264,9 +265,7 @@ class Fetcher:
         source = ArrivedRange(memory_bytes, trio.current_time())
         are_small = all(each.plain_bytes < SMALL_BLOCK_BYTES for each in wanted)
         for piece in slices(wanted, RUN_SLICE_SMALL_BLOCKS if are_small else RUN_SLICE_BLOCKS):
-            unpacked = await trio.to_thread.run_sync(
-                self._unpack_quietly, piece, object_key, start, stored
-            )
+            unpacked = await in_thread(self._unpack_quietly, piece, object_key, start, stored)
             for located, content in unpacked:
                 self._arrived(located)
                 # Do not keep the content in memory if readers wait: they will read the file.
@@ -305,7 +304,7 @@ class Fetcher:
         async with self._limiter:
             try:
                 neighbours, first, stored = await self._get_with(located, neighbours, object_key)
-                await trio.to_thread.run_sync(self._unpack, located, object_key, first, stored)
+                await in_thread(self._unpack, located, object_key, first, stored)
             except (ObjectMissingError, FormatError) as exc:
                 await self._get_again(located, object_key, self._unpack, exc)
                 neighbours, first, stored = (), 0, b""
@@ -314,9 +313,7 @@ class Fetcher:
             self.uncached.clear()  # the disk has room for files again, so free the memory
             scope.deadline = math.inf
             for piece in slices(neighbours):
-                unpacked = await trio.to_thread.run_sync(
-                    self._unpack_quietly, piece, object_key, first, stored
-                )
+                unpacked = await in_thread(self._unpack_quietly, piece, object_key, first, stored)
                 for each, _content in unpacked:
                     self._arrived_unrequested(each)
                 self.fetched_blocks += len(unpacked)
@@ -364,7 +361,7 @@ class Fetcher:
         if is_retry:
             self._throttle.charge(stop - first)
         stored = await self._get_range(object_key, first, stop)
-        return await trio.to_thread.run_sync(unpack, located, object_key, first, stored)
+        return await in_thread(unpack, located, object_key, first, stored)
 
     async def _get_with(
         self, located: Located, neighbours: Sequence[Located], object_key: ObjectKey

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.fetching.fetcher import has_superblock
 from s3fs_meta.cache.files.block_files import BlockFiles
@@ -174,7 +175,7 @@ class Compactor:
     ) -> dict[int | None, tuple[Ino, BlockIndex]]:
         await self._cache.throttles.download.take(pack.object_bytes)
         fetched = await self._store.get(pack.object_key, PACK_BYTES_MAX)
-        return await trio.to_thread.run_sync(self._unpack, pack, fetched.data, missing)
+        return await in_thread(self._unpack, pack, fetched.data, missing)
 
     async def _remove_strays(self, brought: list[BlockRow]) -> None:
         """Remove files of fetched blocks that have no row: their move failed or became obsolete."""

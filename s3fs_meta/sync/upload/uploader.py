@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.cache.waiting_writers import SentPack
@@ -226,7 +227,7 @@ class Uploader:
         """Upload one batch of sealed blocks, which stay sealed for a retry after a failure."""
         self._hook("blocks sealed")
         try:
-            hashed, lost = await trio.to_thread.run_sync(self._packer.hash_all, batch)
+            hashed, lost = await in_thread(self._packer.hash_all, batch)
             self._note_lost(lost)
             fresh, doubles = await self._place_known(hashed)
             await self._cache.keep_duplicates()
@@ -244,7 +245,7 @@ class Uploader:
         stored: dict[bytes, tuple[Placed, PackRecord]] = {}
         end = 0
         while end < len(fresh):
-            pack, end = await trio.to_thread.run_sync(self._packer.fill_next, fresh, end)
+            pack, end = await in_thread(self._packer.fill_next, fresh, end)
             record = await self._upload(pack)
             stored.update((one.hash, (_place_of(one, record), record)) for one in pack.entries)
             del pack  # free the memory before making the next pack

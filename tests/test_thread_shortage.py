@@ -1,0 +1,147 @@
+"""The behaviour of a mount while the machine allows no more threads."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from s3fs_meta.background_task import in_thread, lacks_thread
+from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
+from s3fs_meta.errors import ThreadShortageError, TransientStoreError
+from s3fs_meta.limits import THREAD_PAUSE_S
+from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
+from s3fs_meta.model import ObjectKey
+from s3fs_meta.mount_state import MountState
+from s3fs_meta.objects.local import LocalStore
+from tests.faults import raising
+from tests.sync.conftest import Power, power, read_file, unmount, write_file
+
+__all__ = ["power"]
+
+REFUSED = RuntimeError("can't start new thread")
+
+
+@contextlib.contextmanager
+def no_threads() -> Iterator[None]:
+    """Refuse all new threads, as at RLIMIT_NPROC, during the with-block."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trio.to_thread, "run_sync", raising(REFUSED))
+        patched.setattr(trio.lowlevel, "start_thread_soon", raising(REFUSED))
+        yield
+
+
+async def test_refused_thread_is_reported_with_the_limit_that_the_user_can_raise() -> None:
+    with no_threads(), pytest.raises(ThreadShortageError, match="ulimit -u"):
+        await in_thread(print)
+
+
+async def test_other_errors_of_a_thread_are_raised_unchanged() -> None:
+    with pytest.raises(RuntimeError, match="a bug"):
+        await in_thread(raising(RuntimeError("a bug")))
+
+
+async def _group(*errors: Exception) -> Exception:
+    """Return the exception group that a nursery raises if its tasks raise the given errors."""
+
+    async def fail(error: Exception) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        raise error
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for error in errors:
+                nursery.start_soon(fail, error)
+    except Exception as exc:  # noqa: BLE001 - returned
+        return exc
+    raise AssertionError("no task failed")
+
+
+async def test_group_of_errors_counts_as_a_shortage_only_without_other_errors() -> None:
+    assert lacks_thread(await _group(REFUSED, ThreadShortageError()))
+    assert not lacks_thread(await _group(REFUSED, RuntimeError("a bug")))
+
+
+@pytest.mark.parametrize("failing", ["", "call", "meanwhile"])
+async def test_quick_call_runs_on_the_event_loop_if_no_thread_can_be_started(
+    failing: str,
+) -> None:
+    """The functions have the same order and the same errors as in a thread."""
+    order: list[str] = []
+
+    def noting(name: str) -> Callable[[], None]:
+        def note() -> None:
+            order.append(name)
+            if name == failing:
+                raise InterruptedError
+
+        return note
+
+    words = {"meanwhile": noting("meanwhile"), "afterwards": noting("afterwards")}
+    with no_threads(), pytest.raises(InterruptedError) if failing else contextlib.nullcontext():
+        await QuickThread().run(noting("call"), **words)
+
+    assert order == ["call", "meanwhile", *([] if failing else ["afterwards"])]
+
+
+async def test_background_task_continues_after_a_pause_without_making_the_mount_read_only(
+    power: Power, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        outcomes = [REFUSED, await _group(REFUSED), None]
+
+        async def task() -> None:
+            await trio.lowlevel.checkpoint()
+            outcome = outcomes.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        before_s = trio.current_time()
+        await session.supervise("reading", task)
+
+        assert outcomes == []
+        assert trio.current_time() - before_s == 2 * THREAD_PAUSE_S
+        assert session.status.state is MountState.SERVING
+    assert "'reading' pauses for 5 s: no thread can be started" in caplog.text
+
+
+async def test_fsync_without_threads_makes_the_file_durable(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"content")
+        with no_threads():
+            await session.durability.sync_file(ino)
+
+        assert session.status.state is MountState.SERVING
+        assert unsynced_tails(session.db) == []
+
+
+async def test_upload_without_threads_fails_and_succeeds_later(power: Power) -> None:
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"content")
+        with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+            await session.flush()
+        with no_threads():
+            [batch] = [await session.uploader.sealer.next_batch(0.0)]
+            await session.uploader.acquire(batch)
+            await session.uploader.ship_and_release(batch)
+        assert "no thread can be started" in session.uploader.last_error
+
+        assert session.status.state is MountState.SERVING
+        await unmount(session)
+    async with power.session("b", tasks=False) as session:
+        with no_threads(), pytest.raises(ThreadShortageError):
+            await read_file(session, ino)
+        assert await read_file(session, ino) == b"content"
+
+
+async def test_store_requests_are_repeated_until_a_thread_can_be_started(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    key = ObjectKey("pack/one")
+    with no_threads(), pytest.raises(TransientStoreError, match="no thread can be started"):
+        await store.put(key, b"data")
+
+    await store.put(key, b"data")
+    assert (await store.get(key, 4)).data == b"data"
+    await store.close()

@@ -7,6 +7,7 @@ Keeps: a new database is returned only after the last copies of damaged blocks w
 because the switch drops all cached blocks.
 """
 
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -27,7 +28,7 @@ from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.quarantine import quarantine
-from s3fs_meta.sync.image.restore import Restorer
+from s3fs_meta.sync.image.restore import Restorer, restoring
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.volume import Volume
 
@@ -61,10 +62,18 @@ async def restore_beside(
     newest = image or ManifestRef(head.manifest_key, head.manifest_hash)
     target = unfinished(volume.state_dir.tmp, "anew.db")
     await trio.to_thread.run_sync(image_copy.remove, target)
-    restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
+    path = restoring(target)
+    restorer = Restorer(
+        volume.store,
+        volume.keyring,
+        volume.uuid,
+        no_progress,
+        reserve=partial(_reserve, cache, path),
+    )
     try:
         try:
-            link = await restorer.restore(newest, target)
+            with cache.disk.holding(path, 0):
+                link = await restorer.restore(newest, target)
         except OSError as exc:
             what = f"cannot restore the newest txg: {exc}"
             error = NoSpaceLeftError if exc.errno in FULL_ERRNOS else DatabaseError
@@ -79,6 +88,21 @@ async def restore_beside(
             await trio.to_thread.run_sync(image_copy.remove, target)
         raise
     return target, link
+
+
+async def _reserve(cache: BlockCache, path: Path, size_bytes: int) -> None:
+    """Reserve disk space for the database of an image; evict clean blocks if that makes room.
+
+    If even an empty cache would leave too little space, nothing is evicted: either the manifest is
+    forged, and the restorer tries another image, or the restorer reports the full disk.
+
+    Raises:
+        NoSpaceLeftError: the disk has only its reserve left.
+    """
+    if size_bytes > cache.disk.unheld_bytes() + cache.index.evictable_bytes:
+        return
+    await cache.disk.make_room(size_bytes)
+    cache.disk.hold_more(path, size_bytes)
 
 
 def _require_newer(link: Link, shown: Link, url: str) -> None:

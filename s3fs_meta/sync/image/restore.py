@@ -113,7 +113,7 @@ class Restorer:
             NoSpaceLeftError: raised by ``reserve``.
             OSError: the database cannot be written, for example because the disk is full.
         """
-        unfinished = target.with_name(target.name + ".restoring")
+        unfinished = restoring(target)
         self._failed = {}
         try:
             link = await self._restore_from_some_image(newest, unfinished, upto)
@@ -143,7 +143,7 @@ class Restorer:
             NoSpaceLeftError: raised by ``reserve``.
             OSError: the database cannot be copied, for example because the disk is full.
         """
-        unfinished = target.with_name(target.name + ".restoring")
+        unfinished = restoring(target)
         try:
             if self._reserve is not None:
                 size_bytes = await trio.to_thread.run_sync(os.path.getsize, earlier)
@@ -401,6 +401,11 @@ class Restorer:
         path.rename(target)
         if not self._is_temporary:
             _sync(target.parent)
+
+
+def restoring(target: Path) -> Path:
+    """Return the path of the database that a restore to *target* has not completed."""
+    return target.with_name(target.name + ".restoring")
 
 
 def _settle(db: Database, link: Link, uuid: str) -> None:

@@ -1,6 +1,7 @@
 """Resync: a follower that cannot apply a txg restores an image and answers requests meanwhile."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import apsw
 import pytest
@@ -9,7 +10,7 @@ from trio.testing import MockClock
 
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
-from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S
+from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S, MIB
 from s3fs_meta.meta.db.wal import Wal
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import Ino
@@ -237,6 +238,42 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
             await follower.poll_once()
             assert follower.last_error == ""
             assert inodes.find(session.db, ino) is None
+
+
+@pytest.mark.parametrize("fits", [True, False])
+async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_room(
+    power: Power, monkeypatch: pytest.MonkeyPatch, *, fits: bool
+) -> None:
+    """The cache fills the disk; its file is larger than the database, or much smaller."""
+    content = bytes([1]) * (MIB if fits else 1000)
+    async with power.session("a", tasks=False) as writer:
+        ino = await ship_file(writer, content)
+        async with following(power, tasks=False) as (session, _listener):
+            await read_file(session, ino)
+            disk, index = session.cache.disk, session.cache.index
+            disk_bytes = index.total_bytes
+            monkeypatch.setattr(disk, "spare_bytes", lambda: disk_bytes - index.total_bytes)
+            monkeypatch.setattr(restore, "free_bytes", lambda _path: disk.spare_bytes())
+            allocate, seen = restore.allocate, list[tuple[int, int]]()
+
+            def watched(path: Path, size_bytes: int) -> None:
+                seen.append((size_bytes, disk.spare_bytes() - disk.unheld_bytes()))
+                allocate(path, size_bytes)
+
+            monkeypatch.setattr(restore, "allocate", watched)
+            write_file(writer, b"more" * 100_000)
+            await writer.publish_as_txg()
+            await follower_of(session).poll_once()
+
+            if fits:
+                assert follower_of(session).last_error == ""
+                [(size_bytes, held_bytes)] = seen
+                assert held_bytes == size_bytes
+                assert disk.unheld_bytes() == disk.spare_bytes()
+            else:
+                assert "but only 0 are free on the disk" in follower_of(session).last_error
+                assert index.total_bytes == len(content)
+                assert await read_file(session, ino) == content
 
 
 async def test_follower_does_not_switch_to_a_database_whose_last_checkpoint_failed(

@@ -1,6 +1,8 @@
 """The choice between local state and a bucket with a different history."""
 
+import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,12 @@ from typing_extensions import override
 
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.errors import FormatError, StoreUnavailableError
+from s3fs_meta.console.boundary import text_of
+from s3fs_meta.errors import DatabaseFullError, FormatError, StoreUnavailableError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import inodes
-from s3fs_meta.model import BlockId, ObjectKey
+from s3fs_meta.meta.tables import inodes, local_state, xattrs
+from s3fs_meta.model import ROOT_INO, BlockId, ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
@@ -23,6 +26,7 @@ from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import (
+    REGULAR,
     TAKEOVER,
     Power,
     failing_append,
@@ -358,3 +362,47 @@ async def test_pack_of_an_unshipped_compaction_is_not_treated_as_a_foreign_pack(
         assert await read_file(session, ino) == b"from b"
         assert await read_file(session, kept) == b"kept" * 500
         assert not session.volume.notices
+
+
+def _resize(disk: Path, size_mib: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size_mib}m", disk], check=True)
+
+
+@pytest.mark.parametrize("grows_in", ["image", "changelog"])
+async def test_full_disk_during_a_restore_leaves_the_local_state_usable(
+    power: Power, small_disk: Path, grows_in: str
+) -> None:
+    """The restore is refused or fails in the middle; it succeeds after the disk has grown."""
+    local = Power(power.store, small_disk)
+    local.encrypted = power.encrypted
+    _resize(small_disk, 3)
+    async with local.session("b", tasks=False) as session:
+        ino = write_file(session, b"first")
+        await unmount(session)
+    state = small_disk / "b"
+    before = {path.name for path in state.iterdir()}
+    async with power.session("a", tasks=False) as session:
+        if grows_in == "changelog":  # the next mount needs the image, which is still small
+            await session.publish_as_txg()
+        session.db.begin()
+        for number in range(800):
+            new = inodes.create(session.db, REGULAR, 0, 0, ROOT_INO, 0).ino
+            xattrs.set(session.db, new, b"user.x", os.urandom(2000) + b"%d" % number)
+        await (session.publish_as_txg() if grows_in == "image" else session.flush())
+        await unmount(session)
+
+    with pytest.raises((OSError, DatabaseFullError), match="free") as caught:
+        async with local.session("b", tasks=False):
+            pass
+
+    assert str(state) in text_of(caught.value)
+    assert before <= {path.name for path in state.iterdir()}
+    assert list((state / "tmp").iterdir()) == []
+    with contextlib.closing(Database.open(state / "meta.db", Pragmas())) as db:
+        assert local_state.get(db, "clean") == "1"
+        assert inodes.get(db, ino).size_bytes == len(b"first")
+    _resize(small_disk, 50)
+    async with local.session("b", tasks=False) as session:
+        assert await read_file(session, ino) == b"first"
+        assert not session.volume.crashed
+        await unmount(session)

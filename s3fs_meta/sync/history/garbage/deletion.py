@@ -3,8 +3,11 @@
 Owns: which objects the store has refused to delete; finding these objects in a failed request.
 Does not know: why an object is garbage. A policy or a lock on one object makes the request for a
 thousand objects fail; each half of the objects is then deleted with a separate request.
-Keeps: an object that the store refuses to delete does not prevent the deletion of other objects, up
-to DELETES_REFUSED_MAX such objects in one call.
+Keeps: an object that the store refuses to delete does not prevent the deletion of other objects.
+After DELETES_REFUSED_MAX such objects in one call, a failed request is not divided any more, so that
+a store that refuses every deletion receives few requests. S3 then still deletes the other objects
+of the request.
+Source: S3 DeleteObjects, "Errors".
 """
 
 import logging
@@ -36,8 +39,7 @@ class Deleter:
     ) -> set[ObjectKey]:
         """Delete objects; return the objects that remain.
 
-        Objects that the store refused earlier come last. Stop after DELETES_REFUSED_MAX refusals,
-        because the store may refuse every deletion.
+        Objects that the store refused earlier come last.
 
         Args:
             deleted: called with the number of objects that a request deleted.
@@ -49,13 +51,17 @@ class Deleter:
         left = set(ordered)
         failures = 0
         waiting = [list(batch) for batch in slices(ordered, DELETE_BATCH_KEYS)][::-1]
-        while waiting and failures < DELETES_REFUSED_MAX:
+        skipped = 0
+        while waiting:
             batch = waiting.pop()
             try:
                 await self._store.delete(batch)
             except CredentialsError:
                 raise
             except (StoreAccessError, UnexpectedStoreError) as exc:
+                if failures >= DELETES_REFUSED_MAX:
+                    skipped += len(batch)
+                    continue
                 if len(batch) > 1:
                     half = len(batch) // 2
                     waiting += [batch[half:], batch[:half]]
@@ -67,6 +73,12 @@ class Deleter:
             left -= set(batch)
             for key in batch:
                 self.refused.pop(key, None)
+        if skipped:
+            _log.warning(
+                "the store refuses to delete many objects, so %d objects may remain until the next"
+                " attempt",
+                skipped,
+            )
         return left
 
     def _note_refused(self, key: ObjectKey, exc: PermanentStoreError) -> None:

@@ -6,7 +6,7 @@ import pytest
 from typing_extensions import override
 
 from s3fs_meta.errors import CredentialsError, StoreAccessError
-from s3fs_meta.limits import DELETE_BATCH_KEYS
+from s3fs_meta.limits import DELETE_BATCH_KEYS, DELETES_REFUSED_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.objects.memory import MemoryStore
@@ -48,8 +48,27 @@ async def test_refused_objects_are_found_and_come_last_in_the_next_request() -> 
     assert deleter.failure() is None
 
 
-async def test_objects_are_not_marked_as_refused_if_the_credentials_are_missing() -> None:
+@pytest.mark.parametrize("denied", [20, DELETE_BATCH_KEYS + 3])
+async def test_many_refused_objects_do_not_prevent_the_deletion_of_others(
+    denied: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number of requests is limited even if the store refuses every deletion."""
+    store = _Policy(MemoryStore())
+    deleter = Deleter(store)
+    store.denied = frozenset(KEYS[:denied])
 
+    left = await deleter.delete(KEYS, lambda _count: None)
+
+    assert left >= store.denied
+    assert left.isdisjoint(KEYS[max(denied, DELETE_BATCH_KEYS) :])
+    assert len(deleter.refused) == DELETES_REFUSED_MAX
+    assert len(store.calls) < 100
+    assert len(caplog.messages) == DELETES_REFUSED_MAX + 1
+    await deleter.delete(KEYS, lambda _count: None)
+    assert len(caplog.messages) <= 2 * (DELETES_REFUSED_MAX + 1)
+
+
+async def test_objects_are_not_marked_as_refused_if_the_credentials_are_missing() -> None:
     store = FaultyStore(MemoryStore())
     store.fail("delete", CredentialsError("any", "none", "log in"))
     deleter = Deleter(store)

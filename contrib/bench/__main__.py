@@ -115,7 +115,7 @@ def _validate(arguments: argparse.Namespace, parser: argparse.ArgumentParser) ->
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if arguments.scratch and not arguments.scratch.is_dir():
-        parser.error(f"the path for --scratch: {arguments.scratch} is not a directory")
+        parser.error(f"--scratch: {arguments.scratch} is not a directory")
     if not arguments.benchmark:
         arguments.benchmark = list(BENCHMARKS)
         arguments.json = arguments.json or (TRIAL if arguments.plan == QUICK else KEPT)

@@ -105,7 +105,7 @@ class RcloneSubject(FarSubject):
         while _count_files(self.objects) < files:
             if time.monotonic() > deadline:
                 raise subjects.SubjectError(
-                    f"the filesystem {self.name} did not upload all data in time"
+                    f"{self.name} did not upload all data within {STORED_S_MAX:g} s"
                 )
             time.sleep(POLL_S)
 

@@ -217,7 +217,7 @@ class DaemonSubject(Subject):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise SubjectError(
-                    f"the filesystem {self.name} was not mounted in time:\n"
+                    f"{self.name} exited, or did not mount within {MOUNT_S_MAX:g} s; the end of its log:\n"
                     + "\n".join(self.log_lines()[-20:])
                 )
             time.sleep(POLL_S)

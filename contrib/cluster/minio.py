@@ -93,8 +93,8 @@ class Cluster:
                 if process is None or process.poll() is not None or time.monotonic() > deadline_s:
                     log = (self._folder / f"node-{node}.log").read_text(errors="replace")
                     raise ClusterError(
-                        f"node {node} of the cluster was not ready in time; the end of its "
-                        f"log:\n{log[-2000:]}"
+                        f"node {node} of the cluster exited, or was not ready within "
+                        f"{STARTING_S_MAX:g} s; the end of its log:\n{log[-2000:]}"
                     )
                 time.sleep(POLL_S)
 

@@ -162,7 +162,9 @@ class Hand:
         if not select.select([self._process.stdout], [], [], OPERATION_S_MAX)[0]:
             stacks = _stacks()
             self.end()
-            raise FindingError(f"a program that accesses a mount hangs\n{stacks}")
+            raise FindingError(
+                f"an operation on a mount did not end within {OPERATION_S_MAX:g} s\n{stacks}"
+            )
         kind, result = hand.receive(self._process.stdout)
         return str(kind), result
 

@@ -252,7 +252,9 @@ def _go_on(run: Run, observed: Observed, low: int) -> None:
             history.reached_bucket()
             return
     history.require(observed, "after the repair by another host", low, history.last)
-    raise FindingError("content outside the damaged object is lost, or fsck did not report a loss")
+    raise FindingError(
+        "content that was not in the damaged object is lost, or fsck did not report lost content"
+    )
 
 
 def _is_rest(observed: Observed, state: State, tainted: set[bytes]) -> bool:

@@ -87,7 +87,8 @@ def hold_open(run: Run) -> None:
     run.journal.note(f"the file that was held open has {count}")
     if not found.startswith(sure) or not all_of_it.startswith(found):
         raise FindingError(
-            f"the open file {name} has wrong content {found!r}; required lines: {sure!r}"
+            f"the open file {name} has wrong content: {found!r} does not begin with {sure!r},"
+            " or has bytes that were not written"
         )
 
 
@@ -165,7 +166,7 @@ def stand_still(run: Run) -> None:
     run.writer.go_on()
     if not run.end_operation(operation):
         raise FindingError(
-            f"the operation {operation} failed because the daemon was stopped for a while"
+            f"the operation {operation} failed while the daemon was suspended or after it continued"
         )
     run.check()
 
@@ -223,7 +224,9 @@ def _write_on(run: Run, old: Host, branch: History, taken: State) -> int:
     unshipped = branch.steps[low].state.view() != taken.view()
     flushed = old.run("flush", old.mnt, expected=None)
     if flushed.status == 0 and unshipped:
-        raise FindingError(f"the host {old.name} lost the lease, but its flush reports success")
+        raise FindingError(
+            f"the fenced host {old.name} has unshipped changes, but its flush reports success"
+        )
     done = old.end()
     if done.status == 0 and unshipped:
         raise FindingError(f"the unmount of the fenced host {old.name} reports no lost changes")
@@ -300,7 +303,7 @@ def _mount_offline(run: Run) -> None:
         steps = [step for step in run.history.steps if not step.dead]
         if not any(names == step.state.names.keys() for step in steps):
             raise FindingError(
-                f"the offline mount of {run.other.name} shows names that never existed: {names}"
+                f"the offline mount of {run.other.name} shows the names of no earlier state: {names}"
             )
         run.other.umount()
 

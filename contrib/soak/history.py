@@ -170,8 +170,8 @@ class History:
                 for at in range(first - first % BLOCK_BYTES, last, BLOCK_BYTES):
                     if not self._was_tainted(path, at, tainted):
                         raise FindingError(
-                            f"{what}: in {path} a block was lost at byte {at} (range {first} to"
-                            f" {last}), which no damaged object contained"
+                            f"{what}: {path} lost the block at byte {at} (of the lost bytes {first} to"
+                            f" {last}), but no damaged object contained this block"
                         )
 
     def _was_tainted(self, path: Path, at: int, tainted: set[bytes]) -> bool:

@@ -14,7 +14,7 @@ def _known(run: Run) -> list[dict[str, Any]]:
     """Return the newest txgs whose changelogs are readable."""
     found = [txg for txg in run.txgs(run.writer) if "created_ns" in txg and txg.get("kind")]
     if not found:
-        raise FindingError("s3fs-meta log lists no txg")
+        raise FindingError("s3fs-meta log lists no txg with a readable changelog")
     return found
 
 

@@ -452,7 +452,11 @@ class FencedError(S3fsError):
     """Another writer took the lease or appended the next txg, so this mount must not write."""
 
     def __init__(self, our_epoch: int, their_epoch: int, holder: str) -> None:
-        super().__init__(f"epoch {our_epoch} was replaced by epoch {their_epoch}, held by {holder}")
+        if our_epoch == their_epoch:
+            text = f"the writer of epoch {our_epoch} on this host was replaced by {holder}"
+        else:
+            text = f"epoch {our_epoch} was replaced by epoch {their_epoch}, held by {holder}"
+        super().__init__(text)
         self.our_epoch, self.their_epoch, self.holder = our_epoch, their_epoch, holder
 
 

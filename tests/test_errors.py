@@ -5,6 +5,7 @@ import pytest
 from s3fs_meta.errors import (
     BeingRemovedError,
     EntryExistsError,
+    FencedError,
     NoAttributeError,
     NoEntryError,
     NotAFilesystemError,
@@ -43,3 +44,16 @@ def test_command_in_an_error_quotes_a_mountpoint_with_spaces(
     error: type[EarlierMountInUseError | InUseError],
 ) -> None:
     assert "umount --force '/mnt/my files'" in error("by ls (7)", "/mnt/my files").message
+
+
+@pytest.mark.parametrize(
+    ("their_epoch", "text"),
+    [
+        (6, "epoch 5 was replaced by epoch 6, held by web2"),
+        (5, "the writer of epoch 5 on this host was replaced by web2"),
+    ],
+)
+def test_error_of_a_fenced_writer_names_the_other_epoch_only_if_it_differs(
+    their_epoch: int, text: str
+) -> None:
+    assert FencedError(5, their_epoch, "web2").message == text

@@ -334,7 +334,8 @@ def waiting_for_the_bucket(cold: Cold, command: str) -> Iterator["subprocess.Pop
             assert f"uploading 2 MiB in 2 blocks (about 1 pack) to {cold.url}\n" in (
                 process.stderr.readline()
             )
-            assert any(f"waiting for {cold.url}, no resp" in line for line in process.stderr)
+            wanted = f"requests to {cold.url} have failed for"
+            assert any(wanted in line for line in process.stderr)
             yield process
         finally:
             process.kill()

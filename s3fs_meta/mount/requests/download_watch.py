@@ -42,10 +42,13 @@ class DownloadWatch(UploadWatch):
         now_s = trio.current_time()
         if now_s < self._next_s:
             return
-        why = f": {left.why}" if left.why else ""
+        problem = f"no response from {left.where} for {left.silent_s:.0f} s"
+        if left.unreachable_s:
+            problem = (
+                f"requests to {left.where} have failed for {left.unreachable_s:.0f} s: {left.why}"
+            )
         self._lines.notice(
-            f"no response from {left.where} for {max(left.unreachable_s, left.silent_s):.0f} s{why}; "
-            "the download continues when the store responds; cached content is kept"
+            f"{problem}; the download continues when the store responds; cached content is kept"
         )
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, UPLOAD_LINE_PAUSE_S_MAX)

@@ -200,8 +200,10 @@ def _progress(left: RemainingUpload) -> str:
 
 def _waiting(left: RemainingUpload) -> str:
     """Return the line about an outage, with the server, the reason and advice."""
-    since = f", no response for {left.unreachable_s:.0f} s" if left.unreachable_s else ""
+    problem = f"waiting for {left.where}"
+    if left.unreachable_s:
+        problem = f"requests to {left.where} have failed for {left.unreachable_s:.0f} s"
     return (
-        f"waiting for {left.where}{since}: {left.why}; {left.described} to upload; no change is"
-        " lost, and the mount will retry"
+        f"{problem}: {left.why}; {left.described} to upload; no change is lost, and the mount will"
+        " retry"
     )

@@ -91,4 +91,7 @@ async def test_reason_for_an_outage_is_printed_while_downloads_wait(
 
     watch(lines).note(RemainingUpload.of(figures(why="the server hangs", age_s=25.0)))
 
-    assert f"no response from {WHERE} for 25 s: the server hangs; the download" in lines.seen[0][1]
+    assert (
+        f"requests to {WHERE} have failed for 25 s: the server hangs; the download"
+        in lines.seen[0][1]
+    )

@@ -127,7 +127,7 @@ async def test_start_and_end_of_an_outage_are_printed(
 
     _first, away, back = (line for _time, line in lines.seen)
     assert away == (
-        f"waiting for {WHERE}, no response for 25 s: connection refused; 20 MiB in 20 blocks (about"
+        f"requests to {WHERE} have failed for 25 s: connection refused; 20 MiB in 20 blocks (about"
         " 2 packs) to upload; no change is lost, and the mount will retry"
     )
     assert back == f"the bucket {WHERE} responds again"

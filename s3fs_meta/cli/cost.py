@@ -1,5 +1,6 @@
 """``s3fs-meta cost``: show the cost of the counted requests by cause."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,9 +30,9 @@ HELP = CommandHelp(
     description=(
         "Multiplies the requests that this host has counted for the filesystem by a table of "
         "prices, and shows the cost by cause: today, in the last 30 days, and for a month at the "
-        "same rate. Days are in UTC. Requests of mounts and of commands are counted; the bucket "
-        "is not contacted. Each host counts only its own requests, so requests of a follower are "
-        "counted on the follower.",
+        "same rate. Days are in UTC. Requests of mounts are counted, and those of most commands on "
+        "a filesystem that was mounted on this host. The bucket is not contacted. Each host counts "
+        "only its own requests, so requests of a follower are counted on the follower.",
         "The default prices are the prices of AWS S3 Standard in us-east-1. --prices takes a file in "
         "TOML with other prices; docs/guide/cost.md describes it. Metadata (images, changelogs) is "
         "not part of the stored bytes.",
@@ -125,7 +126,8 @@ async def _ledger(place: Target) -> Ledger:
         ) from exc
     if ledger is None:
         raise SettingsError(
-            f"no requests to {place.url} counted on this host yet; each mount and command counts its requests"
+            f"no requests to {place.url} were counted on this host yet; counting starts with the first"
+            f" mount: s3fs-meta mount {shlex.quote(place.url)} DIRECTORY"
         )
     return ledger
 

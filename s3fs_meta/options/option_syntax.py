@@ -38,7 +38,7 @@ TXG_MAX: Final = (1 << 63) - 2
 # Minimum similarity of a suggested word: "commit" is suggested for "comit", no word for "remount".
 _LIKENESS: Final = 0.7
 
-# Integers have at most 20 digits, because int() raises ValueError above 4300 digits.
+# Longer integers are invalid: 20 characters hold every 64-bit number, and int() refuses over 4300.
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)\s*%?", re.ASCII)

@@ -377,9 +377,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "TXG:HASH",
         mark,
         "",
-        "Refuse to mount unless the bucket contains the state TXG:HASH, the chain mark that "
-        "`status --all` shows. This detects a bucket that was replaced by an old copy. The mount "
-        "checks the state that it serves; with `at`, it checks the chain that contains the point in time.",
+        "Refuse to mount a bucket that is older than TXG:HASH, the chain mark that `status --all` "
+        "shows, or that has another history, such as an old copy of the bucket. If txg TXG is no "
+        "longer retained, the mount prints a notice and does not compare the hash. With `at`, the "
+        "check applies to the chain that contains the point in time.",
         "The check takes up to three requests.",
         NO_EFFECT,
     ),

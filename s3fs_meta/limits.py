@@ -20,8 +20,8 @@ LINKS_MAX: Final = (1 << 31) - 1  # maximum number of hard links: largest signed
 # Maximum size of a file. Every offset fits into a signed 64-bit integer.
 FILE_BYTES_MAX: Final = 1 << 60
 
-# Bounds of file times. The difference between a file time and any ctime from 1970 to 2116 fits
-# into a signed 64-bit integer, in which the database stores it.
+# Bounds of file times. The database stores a file time minus ctime in a signed 64-bit integer.
+# For any ctime from 1970 to 2116, this difference fits.
 TIME_NS_MIN: Final = -(1 << 62)  # earliest file time: the year 1823
 TIME_NS_MAX: Final = (1 << 63) - 1  # latest file time: the year 2262
 
@@ -118,7 +118,7 @@ CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
 # A change record may be several hundred kilobytes long.
 PURGED_AT_ONCE_MAX: Final = 50
-# Maximum distance of a key's txg from the last known txg: 87 years of txgs.
+# Maximum distance of a key's txg from the last known txg: 87 years with one txg every 5 ms.
 # A more distant key is ignored as foreign: after a txg near 2^63, no numbers would remain.
 TXG_LEAP_MAX: Final = 1 << 39
 # Maximum number of successive txgs without any object.
@@ -155,7 +155,7 @@ MARK_HASH_DIGITS_MIN: Final = 16
 # Number of objects of one level that are merged into one object of the next level.
 # A restore of a week of changes reads at most 53 objects.
 LEVEL_FAN_OUT: Final = 5
-# Number of levels. An object of the last level spans 390,625 txgs: three weeks at one per 5 s.
+# Number of levels. An object of the last level spans 390,625 txgs: 22 days at one per 5 s.
 LEVELS_MAX: Final = 8
 # Maximum size of the changes, or of the block locations, in one level object; limits memory use.
 LEVEL_SECTION_BYTES_MAX: Final = 16 * MIB
@@ -164,7 +164,7 @@ LEVEL_INPUT_BYTES_MAX: Final = 48 * MIB
 LEVEL_CHECK_S: Final = 10.0  # how often to check for changelogs to merge into levels
 
 # --- points in time in a mount (.snapshots) ---------------------------------------------------
-# Smallest inode number in a point in time (fs/past). Current inodes start at 1.
+# Smallest inode number that .snapshots shows; inodes of the present have smaller numbers.
 PAST_INO_MIN: Final = 1 << 62
 PAST_INO_BITS: Final = 40  # number of bits for an inode number within one point in time
 PAST_POINTS_OPEN_MAX: Final = 4  # maximum number of past databases that a mount keeps on disk
@@ -228,7 +228,7 @@ RECLAIM_PASSES_MAX: Final = 100_000  # maximum number of passes of one command: 
 RECLAIM_PLANS_MAX: Final = 3  # maximum searches per pass; one is enough unless the bucket was reset
 # Maximum number of pack keys in memory in a search for packs without a row.
 RECLAIM_PACK_ROWS: Final = 100_000
-# Length of the authentication tag or checksum at the end of a changelog.
+# Number of bytes at the end of a changelog that identify it: they contain its tag or checksum.
 WATCHED_TAIL_BYTES: Final = 64
 MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs searched for a chain's continuation
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
@@ -236,7 +236,7 @@ ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck li
 # So if this host's clock jumps, retention deletes at most a day of history too early.
 RETENTION_GAP_S_MAX: Final = 86_400
 # Maximum difference between the clocks of this host and the store.
-# Only a wrong time zone or date exceeds this limit. S3 itself refuses requests beyond 900 s.
+# Usually, only a wrong time zone or date exceeds this limit. S3 refuses requests beyond 900 s.
 CLOCK_OFF_S_MAX: Final = 600
 # Maximum number of changelogs read to find the changelog whose age equals the retention.
 RECLAIM_PROBES_MAX: Final = 64
@@ -251,7 +251,7 @@ KEPT_FAULTS_MAX: Final = 100  # maximum number of invalid kept-point objects in 
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
 
 # --- object stores -----------------------------------------------------------------------------
-KEY_BYTES_MAX: Final = 500  # maximum length of a key; every server accepts 1,024 bytes
+KEY_BYTES_MAX: Final = 500  # maximum length of a key or a URL's prefix; S3 allows 1,024 together
 # Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
@@ -262,7 +262,7 @@ HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
 DELETES_REFUSED_MAX: Final = 16  # refused deletions after which failed requests are not divided
-STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; all delays add up to a minute
+STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; the delays add up to at most 13 s
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
 # Number of threads for requests. For each request, boto3 holds the interpreter lock for 0.8 ms.
@@ -271,10 +271,10 @@ STORE_CONNECT_TIMEOUT_S: Final = 5
 STORE_READ_TIMEOUT_S: Final = 20
 STORE_TOTAL_S_MAX: Final = 120.0  # maximum time from the first attempt to the last retry
 # Time for retries if the store has never responded and its address refuses connections.
-# The last attempt starts after this time, because the server may be restarting.
+# The retries give a server that is restarting time to listen again.
 STORE_UNCONNECTED_S_MAX: Final = 2.5
-STORE_SILENCE_S_MAX: Final = 1.0  # time after which a store that never responded is reported
-OFFLINE_AFTER_S: Final = 10.0  # time without a response after which the store is offline
+STORE_SILENCE_S_MAX: Final = 1.0  # time after which a silent or failing store is reported
+OFFLINE_AFTER_S: Final = 10.0  # wait for a first response before a mount opens without the store
 STORE_BODY_CHUNK_BYTES: Final = 256 * KIB  # size of a read; small, to detect slow responses early
 STORE_TEXT_BYTES_MAX: Final = 8 * MIB  # maximum size of a listing or error; S3 sends under 7 MiB
 CREDENTIALS_BYTES_MAX: Final = 64 * KIB  # maximum response with credentials; most have a few KiB
@@ -286,7 +286,7 @@ STORE_CLEANUP_S_MAX: Final = 10.0  # maximum time to delete a probe object or ab
 REQUEST_DAYS_MAX: Final = 400  # number of days whose request counts are kept: 13 months
 REQUEST_NAMES_MAX: Final = 64  # maximum number of counters per day, one per class and cause
 REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usually at most 1 MiB
-REQUESTS_SAVE_S: Final = 600.0  # how often request counts are saved; a crash loses one interval
+REQUESTS_SAVE_S: Final = 600.0  # how often counts are saved; a crash loses at most one interval
 REQUESTS_LOCK_S_MAX: Final = 10.0  # longest time to wait for the lock of the request log
 KNOWN_POINTS_S: Final = 600.0  # how often a mount records its last txg for shell completion
 KNOWN_POINTS_LATEST: Final = 12  # number of latest points that completion offers without thinning
@@ -326,7 +326,7 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a changelog above this size changes more than block locations
+NEWS_BYTES_MIN: Final = 512  # a larger changelog probably changes more than block locations
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
@@ -422,8 +422,8 @@ PINS_FILE_BYTES_MAX: Final = PINS_MAX * (6 * PIN_PATH_BYTES_MAX + 128)
 # Pinned blocks leave 1/N of the cache to other blocks, at least two blocks of the maximum size.
 PIN_RESERVE_PART: Final = 8
 PIN_RESERVE_BYTES_MIN: Final = 2 * BLOCK_BYTES_MAX
-# Maximum number of parent directories that a write searches for a pinned one. Blocks of files
-# deeper in a pinned tree are pinned by the next check of the tree.
+# Maximum number of parent directories that a write searches for a pinned one.
+# The next check of the pinned trees finds the new blocks of files that are deeper in a tree.
 PIN_DEPTH_MAX: Final = 256
 PIN_CHECK_S: Final = 5.0  # pause between two checks of the pinned trees while files change
 # Pause after a check of pins, as a multiple of its duration, so that checks use 2 % of the time.
@@ -465,7 +465,7 @@ STREAK_S_MAX: Final = 0.5e-3
 WAITING_HANDLERS_MAX: Final = 300
 # Additional waiting places for write-back requests: as many as the kernel sends in parallel.
 WRITE_BACK_WAITING_MAX: Final = 64
-# Time for which the kernel caches names. No cached name is stale, because only one host writes.
+# How long the kernel caches names and attributes; the daemon invalidates what it changes itself.
 ENTRY_TIMEOUT_S: Final = 3600.0
 CONTROL_MESSAGE_BYTES_MAX: Final = 1 * MIB
 
@@ -542,7 +542,7 @@ INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096
 STATEMENTS_CACHED_MAX: Final = 256  # number of prepared statements kept; the program has fewer
-DATABASE_BUSY_MS: Final = 10_000  # maximum wait for a lock, which a reader holds for one step
+DATABASE_BUSY_MS: Final = 10_000  # maximum wait for another connection's lock on the database
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
 # Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB

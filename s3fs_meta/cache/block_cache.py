@@ -172,7 +172,7 @@ class BlockCache:
             self.suspects.blocks.add(located.block)
             raise NotLocalError(located.block) from exc
         _log.warning(
-            "the cache file of block %d is damaged, so the block is fetched again", located.block
+            "fetching block %d again, because its cache file is damaged or missing", located.block
         )
         self._db.begin_local()
         self.drop_copy(located.block)
@@ -202,7 +202,7 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except (NoSpaceLeftError, LostBlockError):  # a full disk or quota, or a lost inode
+        except (NoSpaceLeftError, LostBlockError):  # full disk or quota, or damaged cache file
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)
@@ -446,7 +446,7 @@ class BlockCache:
                 # Leave the block to the uploader, because a new pack or an image may refer to it.
             return
         if held is not None and held.state is BlockState.CLEAN and self.evictor.is_last_copy(block):
-            # Keep the block as UPLOADED until the next sync, because a crash may restore its row.
+            # Keep the block as UPLOADED until the next sync: a crash may restore its deleted row.
             self.index.move(block, BlockState.UPLOADED)
         blocks.delete_read(self._db, row)
         self.doom(block)

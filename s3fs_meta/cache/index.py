@@ -41,11 +41,11 @@ class CacheIndex:
     """The cached blocks by state, and totals of their bytes and numbers."""
 
     def __init__(self) -> None:
-        # Sizes of all pinned blocks, cached or not; pinned blocks are not evicted.
+        # Sizes of all pinned blocks, cached or not. Only ``Evictor.drop`` can evict a pinned block.
         self._pinned: dict[BlockId, int] = {}
         self.pinned_bytes = 0
-        # Blocks sealed again for upload to a new location, since the last sync began.
-        # That sync may have missed the rows of their new locations.
+        # Blocks that were sealed again, for upload to a new location, after the last sync began.
+        # The last sync may have missed the rows with the new locations of these blocks.
         self.sealed_again: set[BlockId] = set()
         self.clear()
 

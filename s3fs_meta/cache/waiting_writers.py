@@ -21,7 +21,7 @@ import trio
 from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
-# A pack whose transfers fail repeatedly counts as progress for at most this many times its size.
+# If transfers of a pack are repeated, their bytes count as progress up to N times the pack's size.
 _TRANSFERS_MAX: Final = 3
 # Number of attempts after which waiting for the upload limit no longer counts as progress.
 _LIMITED_ATTEMPTS_MAX: Final = 3

@@ -151,8 +151,8 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
         front.ready()  # remove the progress bar before the prompt
         if await trio.to_thread.run_sync(StateDir(place.state).rescued):
             front.notice(
-                f"{place.state} contains data of earlier repairs; to copy files out of it, run"
-                f" {wanted.recovery} before the removal, which also removes its keys"
+                f"{place.state} contains quarantined states or objects that fsck replaced; to copy"
+                f" files out, run {wanted.recovery} first, because destroy deletes the keys for them"
             )
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
@@ -180,7 +180,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
             )
         if rescued:
             front.notice(
-                f"{place.state} still contains {counted(len(rescued), 'entry')} of earlier repairs"
+                f"{place.state} still contains {counted(len(rescued), 'entry')} with quarantined or replaced data"
                 f" ({rescued[0].name}{', …' if len(rescued) > 1 else ''}); remove the directory when"
                 " you need no file in it"
             )

@@ -163,7 +163,9 @@ async def _unmount_and_wait(
                 front.notice(left)
             raise InUseError(used, str(place.mountpoint))
         if used:
-            front.notice(f"the filesystem is in use {used}; --force ends the daemon anyway")
+            front.notice(
+                f"the filesystem is in use {used}; the daemon is ended anyway, because of --force"
+            )
             await request_end(place)
     if result.get("kind") == KILLED:
         await trio.to_thread.run_sync(_judge_killed, place, front)

@@ -88,7 +88,7 @@ class Kind(enum.Enum):
     """The kind of a changelog: a group of changes, a fence record, or an image."""
 
     GROUP = "group"  # a changelog with the changes of one txg
-    FENCE = "fence"  # a changelog without changes, at the next txg of the fenced writer
+    FENCE = "fence"  # a changelog without changes, which takes the fenced writer's next txg number
     IMAGE = "image"  # the changelog refers to an image that replaces the entire state
 
 
@@ -192,7 +192,9 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
     header = dump_header(changelog)
     payload = section_payload(key, changelog.section, _COUNT.pack(len(header)) + header)
     if _parse(key, payload, changelog.section) != changelog:
-        raise FormatError(key, "the encoded changelog decodes to different fields")
+        raise FormatError(
+            key, "bug: the encoded changelog decodes to other values, so it was not stored"
+        )
     return envelope.encode(_KIND, key, payload, keyring)
 
 
@@ -272,7 +274,9 @@ def require_section(key: str, data: memoryview, section: Section) -> None:
         bytes(changes[at : at + _COMPARED_BYTES]) != wanted[at : at + _COMPARED_BYTES]
         for at in pieces
     ):
-        raise FormatError(key, "the encoded section decodes to different fields")
+        raise FormatError(
+            key, "bug: the encoded section decodes to other values, so it was not stored"
+        )
 
 
 def _end_of_locations(key: str, view: memoryview) -> int:
@@ -404,7 +408,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)
         if name is None or name.txg != changelog.txg or name.epoch > changelog.epoch:
-            raise FormatError(key, "the changelog refers to an image of a different txg")
+            raise FormatError(key, "the changelog's image has another txg, or a later epoch")
     changes = changelog.parts or changelog.packs or changelog.forgotten
     if changelog.kind is not Kind.GROUP and (changes or changelog.section != NO_CHANGES):
         raise FormatError(

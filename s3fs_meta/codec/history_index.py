@@ -70,8 +70,8 @@ class ChangedInode(NamedTuple):
     """
 
     ino: Ino
-    content: int  # bits of parts that created, removed or resized the inode or changed its blocks
-    other: int  # bits of parts that changed attributes, xattrs, hard links or a symlink target
+    content: int  # mask of parts that created, removed or resized the inode, or changed its blocks
+    other: int  # mask of parts that changed attributes, xattrs, hard links or the symlink target
 
 
 class RemovedName(NamedTuple):
@@ -240,7 +240,9 @@ def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
         (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
     )
     if _parse(index.key, payload) != index:
-        raise FormatError(index.key, "the encoded index object decodes to different fields")
+        raise FormatError(
+            index.key, "bug: the encoded index object decodes to other values, so it was not stored"
+        )
     return envelope.encode(_KIND, index.key, payload, keyring)
 
 

@@ -148,7 +148,9 @@ def encode(manifest: Manifest, key: ObjectKey, keyring: Keyring) -> bytes:
     """
     payload = dump_manifest(manifest)
     if _parse(key, payload) != manifest:
-        raise FormatError(key, "the encoded manifest decodes to different fields")
+        raise FormatError(
+            key, "bug: the encoded manifest decodes to other values, so it was not stored"
+        )
     return envelope.encode(_MANIFEST_KIND, key, payload, keyring)
 
 
@@ -182,7 +184,7 @@ def decode_piece(piece: Piece, data: bytes | memoryview, keyring: Keyring) -> by
     except NewerFormatError as exc:
         raise FormatError(
             piece.key,
-            f"the version of a piece is unknown, but not that of its manifest: {exc.what}",
+            f"the piece has an unknown version, although its manifest has a known one: {exc.what}",
         ) from exc
     if len(content) != piece.plain_bytes or content_hash(content) != piece.hash:
         raise FormatError(

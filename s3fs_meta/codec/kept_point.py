@@ -115,7 +115,9 @@ def encode(point: KeptPoint, keyring: Keyring) -> bytes:
     assert len(payload) <= KEPT_PAYLOAD_BYTES_MAX, "decode would refuse such a large payload"
     data = envelope.encode(_KIND, point.key, payload, keyring)
     if decode(point.key, data, keyring) != point:
-        raise FormatError(point.key, "the encoded kept point decodes to different fields")
+        raise FormatError(
+            point.key, "bug: the encoded kept point decodes to other values, so it was not stored"
+        )
     return data
 
 

@@ -60,7 +60,7 @@ UNKNOWN_MACHINE: Final = MachineMarks()
 class Lease:
     """The lease: the current epoch, the holder that may write, and the newest image."""
 
-    epoch: Epoch  # number that every mount for writing increments; 0 if never mounted
+    epoch: Epoch  # number that each acquisition of the lease increments; 0 if never acquired
     holder: str  # random name of the state directory that may write; printable
     host: str  # name of the host; only shown to users
     pid: int  # process id of the daemon; only shown to users
@@ -93,7 +93,9 @@ def encode(lease: Lease) -> bytes:
         },
     )
     if decode(KEY, data) != lease:
-        raise FormatError(KEY, "the encoded lease decodes to different fields")
+        raise FormatError(
+            KEY, "bug: the encoded lease decodes to other values, so it was not stored"
+        )
     return data
 
 

@@ -92,7 +92,9 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     header = dump_header(level)
     payload = section_payload(level.key, level.section, _COUNT.pack(len(header)) + header)
     if _parse(level.key, payload, level.section) != level:
-        raise FormatError(level.key, "the encoded level object decodes to different fields")
+        raise FormatError(
+            level.key, "bug: the encoded level object decodes to other values, so it was not stored"
+        )
     return envelope.encode(_KIND, level.key, payload, keyring)
 
 

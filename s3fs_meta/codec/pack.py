@@ -180,7 +180,10 @@ class PackWriter:
         self._write(fields + checksum + _MAGIC)
         data = self._buffer[: self._size_bytes].toreadonly()
         if read_index(self._keyring, self._key, data[index_at:], len(data)) != self._entries:
-            raise FormatError(self._key, "the encoded index decodes to different fields")
+            raise FormatError(
+                self._key,
+                "bug: the encoded index decodes to other values, so the pack was not stored",
+            )
         return Pack(self._key, data, self._entries)
 
     def _append(self, data: bytes | memoryview, kind: bytes) -> int:

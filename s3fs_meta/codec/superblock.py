@@ -69,7 +69,7 @@ class Superblock:
     wrapped_by_passphrase: PassphraseLock | None
     wrapped_by_recovery: str | None  # wrapped key of 48 bytes, in hexadecimal
     authenticator: str | None  # authentication code of all other fields: 32 bytes, in hexadecimal
-    # Number of seconds for which old states are retained. With 0, only the newest is retained.
+    # Number of seconds for which old states are retained; kept points are retained longer.
     retention_s: int = RETENTION_S_DEFAULT
     format_version: int = FORMAT_VERSION
     # number that every change increments; the authentic copy with the highest number is used
@@ -271,7 +271,9 @@ def encode(superblock: Superblock) -> bytes:
     """
     data = text_object.encode("superblock", superblock.format_version, fields_of(superblock))
     if decode(KEY, data) != superblock:
-        raise FormatError(KEY, "the encoded superblock decodes to different fields")
+        raise FormatError(
+            KEY, "bug: the encoded superblock decodes to other values, so it was not stored"
+        )
     return data
 
 

@@ -504,8 +504,7 @@ class Session:
             await self._lead_at_end()
             await self._sync_at_end()
             is_shipped = self.is_everything_shipped or (
-                # After a crash, ``db.changed`` is True even if the crashed mount was read-only, so
-                # ``can_give_back`` checks the rows.
+                # Check the rows: after a crash, ``db.changed`` is True even for a read-only mount.
                 was_starting and can_give_back(self.volume.keeper, self.db, self.volume.keyring)
             )
         except BaseException as exc:

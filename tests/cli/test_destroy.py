@@ -131,8 +131,11 @@ def test_destroy_command_keeps_quarantined_states_and_replaced_objects(
 
     assert done.returncode == 0
     recovery = f"s3fs-meta recover-state --cachedir {program.cachedir} {place.url}"
-    assert f"run {recovery} before the removal" in done.stderr.splitlines()[0]
-    assert f"{state} still contains 2 entries of earlier repairs (kept-1, …)" in done.stderr
+    assert f"to copy files out, run {recovery} first" in done.stderr.splitlines()[0]
+    assert (
+        f"{state} still contains 2 entries with quarantined or replaced data (kept-1, …)"
+        in done.stderr
+    )
     assert {path.name for path in state.iterdir()} == {"kept-1", "replaced-lease-2", "lock"}
     assert (state / "kept-1/blocks/xxx/1").read_text() == "the only copy"
     program.ok("mkfs", "--plain", place.url)

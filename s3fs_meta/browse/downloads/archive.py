@@ -46,7 +46,8 @@ async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenera
             continue
         require_type(step.attributes)
         if len(step.path) > BROWSE_PATH_BYTES_MAX:
-            raise PastUnavailableError(point.volume.link.txg, "a path is too long for an archive")
+            why = f"a path has more than {BROWSE_PATH_BYTES_MAX:,} bytes, too many for an archive"
+            raise PastUnavailableError(point.volume.link.txg, why)
         yield step
 
 

@@ -89,7 +89,7 @@ def _listing(point: OpenPoint, directory: Attributes, wanted: Wanted) -> dict[st
     else:
         after = Cookie(wanted.number("after", 0))
         if after >= 1 << 63:
-            raise WrongAddressError("the parameter 'after' is not a position in a folder")
+            raise WrongAddressError("the parameter 'after' is too large for a position in a folder")
         rows = dentries.page(point.db, ino, after, BROWSE_PAGE_NAMES + 1)
         shown = rows[:BROWSE_PAGE_NAMES]
         following = f"?after={shown[-1][1]}" if len(rows) > BROWSE_PAGE_NAMES else None

@@ -40,7 +40,7 @@ async def time_line(site: Source, render: Render, wanted: Wanted) -> Reply:
     first = Txg(max(wanted.number("first", bounds.oldest.txg), bounds.oldest.txg))
     last = Txg(min(wanted.number("last", bounds.newest.txg), bounds.newest.txg))
     if first > last:
-        raise WrongAddressError("the transaction groups in the address are no longer retained")
+        raise WrongAddressError("the address names no transaction group that is retained")
     found = await runs.runs_of(site, first, last)
     kept = await site.kept.all()
     kept_in = runs.kept_in(found, kept.points)
@@ -112,7 +112,7 @@ def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
     """Return the txg and the inode in a field such as 42-7; the inode is 0 if it is missing."""
     found = _VERSION.fullmatch(wanted.query.get(field, ""))
     if found is None:
-        raise WrongAddressError(f"the parameter {field} is not a version")
+        raise WrongAddressError(f"the parameter {field} must be TXG or TXG-INODE, for example 42-7")
     return Txg(int(found[1])), Ino(int(found[2] or 0))
 
 

@@ -35,8 +35,7 @@ from s3fs_meta.model import BlockId
 
 _log = logging.getLogger(__name__)
 
-# Errors that do not mean that the disk failed. The intent log then stays unused until a later fsync
-# requests it.
+# Errors that do not mean that the disk failed; the intent log stays unused until a later fsync.
 _NO_LOG_ERRNOS: Final = NO_ROOM_ERRNOS | NO_DESCRIPTOR_ERRNOS
 
 

@@ -92,7 +92,7 @@ def _in_use(db: Database) -> Used | None:
     match = _USED.fullmatch(text)
     epoch, settled = (None, None) if match is None else (decimal(match[1]), decimal(match[3]))
     if match is None or epoch is None or settled is None:
-        raise FormatError(str(db.path), f"the row {_ROW!r} of local_state is damaged")
+        raise FormatError(str(db.path), f"the row {_ROW!r} of the table local_state is damaged")
     return Used(epoch, bytes.fromhex(match[2]), settled) if epoch == epoch_of(db) else None
 
 

@@ -410,8 +410,8 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
         )
     except (ObjectMissingError, CorruptionError) as exc:
         _log.error(
-            "the source of block %d is lost, so the block cannot be restored: %s; unmount, and run"
-            " s3fs-meta fsck -y",
+            "the pack with the copied content of block %d is lost, so the block cannot be restored:"
+            " %s; unmount, and run s3fs-meta fsck -y",
             copy.block,
             exc,
         )

@@ -56,8 +56,7 @@ class BlockFiles:
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        # Open the directory now. After a disk error, once another program has called syncfs(2), a
-        # newly opened descriptor would no longer report the error.
+        # Opened now, because after a disk error syncfs(2) may not report it on a new descriptor.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
         self._directory = NumberedDir(root)
@@ -90,8 +89,7 @@ class BlockFiles:
             try:
                 fd = self._opened(block)
             except LostBlockError:
-                # After a disk error, the disk may be read-only. ``read`` opens the file only for
-                # reading.
+                # The disk may be read-only after an error, so open the file only for reading.
                 return self.read(block, start, stop)
         return self._read(block, fd, start, stop)
 
@@ -175,7 +173,11 @@ class BlockFiles:
             if not found.st_nlink:
                 raise LostBlockError(block, "the cache file was removed")
             if found.st_size < min(offset, plain_bytes):
-                raise LostBlockError(block, f"the cache file ends at byte {found.st_size}")
+                raise LostBlockError(
+                    block,
+                    f"the cache file ends at byte {found.st_size}, before byte"
+                    f" {min(offset, plain_bytes)}",
+                )
             if offset > plain_bytes:
                 os.ftruncate(fd, plain_bytes)
             write_all(fd, offset, data)
@@ -210,7 +212,9 @@ class BlockFiles:
         try:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
-                raise LostBlockError(source, f"the cache file ends at byte {found.st_size}")
+                raise LostBlockError(
+                    source, f"the cache file ends at byte {found.st_size}, before byte {keep_bytes}"
+                )
             if found.st_nlink > 1:
                 self.copy(source, target, keep_bytes)
                 return self.remove(source)
@@ -567,7 +571,9 @@ def _read(block: BlockId, fd: int, start: int, stop: int) -> bytes:
     except OSError as exc:
         raise _inaccessible(block, "the cache file cannot be read", exc) from exc
     if len(data) != stop - start:
-        raise LostBlockError(block, f"the cache file ends at byte {start + len(data)}")
+        raise LostBlockError(
+            block, f"the cache file ends at byte {start + len(data)}, before byte {stop}"
+        )
     return data
 
 

@@ -16,8 +16,7 @@ from typing import Final
 from s3fs_meta.limits import OPEN_BLOCKS_MAX
 from s3fs_meta.model import BlockId
 
-# Errors of open(2): the process or the machine has too many open files. fsync(2) never fails with
-# these errors.
+# Errors of open(2), but not of fsync(2): the process or the machine has too many open files.
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 

@@ -288,7 +288,7 @@ def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> by
     if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
         raise FormatError(key, "the row of a block in this pack has an incomplete location")
     if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "the row of a block in this pack has a location outside the pack")
+        raise FormatError(key, "the row of a block in this pack has an impossible offset or length")
     stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
     if len(stored) != row.stored_bytes:
         raise FormatError(key, f"the object ends at byte {len(data)}, before the end of a block")

@@ -340,7 +340,7 @@ class TreeRemoval:
         sizes = [name.size_bytes for name in chosen.names if _is_dir(name)]
         total = chosen.entries + sum(sizes)
         if sizes and total > most >= _SMALL_SHARE * max(sizes):
-            # Choose fewer directories, so that the slice can remove entries of each directory.
+            # Choose fewer names, so that the entries of all chosen subdirectories fit too.
             names_max = max(most * chosen.entries // total, 1)
             chosen = self._select(removed_trees.scope(self._db, tops, names_max))
             self._names_max = names_max

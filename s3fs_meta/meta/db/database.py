@@ -75,13 +75,13 @@ class Database(Statements):
         # True if the file has an earlier schema version, whose rows are converted by views.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows written by commits, not by operations
+        self._written_late = 0  # number of rows that commits wrote in addition to operations
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
         self.wal: Wal | None = None  # the write-ahead log, or None in another journal mode
         self._wants_restart = False  # True if the WAL should be restarted
-        self._view: View | None = None  # set only on a follower, where groups never change the file
+        self._view: View | None = None  # the state that a follower shows; None on a writer
 
     # --- create and open databases -------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class Database(Statements):
             return
         if not self.pragmas.is_wal:
             pragma("locking_mode", "exclusive")
-        # SQLite changes journal_mode in a transaction under the old mode. In this transaction, with
-        # synchronous=NORMAL, a power cut could tear the journal and so damage the database.
+        # SQLite changes journal_mode in a transaction that still uses the old mode.
+        # With synchronous=NORMAL, a power cut during this transaction could damage the database.
         pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
         mode = pragma("journal_mode", self.pragmas.journal_mode)
         pragma("synchronous", self.pragmas.synchronous)
@@ -240,7 +240,7 @@ class Database(Statements):
         self.shares_hashes = bool(self.connection.execute(shared).fetchall())
         rows: list[Row] = self.connection.execute(counters.SELECT).fetchall()
         if len(rows) != 1:
-            raise FormatError(str(self.path), "the row in the table counters is missing")
+            raise FormatError(str(self.path), "the table counters or totals has no valid row")
         values = tuple(value if type(value) is int else 0 for value in rows[0])
         if values != rows[0] and not repairing:
             raise FormatError(str(self.path), "a counter is not a number; run s3fs-meta fsck -y")

@@ -269,9 +269,8 @@ class Wal:
         except apsw.Error as exc:
             if isinstance(exc, _HARMLESS) or connections.is_full(exc):
                 raise
-            # Allow no later checkpoint. A checkpoint first syncs the WAL. After a failed sync, the
-            # next sync falsely succeeds, and the checkpoint would change the database although the
-            # WAL is not durable.
+            # Allow no later checkpoint: after a failed sync of the WAL, a retry falsely succeeds.
+            # A later checkpoint would change the database, although the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
         if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL

@@ -253,7 +253,7 @@ class TableReader:
                     return
                 names = row[: self._table.key]
                 if last is not None and not (names < last if order else names > last):
-                    break  # the pages of the table form a cycle
+                    break  # keys out of order: the pages may form a cycle
                 last, self._reached = names, key
                 if self._is_intact(row):
                     yield row

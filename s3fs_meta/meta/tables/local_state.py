@@ -37,7 +37,9 @@ def number(db: Database, name: str) -> int | None:
         return None
     value = decimal(text)
     if value is None:
-        raise FormatError(str(db.path), f"the row {name!r} of local_state is not a number")
+        raise FormatError(
+            str(db.path), f"the row {name!r} of the table local_state is not a number"
+        )
     return value
 
 

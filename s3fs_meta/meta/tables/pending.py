@@ -88,8 +88,7 @@ class ChangeRecorder:
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
         self._sizes = deque((row[0], row[1]) for row in rows)
         self.bytes = sum(size for _seq, size in self._sizes)
-        # Never decrease last_seq: a merge may have removed the last records, but a cut may still
-        # use their numbers.
+        # Never decrease last_seq: a cut may still use the numbers of records that a merge removed.
         self.last_seq = max(self.last_seq, self._sizes[-1][0] if self._sizes else done)
         self.oldest_ns = self._now_ns() if self._sizes else 0
 

@@ -12,7 +12,7 @@ from typing import Final
 from s3fs_meta.errors import BadRowError
 from s3fs_meta.meta.db.statements import Row
 
-# At most 19 digits, because int() refuses more than 4300 digits, and is slow before that.
+# Longer text is damaged: 19 digits hold every valid integer, and int() refuses over 4300 digits.
 _DECIMAL: Final = re.compile("[0-9]{1,19}", re.ASCII)
 _INTEGER_MAX: Final = (1 << 63) - 1  # the largest integer that SQLite stores
 

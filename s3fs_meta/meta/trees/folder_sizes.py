@@ -52,9 +52,9 @@ class FolderSize(NamedTuple):
     """The size of the content of one directory."""
 
     ino: Ino
-    total_bytes: int  # content of all files in the tree, without holes
+    total_bytes: int  # size of all files in the tree, without holes
     total_files: int
-    own_bytes: int  # content of the files in the directory itself
+    own_bytes: int  # size of the files in the directory itself, without holes
     own_files: int
 
 

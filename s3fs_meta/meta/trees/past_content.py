@@ -44,8 +44,7 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# Require references: a block without references will be deleted soon, and a changelog may already
-# record its deletion.
+# Require references: a changelog may already record the deletion of a block without references.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"
@@ -91,8 +90,8 @@ _REVIVE: Final = (
     " WHERE b.is_made ORDER BY b.new"
 )
 # Select packs in which no block will stay: a sealed block is about to move to another pack.
-# On this host such a pack has live bytes until the upload of its last blocks is finished, but for
-# other hosts it is dead as soon as a changelog records that its last blocks moved away.
+# On this host, such a pack has live bytes until its last blocks are uploaded in other packs.
+# For other hosts, the pack is dead as soon as a changelog records where its last blocks moved.
 _DEAD: Final = (
     "SELECT n.pack FROM (SELECT DISTINCT pack FROM temp.past_blocks WHERE is_made) AS n"
     " WHERE NOT EXISTS (SELECT 1 FROM main.blocks AS b WHERE b.pack = n.pack AND b.refs > 0"

@@ -42,8 +42,7 @@ _OTHER: Final = (
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
-# Delete the files of a directory by a range of inode numbers, which is faster than by name if the
-# numbers are nearly consecutive.
+# Delete files by a range of inode numbers: for nearly consecutive numbers faster than by name.
 _DELETE_RANGE: Final = (
     f"DELETE FROM inodes AS i WHERE i.ino BETWEEN ? AND ? AND i.parent = ? AND {_IS_PLAIN}"
 )

@@ -188,8 +188,7 @@ class TreeDiff:
                         yield from self._one(self._after, ADDED, ino, (directory, name))
                     else:
                         added[directory, name] = ino
-        # Skip names that exist in both states: among names with the same hash, a name may now have
-        # the former cookie of another name.
+        # Skip names that exist in both states: names with the same hash may exchange cookies.
         for kept in [name for name in removed if added.get(name) == removed[name]]:
             del removed[kept], added[kept]
 

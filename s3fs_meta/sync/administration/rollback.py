@@ -147,7 +147,8 @@ async def _restore_beside(
     if restored.hash != past.hash:
         raise FormatError(
             changelog_codec.key_of(past.txg),
-            "the hash of the restored state differs from the hash of this changelog",
+            "the restored chain has another hash for this changelog than the point in time;"
+            " nothing was changed; try again, and if this error recurs, run s3fs-meta fsck -n",
         )
     strays = await _strays(volume, beside)
     lost = await trio.to_thread.run_sync(_take_over, beside, volume, before, strays)

@@ -77,7 +77,7 @@ async def ends_by_first(
     found: dict[ObjectKey, tuple[int, Txg]] = {}
     for level in range(1, LEVELS_MAX + 1):
         prefix = level_codec.prefix_of(level)
-        # This string sorts after the keys of all level objects that start with the txg *after*.
+        # This string sorts after the keys of all level objects whose first txg is *after*.
         start = f"{prefix}{after:0{TXG_DIGITS}d}-~"
         async with aclosing(store.list(prefix, after=start)) as listing:
             async for info in listing:

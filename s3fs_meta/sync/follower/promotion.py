@@ -41,8 +41,8 @@ async def take_over(
         MetadataError: the next numbers of the last txg are wrong; the mount stays a follower.
     """
     keeper = volume.keeper
-    # Read through the applier, because a failed promotion may have recorded a nonce through it. The
-    # mount's own connection does not see that row before the next txg.
+    # Use the applier's connection, through which a failed promotion may have recorded a nonce.
+    # The mount's own connection sees that row only after the next txg.
     applier = await follower.applier()
     held = lease_proof.known(applier, volume.state_dir, volume.keyring, doubtful=False)
     lease = await keeper.read()

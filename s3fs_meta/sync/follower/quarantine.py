@@ -34,8 +34,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 
 _log = logging.getLogger(__name__)
 
-# The copy of the database needs no journal and no sync per commit: it is synced once when it is
-# complete, and is removed after a failure.
+# The copied database needs no journal: it is synced when complete, and removed after a failure.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 

@@ -92,8 +92,7 @@ class Bucket:
         await clock.measure_for_reading()
         offset_ns, difference = clock.offset_ns, clock.difference
         if isinstance(self.clock, StoreClock):
-            # An age was subtracted from this host's own time, so also add the offset by which the
-            # mount's clock corrects that time.
+            # An age was subtracted from this host's own time, which the mount's clock corrects.
             offset_ns += self.clock.offset_ns
             difference = difference or self.clock.difference
         if difference and wanted.is_ago:
@@ -145,7 +144,9 @@ class Bucket:
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
             raise FormatError(
-                key, "the changelog is not in the chain of the requested point in time"
+                key,
+                "the restored chain has another hash for this changelog than the point in time;"
+                " try again, and if this error recurs, run s3fs-meta fsck -n",
             )
         return restorer.notices
 

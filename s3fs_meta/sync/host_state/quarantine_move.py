@@ -23,8 +23,8 @@ from s3fs_meta.hashed_dir import DIRECTORY_MODE, sync_path
 _log = logging.getLogger(__name__)
 
 _BLOCKS: Final = "blocks"
-# An empty file in a quarantine directory; it marks the move into this directory as unfinished, so
-# that the next process resumes it. Only a move on a disk without hard links needs this mark.
+# An empty file that marks the move into a quarantine directory as unfinished.
+# The next process then resumes the move. Only a move on a disk without hard links needs this mark.
 _MARK: Final = "unfinished"
 # The logs are removed after the database, so that no database is opened without its logs.
 _DATABASE_FILES: Final = ("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-journal")

@@ -222,8 +222,7 @@ class StateDir:
 
         Files that other programs made in ``blocks`` stay.
         """
-        # Remove the block files before the database, so that every block file that remains after a
-        # crash still has a row.
+        # Remove block files before the database: after a crash, remaining block files have rows.
         if self.blocks.is_dir():
             _remove_blocks(self.blocks)
         for suffix in ("", "-wal", "-shm", "-journal"):

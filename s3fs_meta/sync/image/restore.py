@@ -47,8 +47,7 @@ _log = logging.getLogger(__name__)
 
 Reserve = Callable[[int], Awaitable[None]]
 
-# An interrupted restore starts again from the beginning, so its database needs no journal, and no
-# sync before it is complete.
+# An interrupted restore starts again, so its database needs no journal, and one sync at its end.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
 
 
@@ -272,8 +271,8 @@ class Restorer:
         """
         name = image_codec.parse_manifest_key(ref.key)
         if broken.misfit or name is None or name.txg > broken.last_txg:
-            # The image is newer than the changelog, or the changelog is readable but contradicts
-            # the image from which the failed restore began.
+            # The image is not older than the unreadable changelog, so it does not need it.
+            # Or the changelog is readable, but does not fit the image of the failed restore.
             return True
         begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
         return begin is not None and name.txg < begin
@@ -447,8 +446,8 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
-        # An attacker may have forged a manifest that claims a huge size. If the last piece is
-        # missing, the caller tries another image instead of reporting a full disk.
+        # A forged manifest may claim a huge size, without pieces of this size in the bucket.
+        # If its last piece is missing, the caller tries another image, and reports no full disk.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []

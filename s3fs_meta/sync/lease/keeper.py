@@ -118,7 +118,7 @@ class LeaseKeeper:
         # the last lease object that ``_found`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
         self._checked_s = 0.0
-        # error that reports the loss of the lease; None while this host holds it
+        # error that reports the loss of the lease; None until a loss
         self.fenced: FencedError | None = None
 
     @property

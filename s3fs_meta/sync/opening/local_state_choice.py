@@ -367,8 +367,7 @@ class Chooser:
     def _replace(self, db: Database, exc: OlderBucketError) -> list[Txg]:
         """Prepare the local state to replace a different history in the bucket."""
         db.begin_local()
-        # Drop the attempted changelog, because it may refer to a lost txg. The next image contains
-        # its changes.
+        # Drop the attempt, which may refer to a lost txg; the next image contains its changes.
         pending.clear_outbox(db)
         db.commit()
         self.lost_end, self.is_put_back, self.replaces = exc.what, True, True

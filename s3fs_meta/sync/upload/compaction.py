@@ -66,8 +66,8 @@ class Compactor:
         self._store = volume.store
         self._keyring = volume.keyring
         self._mark = mark
-        # The last pack that the previous call examined, if that call reached its limit. The next
-        # call continues after this pack, so that packs that cannot be emptied do not block others.
+        # The last pack that the previous call examined, if that call reached its limit.
+        # The next call continues after it: packs that cannot be emptied must not block others.
         self._examined: PackRow | None = None
         self.last_error = ""
 

@@ -90,8 +90,8 @@ class Uploader:
         self._limiter = trio.CapacityLimiter(UPLOADS_MAX)
         self._landed = trio.Event()
         self._cut: Cut | None = None
-        # All-zero blocks in the open cut. The rows of the cut refer to these blocks, so they are
-        # stored in a pack like others, and become holes only afterwards.
+        # All-zero blocks in the open cut. Packs contain them, because the cut's rows refer to them.
+        # After the cut, they become holes.
         self._zeros: dict[BlockId, Zero] = {}
         self.lost: dict[BlockId, LostBlockError] = {}
         self.sealer = Sealer(db, cache, bounds, self.lost, self._end)
@@ -539,8 +539,8 @@ class Uploader:
         with contextlib.suppress(PreconditionError):
             await self._store.create(pack.key, pack.data)
             return
-        # Pack names are random, so the existing object should be the result of an earlier attempt
-        # of this host, to which the store's reply was lost. Compare it to be sure.
+        # Pack names are random, so this host should have stored the object in an earlier attempt.
+        # The content is compared to be sure, because the store's reply to that attempt was lost.
         if (await self._store.get(pack.key, len(pack.data))).data != pack.data:
             raise FormatError(
                 pack.key, "the object differs from the pack that this host uploaded with this key"

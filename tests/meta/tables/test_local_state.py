@@ -25,5 +25,5 @@ def test_value_that_is_not_a_number_is_reported_as_damage(db: Database, value: s
     local_state.put(db, "epoch", "9223372036854775807")
     assert local_state.number(db, "epoch") == 9223372036854775807
     local_state.put(db, "epoch", value)
-    with pytest.raises(FormatError, match="'epoch' of local_state is not a number"):
+    with pytest.raises(FormatError, match="'epoch' of the table local_state is not a number"):
         local_state.number(db, "epoch")

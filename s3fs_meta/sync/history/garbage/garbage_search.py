@@ -126,7 +126,7 @@ class StoredImages:
         txg = _image_txg(manifest)
         try:
             fetched = await chain.fetch(self._store, self._keyring, self._uuid, txg)
-        except (FormatError, ObjectMissingError):  # also if its version is unknown
+        except (FormatError, ObjectMissingError):  # FormatError: also for an unknown version
             return False
         image = fetched.changelog.image
         return image is not None and image.key == manifest
@@ -345,8 +345,7 @@ class Finder:
         self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         self._orphans = OrphanPacks(db, store, keyring)
-        # The txg of the base image and the pinned runs at the last search that found neither a
-        # changelog nor a level object to delete.
+        # Txg of the base image, and pinned runs, when a search last found no changelog or level.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:

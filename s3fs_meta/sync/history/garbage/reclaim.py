@@ -178,8 +178,8 @@ class Reclaimer:
             floor = retention.floor_of(images, low, old)
             self.wants_image = packs.has_dead(self._db, floor, old)
         stamp = await self._times.stamp(floor) if floor else None
-        # A pack without a row may belong to a replaced history, so no such pack is deleted until
-        # the floor has passed the end of that history.
+        # A pack without a row may belong to a replaced history.
+        # No such pack is deleted until the floor has passed the end of that history.
         is_passed = floor >= properties.replaced_history(self._db)
         epoch = Epoch(0) if stamp is None or not is_passed else stamp.epoch
         past = RetainedHistory(floor, epoch, link.txg, retention_ns, pins)
@@ -263,8 +263,8 @@ class Reclaimer:
             for _ in range(RECLAIM_PLANS_MAX):
                 found = await self._condemned(limit)
                 if found is not None:
-                    # Below the limit, the search is complete. A refused object that it did not
-                    # find was deleted by another program, or is needed again.
+                    # With fewer objects than the limit, the search was complete.
+                    # Other refused objects were deleted by another program, or are needed again.
                     if found.total < limit:
                         self._deleter.forget_except(_all_keys(found))
                     await self._delete(found, progress)

@@ -123,8 +123,7 @@ class HistorySearch:
             StoreError: the bucket cannot be read.
         """
         missing: list[Txg] = []
-        # Read the latest run first, because its index object contains the hash of the changelog
-        # that ends the run before it.
+        # Read the latest run first: its index object has the hash at the end of the previous run.
         waiting = list(_covering(first, last))[::-1]
         while waiting:
             run = waiting.pop()
@@ -188,8 +187,7 @@ class HistorySearch:
         recorded = {Txg(index.first - 1) for index in indexes}
         unknown = [index.last for index in indexes if index.last not in recorded]
         await run_concurrently(partial(self._find_hash, txg) for txg in unknown)
-        # Begin with the latest run, because its index object contains the hash of the changelog
-        # that ends the run before it.
+        # Read the latest run first: its index object has the hash at the end of the previous run.
         for run in sorted(found, key=lambda run: -run.last):
             await self._add(RUNS.key_of(run.level, run.last), found[run])
 

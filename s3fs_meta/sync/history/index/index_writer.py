@@ -52,10 +52,9 @@ class Indexer:
         self._stored: set[ObjectKey] = set()  # keys of all index objects in the bucket
         # changes of recent txgs whose run has no index object yet
         self._waiting: dict[Txg, TxgChanges] = {}
-        # Up to this txg, the writer has tried to index each run, or the run is older than this
-        # mount. None before the first pass.
+        # Runs up to this txg were tried, or are older than this mount; None before the first pass.
         self.done: Txg | None = None
-        # Runs older than this mount have been tried down to this txg; 0 if none is left.
+        # Last txg of the next run to index among those older than this mount; 0 if none is left.
         self.older = Txg(0)
 
     async def run(self) -> None:
@@ -207,8 +206,7 @@ class Indexer:
         step = HISTORY_FAN_OUT ** (level - 1)
         ends = range(RUNS.first_of(level, last) + step - 1, last + 1, step)
         merger = RunMerger(level, self._uuid)
-        # Begin with the latest run, because its index object contains the hash of the changelog
-        # that ends the run before it.
+        # Read the latest run first: its index object has the hash at the end of the previous run.
         recorded: str | None = None
         for at, end in reversed(list(enumerate(ends))):
             run = await self._run(RUNS.key_of(level - 1, Txg(end)))

@@ -127,7 +127,8 @@ def mount(
         typer.Option(
             "--at-least",
             metavar="TXG:HASH",
-            help="Refuse a bucket that is older than the chain mark TXG:HASH from status --all.",
+            help="Refuse a bucket that is older than TXG:HASH, the chain mark of status --all, or has "
+            "another history.",
             show_default=False,
         ),
     ] = None,

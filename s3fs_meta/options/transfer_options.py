@@ -36,10 +36,10 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "Maximum rate of background uploads of file content and metadata images, in bytes per "
         "second: `512K`, `off`, or a timetable in local time like rclone's `--bwlimit`: "
         "`08:00=512K;19:00=10M;23:00=off`, with weekdays `Mon-08:00=512K;Sat-00:00=off`. `flush`, "
-        "`umount`, `reclaim`, `fsync=remote` and writers that wait for space in the cache lift the "
+        "`umount`, `keep`, `reclaim`, `fsync=remote` and writers that wait for space in the cache lift the "
         "limit, but not a strict limit such as `1M;strict`. Changelogs and the lease are never "
         "delayed.",
-        "With a limit, changes reach the bucket later. A pack of up to 16 MiB waits until the rate "
+        "With a limit, changes reach the bucket later. A pack of about 16 MiB waits until the rate "
         "allows the complete pack, which is then sent at full speed.",
         "If this machine is lost, changes that wait for their upload are lost.",
     ),

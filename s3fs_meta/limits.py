@@ -326,7 +326,7 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a larger changelog probably changes more than block locations
+NEWS_BYTES_MIN: Final = 512  # a larger changelog may change more than block locations
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
@@ -544,7 +544,7 @@ RECENT_ANSWERS_MAX: Final = 4096
 STATEMENTS_CACHED_MAX: Final = 256  # number of prepared statements kept; the program has fewer
 DATABASE_BUSY_MS: Final = 10_000  # maximum wait for another connection's lock on the database
 BACKUP_STEP_PAGES: Final = 512  # number of pages copied while the database's mutex is held
-# Size of new pages in the WAL from which a checkpoint in a thread is worthwhile.
+# Size of new pages in the WAL at which a checkpoint in a thread becomes worthwhile.
 WAL_CHECKPOINT_BYTES: Final = 8 * MIB
 # Maximum size of the WAL that is copied on the event loop, between two commit groups.
 WAL_REST_BYTES_MAX: Final = 4 * MIB

@@ -64,7 +64,7 @@ class CacheIndex:
         # blocks that ``spare`` excludes from eviction
         self._spared: dict[BlockId, int] = {}
         self.spared_bytes = 0
-        self._kept: dict[BlockId, int] = {}  # pinned blocks
+        self._kept: dict[BlockId, int] = {}  # pinned clean blocks
         self.kept_bytes = 0
         # times of the last writes to dirty blocks, oldest first
         self._dirty: OrderedDict[BlockId, float] = OrderedDict()

@@ -523,7 +523,7 @@ async def _judge_piece(
     except CorruptionError as exc:
         if may_be_lost:
             return
-        raise AssertionError(f"{path!r} at {start}: {exc}") from exc
+        raise AssertionError(f"cannot read {path!r} at byte {start}: {exc}") from exc
     if any(version[start:stop] == data for version in versions):
         return
     for offset, byte in enumerate(data, start):

@@ -29,7 +29,9 @@ async def find(site: Source, render: Render, wanted: Wanted) -> Reply:
     """Return the page with the entries below a folder that match a typed name."""
     text = wanted.query.get("name", "")
     if not text or len(text) > NAME_BYTES_MAX:
-        raise WrongAddressError("type part of a file name to search for")
+        raise WrongAddressError(
+            f"type part of a file name to search for, with at most {NAME_BYTES_MAX} characters"
+        )
     async with site.used(wanted.txg) as point:
         top = source.find(point, wanted.names)
         if not stat.S_ISDIR(top.mode):

@@ -259,7 +259,7 @@ class Pins:
     def _note_error(self, error: S3fsError | None) -> None:
         text = "" if error is None else str(error)
         if text and text != self.last_error:
-            _log.info("only parts of the pinned trees are cached: %s", text)
+            _log.info("some content of the pinned trees may not be cached: %s", text)
         self.last_error = text
 
     async def _check_quietly(self) -> S3fsError | None:

@@ -210,7 +210,7 @@ class Wal:
             raise
 
     def _fail(self, why: str) -> None:
-        self.failure = why  # first, because writing the record takes time
+        self.failure = why  # set first, because writing the file that records it takes time
         sync_failures.note(self._path.parent)
 
     def checkpoint(self) -> Checkpoint:

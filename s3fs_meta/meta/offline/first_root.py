@@ -24,7 +24,7 @@ class FirstRoot:
         self._db = db
         db.inodes.write_through()  # ``hear`` changes rows of the table inodes with SQL
         self._columns = [str(name) for (name,) in db.all(_COLUMNS)]
-        self._known: set[int] = set()  # columns whose original values are known
+        self._known: set[int] = set()  # columns of the root inode whose original values are known
 
     def hear(self, changeset: bytes) -> None:
         """Set the root directory to the old values in a changeset, before the caller applies it.

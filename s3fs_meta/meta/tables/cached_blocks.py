@@ -15,7 +15,7 @@ from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockState, CachedRow, Ino, PackId
 
 _STATES: Final = tuple(BlockState)
-# The length of a cached block; requests for its file report a length that cannot be read.
+# The length of a cached block, or 0 if it cannot be read; requests for the file report that.
 _LENGTH: Final = "CASE typeof(b.plain_bytes) WHEN 'integer' THEN b.plain_bytes ELSE 0 END"
 _STORED_IN: Final = (
     "SELECT b.pack_offset FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"

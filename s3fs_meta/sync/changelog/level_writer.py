@@ -121,7 +121,7 @@ class Leveler:
             )
             return False
         data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
-        with contextlib.suppress(PreconditionError):  # an earlier mount created the level object
+        with contextlib.suppress(PreconditionError):  # another mount has created the level object
             await self._store.create(made.key, data)
         self._hook("level put")
         return True

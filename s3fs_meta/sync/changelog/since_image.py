@@ -13,7 +13,7 @@ class SinceImage:
 
     def __init__(self) -> None:
         self.bytes = 0  # total size of all changelogs and parts since the last image
-        # True if a changelog after the last image changes more than block locations
+        # True if a changelog since the last image changes, or may change, more than block locations
         self.has_news = False
 
     def add(self, stored_bytes: int) -> None:

@@ -430,7 +430,7 @@ class Shipper:
         """
         if self._clock.disagreement or not is_later(self._position.link.created_ns, cut_ns):
             return changelog
-        _log.info("txg %d begins a new time span; earlier txgs have wrong times", changelog.txg)
+        _log.info("txg %d begins a new time span: the last txg has a later time", changelog.txg)
         return replace(changelog, created_ns=cut_ns, begins_span=True)
 
     async def _describe_in_view(self, frozen: Frozen, news: News) -> tuple[Changelog, list[PackId]]:

@@ -161,7 +161,7 @@ class _Examination:
         bucket = self._bucket
         try:
             fetched = await chain.fetch(self._store, bucket.keyring, bucket.uuid, txg)
-        # Another object records the position of the txg, but its changelog is unreadable.
+        # The position of the txg is known from another object, but the changelog is unreadable.
         except (FormatError, ObjectMissingError) as exc:
             self._faults.append(exc.message)
             return

@@ -65,7 +65,10 @@ _log = logging.getLogger(__name__)
 
 _LOCK_POLL_S: Final = 0.1
 _QUARANTINE: Final = "kept-"  # beginning of the names of quarantine directories
-_RESCUED: Final = (_QUARANTINE, "replaced-")  # entries that no command removes
+_RESCUED: Final = (
+    _QUARANTINE,
+    "replaced-",
+)  # beginnings of the names of entries that no command removes
 _LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH

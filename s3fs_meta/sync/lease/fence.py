@@ -107,7 +107,9 @@ class Fencer:
                 return db
             db = await catch_up(db)
             await self._require_hold()
-        raise HeldError(f"another host repeatedly appends to the chain in {self._store.url}")
+        raise HeldError(
+            f"another host repeatedly appends to the chain in {self._store.url}; unmount it there"
+        )
 
     async def _require_hold(self) -> None:
         """Raise HeldError if another host has replaced this host's lease.

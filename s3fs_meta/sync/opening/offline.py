@@ -146,7 +146,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
         OfflineError: the local state is incomplete or uses different keys.
     """
     if local.db is None or local.doubtful:
-        raise OfflineError(why, "the local metadata is not complete")
+        raise OfflineError(why, "the local metadata is missing or may be incomplete")
     if local_state.get(local.db, "key_check") not in {None, keyring.check_value}:
         raise OfflineError(
             why, "the local metadata was written with other keys than the superblock has"

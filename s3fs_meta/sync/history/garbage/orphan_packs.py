@@ -94,8 +94,8 @@ def _without_doubtful(found: list[ObjectInfo], missing: Set[int]) -> list[Object
     doubtful = [info for info in found if info.size_bytes in missing]
     if doubtful:
         _log.error(
-            "%s has no row, and a row of the same size has no object; unmount, and run"
-            " s3fs-meta fsck -y",
+            "the object %s has no row in the table packs, and a row of this table with the same size"
+            " has no object; unmount, and run s3fs-meta fsck -y",
             doubtful[0].key,
         )
     return [info for info in found if info.size_bytes not in missing]

@@ -91,7 +91,7 @@ class Reclaimer:
         self.last_error = ""
         # Packs that this mount condemned, and for which it has sent no DELETE.
         self._undeleted: set[PackId] = set()
-        # State of the filesystem at the last search; None if the search failed or found garbage.
+        # ``_state`` at the last search; None if the search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
         self.wants_image = False  # True if a newer image would make dead packs deletable

@@ -178,7 +178,7 @@ class Indexer:
             if found.uuid == self._uuid and found.hash != made.hash:
                 await self._store.replace(made.key, data, stored.etag)
                 _log.info(
-                    "replaced the index object %s, whose changelogs are no longer in the bucket",
+                    "replaced the index object %s, which listed changes of a replaced history",
                     made.key,
                 )
 

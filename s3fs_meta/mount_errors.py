@@ -22,7 +22,9 @@ class NotMountedError(SettingsError):
         if "://" in place:
             description = f"{place} is not mounted on this host"
         else:
-            description = f"no s3fs-meta filesystem is mounted on {place}"
+            description = (
+                f"no s3fs-meta filesystem is mounted on {place}; s3fs-meta status lists all mounts"
+            )
         super().__init__(message or description)
         self.place = place
 

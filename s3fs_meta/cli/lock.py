@@ -41,7 +41,7 @@ def lock(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta lock``: make a tree immutable."""
-    (found,) = mount_paths.existing([path], cachedir)
+    (found,) = mount_paths.changeable([path], cachedir)
     mount_paths.hand_over(found)
     with TerminalFront() as front:
         result = trio.run(request_lock, found, front)

@@ -52,7 +52,7 @@ def rm(
     json: options.Json = False,
 ) -> None:
     """Run ``s3fs-meta rm``: check all given paths, then remove the files and trees."""
-    found = mount_paths.existing(paths, cachedir)
+    found = mount_paths.changeable(paths, cachedir)
     with (
         interruption.explained(
             "some of the paths may be removed already, and the mount continues to free their space;"

@@ -40,11 +40,14 @@ def program() -> NoReturn:
 
 
 def is_plain_removal(arguments: Sequence[str]) -> bool:
-    """Return whether a command line is ``rm`` with paths and no options."""
+    """Return whether a command line is ``rm`` with paths and no options.
+
+    The parser refuses an empty path, which would otherwise mean the working directory.
+    """
     return (
         arguments[:1] == ["rm"]
         and len(arguments) > 1
-        and not any(argument.startswith("-") for argument in arguments[1:])
+        and not any(not argument or argument.startswith("-") for argument in arguments[1:])
     )
 
 
@@ -53,7 +56,7 @@ def _remove(paths: Sequence[Path]) -> int:
     try:
         from s3fs_meta.mount.existing import mount_paths
 
-        found = mount_paths.existing(paths, None)
+        found = mount_paths.changeable(paths, None)
         for entry in found:
             mount_paths.remove(entry)
         mount_paths.require_seen(found, there=False)

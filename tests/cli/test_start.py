@@ -12,16 +12,26 @@ from s3fs_meta.console.exits import ExitStatus
 from tests.programs import Program
 
 
-@pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "", "/c"]])
+@pytest.mark.parametrize("words", [["rm", "a"], ["rm", "a b", "/c"]])
 def test_rm_with_only_paths_uses_the_fast_path(words: list[str]) -> None:
     assert is_plain_removal(words)
 
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["rm"], ["rm", "--wait", "a"], ["rm", "a", "--", "-b"], ["rm", "-h"], ["lock", "a"]],
+    [
+        [],
+        ["rm"],
+        ["rm", "a", ""],  # the parser refuses an empty path
+        ["rm", "--wait", "a"],
+        ["rm", "a", "--", "-b"],
+        ["rm", "-h"],
+        ["lock", "a"],
+    ],
 )
-def test_rm_with_options_and_all_other_commands_skip_the_fast_path(words: list[str]) -> None:
+def test_rm_with_other_arguments_and_all_other_commands_skip_the_fast_path(
+    words: list[str],
+) -> None:
     assert not is_plain_removal(words)
 
 

@@ -28,6 +28,7 @@ from s3fs_meta.mount.limits import KERNEL_FORGET_S_MAX
 from s3fs_meta.mount_errors import NotMountedError, OtherUserError
 
 _POLL_S: Final = 0.05
+_WANTED: Final = "paths in a mounted filesystem"
 REMOVE: Final = "remove"
 
 
@@ -103,6 +104,22 @@ def existing(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
     return [_existing(path, cachedir) for path in paths]
 
 
+def changeable(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
+    """Return the entries for existing paths in the present state of a filesystem.
+
+    Raises:
+        UsageError: a path shows a past point in time, or ``existing`` refuses it.
+        NotMountedError: a path is not on a filesystem of s3fs-meta.
+        SilentDaemonError: the daemon of a path's filesystem does not answer.
+    """
+    paths = list(paths)
+    found = existing(paths, cachedir)
+    for path, one in zip(paths, found, strict=True):
+        if one.ino >= PAST_INO_MIN:
+            raise UsageError(f"cannot change {path}: past points in time are read-only")
+    return found
+
+
 def _existing(path: Path, cachedir: Path | None) -> Entry:
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
@@ -116,7 +133,7 @@ def _existing(path: Path, cachedir: Path | None) -> Entry:
         raise UsageError(f"the path {path} is a mountpoint; give paths below it")
     if inside:
         raise UsageError(f"another filesystem is mounted on {inside[0]}, below {path}")
-    place = _place(mounts, parent, above.st_dev, cachedir)
+    place = _place(mounts, parent, above.st_dev, cachedir, given=path)
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 
 
@@ -124,16 +141,18 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
     """Return the entry for a new name in an existing directory on the filesystem of *near*.
 
     Raises:
-        UsageError: the name exists, or its directory is missing, shows the past, or is on another
-            filesystem.
+        UsageError: the name exists, or its directory is missing, is not a directory, shows the
+            past, or is on another filesystem.
         SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
     targets.require_answers([path])
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     if os.path.lexists(absolute):
-        raise UsageError(f"{path} exists")
+        raise UsageError(f"{path} exists; choose a new name for the copy, or remove {path} first")
     device = os.stat(parent)
+    if not stat.S_ISDIR(device.st_mode):
+        raise UsageError(f"cannot create {path}: {path.parent} is not a directory")
     if device.st_dev != os.lstat(os.path.dirname(near.path)).st_dev:
         raise UsageError(
             f"the path {path} is on another filesystem than {near.path}; use cp -a to copy between "
@@ -215,6 +234,8 @@ def _split(path: Path) -> tuple[str, str]:
 
 def _unusable(path: Path, exc: OSError) -> UsageError | OtherUserError:
     """Return the error for a path that cannot be examined."""
+    if exc.errno == errno.ENOENT and (text := targets.given_a_url(str(path), _WANTED)):
+        return UsageError(text)
     closed = of_closed_path(os.path.realpath(path)) if exc.errno == errno.EACCES else None
     return closed or UsageError(f"{path}: {exc.strerror}")
 
@@ -232,8 +253,22 @@ def place_of(directory: str, cachedir: Path | None) -> Target:
     return _place(mount_table.read(), directory, os.stat(directory).st_dev, cachedir)
 
 
-def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | None) -> Target:
+def _place(
+    mounts: list[Mounted],
+    directory: str,
+    device: int,
+    cachedir: Path | None,
+    *,
+    given: Path | None = None,
+) -> Target:
     """Return the s3fs-meta filesystem of a directory.
+
+    Args:
+        mounts: the mount table.
+        directory: absolute path without symbolic links.
+        device: device number of the directory.
+        cachedir: directory of local state, None for the default.
+        given: the path that the error names; None for the directory.
 
     Raises:
         NotMountedError: the directory is on another filesystem.
@@ -244,7 +279,12 @@ def _place(mounts: list[Mounted], directory: str, device: int, cachedir: Path | 
             if one.fs_type != mount_table.FS_TYPE:
                 break
             return targets.of_mountpoint(Path(one.mountpoint), cachedir)
-    raise NotMountedError(directory, f"the path {directory} is not on an s3fs-meta filesystem")
+    raise NotMountedError(directory, outside(given or directory))
+
+
+def outside(path: "str | Path") -> str:
+    """Return the error message for a path that is on another filesystem."""
+    return f"the path {path} is not on an s3fs-meta filesystem; s3fs-meta status lists all mounts"
 
 
 def remove(entry: Entry) -> None:

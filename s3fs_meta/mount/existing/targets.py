@@ -114,7 +114,8 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
         for note in _notes():
             if note["mountpoint"] == path:
                 return _ending(note)
-        raise NotMountedError(path, _given_a_url(str(mountpoint)) or _given_a_path_below(path))
+        reason = given_a_url(str(mountpoint), "a mountpoint") or _given_a_path_below(path)
+        raise NotMountedError(path, reason)
     return _of_mounted(mounted, cachedir)
 
 
@@ -183,18 +184,22 @@ def _require_answer(mounted: Mounted, patience: Patience) -> None:
         raise SilentDaemonError(f"of {mounted.mountpoint}", patience.answer_s)
 
 
-def _given_a_url(mountpoint: str) -> str:
-    """Return an error message if a mountpoint looks like a URL; "" for a path.
+def given_a_url(path: str, wanted: str) -> str:
+    """Return an error message if a path looks like a URL, else "".
 
     ``Path`` removes one of the two slashes after the scheme of a URL.
+
+    Args:
+        path: the argument of a command.
+        wanted: the kind of argument that the command takes.
     """
-    scheme, colon, rest = mountpoint.partition(":/")
+    scheme, colon, rest = path.partition(":/")
     if not colon or scheme not in _SCHEMES:
         return ""
     url = f"{scheme}://{'/' if scheme == 'local' else ''}{rest}"
     places = [one.mountpoint for one in mount_table.read() if is_mount_of(one, url)]
     where = f"it is mounted on {', '.join(places)}" if places else "it is not mounted on this host"
-    return f"{url} is a URL, and this command takes a mountpoint; {where}"
+    return f"{url} is a URL, and this command takes {wanted}; {where}"
 
 
 def _given_a_path_below(path: str) -> str:

@@ -62,9 +62,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
         place = mount_paths.place_of(top, cachedir)
     except NotMountedError as exc:  # the error message must show the path as the user typed it
         if mount_table.find(top) is None:
-            raise NotMountedError(
-                absolute, f"the path {path} is not on an s3fs-meta filesystem"
-            ) from exc
+            raise NotMountedError(absolute, mount_paths.outside(path)) from exc
         raise
     names = os.path.relpath(absolute, top).split(os.sep)
     return PastPath(

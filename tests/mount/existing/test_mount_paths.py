@@ -32,9 +32,35 @@ def test_path_without_a_directory_entry_is_refused(
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
+    """The error names the path as the user gave it, not its directory."""
     (tmp_path / "f").touch()
-    with pytest.raises(NotMountedError):
+    with pytest.raises(NotMountedError, match=rf"^the path {tmp_path}/f is not on an s3fs-meta"):
         mount_paths.existing([tmp_path / "f"], None)
+
+
+def test_url_in_place_of_a_path_is_named_as_a_url(tmp_path: Path) -> None:
+    url = f"local://{tmp_path}/bucket"
+    for read in (mount_paths.existing, mount_paths.nodes):
+        with pytest.raises(UsageError, match=rf"^{url} is a URL, and this command takes paths in"):
+            read([Path(url)], None)
+    with pytest.raises(UsageError, match=r"^missing:file: No such file"):
+        mount_paths.existing([Path("missing:file")], None)
+
+
+@pytest.mark.mount
+def test_past_point_in_time_cannot_be_changed(program: Program, mounted: Place) -> None:
+    mnt = mounted.mountpoint
+    (mnt / "f").touch()
+    program.ok("flush", mnt)
+    past = mnt / ".snapshots"
+
+    for command in ("rm", "lock"):
+        for path in (past, past / "newest", past / "newest" / "f"):
+            done = program.run(command, path)
+            assert done.returncode == ExitStatus.USAGE
+            assert done.stderr == (
+                f"s3fs-meta: cannot change {path}: past points in time are read-only\n"
+            )
 
 
 @pytest.mark.mount
@@ -100,7 +126,8 @@ def test_existing_target_of_a_copy_is_refused(program: Program, mounted: Place) 
     found = mount_paths.free(mnt / "new", program.cachedir, source)
 
     assert (found.parent, found.name, found.ino) == (1, b"new", 0)
-    for path in (mnt / "nowhere", mnt / "missing" / "new", mnt):
+    (mnt / "file").touch()
+    for path in (mnt / "nowhere", mnt / "missing" / "new", mnt, mnt / "file" / "new"):
         with pytest.raises(UsageError):
             mount_paths.free(path, program.cachedir, source)
 
@@ -193,7 +220,7 @@ def test_rm_and_clone_fail_if_the_kernel_does_not_show_their_effect(
 def test_error_about_an_unmounted_path_names_the_given_path(tmp_path: Path) -> None:
     """The error contains the path that the user gave, not the state directory."""
     place = Target("local:///a", tmp_path / "s", "/mnt/x")
-    with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x$"):
+    with pytest.raises(NotMountedError, match=r"^no s3fs-meta filesystem is mounted on /mnt/x;"):
         remove(Entry(place, Ino(1), b"name", Ino(2), "/mnt/x/name"))
 
 

@@ -311,6 +311,11 @@ def test_command_argument_with_a_scheme_is_treated_as_a_url(cachedir: Path) -> N
         targets.of_either("s3", None)
 
 
+def _unmounted(path: str) -> str:
+    """Return the error message for a path that is not a mountpoint of s3fs-meta."""
+    return f"no s3fs-meta filesystem is mounted on {path}; s3fs-meta status lists all mounts"
+
+
 def _require_error(mountpoint: str, message: str) -> None:
     with pytest.raises(NotMountedError) as raised:
         targets.of_mountpoint(Path(mountpoint), None)
@@ -331,7 +336,7 @@ def test_error_about_a_url_names_its_mountpoint(
         "local:///srv/store": "not mounted on this host",
     }.items():
         _require_error(url, f"{url} is a URL, and this command takes a mountpoint; it is {where}")
-    _require_error("/nowhere", "no s3fs-meta filesystem is mounted on /nowhere")
+    _require_error("/nowhere", _unmounted("/nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -361,8 +366,8 @@ def test_error_about_a_path_below_a_mountpoint_names_the_mountpoint(
     monkeypatch.setattr(mount_table, "read", lambda: rows)
     for path, message in {
         "/srv/home/a/b": "/srv/home/a/b is not a mountpoint; its filesystem is mounted on /srv/home",
-        "/srv/home/disk/a": "no s3fs-meta filesystem is mounted on /srv/home/disk/a",
-        "/srv/home2": "no s3fs-meta filesystem is mounted on /srv/home2",
+        "/srv/home/disk/a": _unmounted("/srv/home/disk/a"),
+        "/srv/home2": _unmounted("/srv/home2"),
     }.items():
         _require_error(path, message)
 

@@ -23,6 +23,7 @@ from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests import keep_requests
+from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
 from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount_errors import NotMountedError
@@ -194,12 +195,19 @@ def keep(
     _require_one_action(wanted, policy, named=name is not None)
     place = targets.of_either(target, access.cachedir)
     opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S)
-    with TerminalFront(quiet=json) as front:
+    with interruption.explained(_remains(wanted)), TerminalFront(quiet=json) as front:
         result = trio.run(_run, _Opening(place, access, opening, front), wanted)
     if json:
         output.print_json({"url": place.url, **result})
     else:
         _show(wanted, result)
+
+
+def _remains(wanted: _Wanted) -> str:
+    """Return the description of the state after an interruption."""
+    if wanted.shows or wanted.dry_run:
+        return "nothing was changed"
+    return "the change may be complete nevertheless; s3fs-meta keep --list shows the kept points"
 
 
 def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None:
@@ -210,9 +218,12 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
     """
     keeps = named or wanted.auto or wanted.at is not None
     actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]
+    if wanted.policy is None and (wanted.dry_run or not policy.is_empty):
+        raise UsageError("--dry-run and --keep-* can only be used with --expire")
     if sum(actions) != 1:
         raise UsageError(
-            "give only one of these: a NAME to keep (or --auto), --drop, --list or --expire"
+            f"give {'only ' if any(actions) else ''}one of these: a NAME to keep (or --auto), --drop,"
+            " --list or --expire"
         )
     if keeps:
         if not named and not wanted.auto:
@@ -220,8 +231,6 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
         require_name(wanted.name)
         if wanted.at is not None:
             point_in_time("--at", wanted.at)
-    if wanted.policy is None and (wanted.dry_run or not policy.is_empty):
-        raise UsageError("--dry-run and --keep-* can only be used with --expire")
     if wanted.policy is not None and policy.is_empty:
         raise UsageError(
             "--expire needs one of --keep-last, --keep-daily, --keep-weekly, --keep-monthly and"
@@ -257,7 +266,10 @@ class _Mounted(_Points):
 
     @override
     async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
-        return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
+        if at is not None:
+            return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
+        async with UploadWatch(self._place, self._front).running():
+            return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
 
     @override
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:

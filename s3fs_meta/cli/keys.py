@@ -1,6 +1,10 @@
 """Changes to the superblock, with a report of copies that could not be changed."""
 
+import trio
+
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
+from s3fs_meta.console import interruption
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import PassphraseError
 from s3fs_meta.mount.existing.targets import Target
@@ -10,10 +14,27 @@ from s3fs_meta.sync.superblock.changes import Mutate, change
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.unlocking import Secret
 
+_CHANGED = "one or both copies of the superblock may be changed already; run the command again"
 
-async def change_superblock(
-    place: Target, s3: S3Options, secret: Secret, mutate: Mutate
-) -> Superblock:
+
+def change_superblock(place: Target, s3: S3Options, secret: Secret, mutate: Mutate) -> Superblock:
+    """Run ``_change``; if a signal interrupts it, report whether the superblock may be changed.
+
+    Raises:
+        InterruptedCommandError: a signal interrupted the change.
+        The errors of ``_change``.
+    """
+    with interruption.explained("nothing was changed") as remains:
+
+        def noted(superblock: Superblock, keyring: Keyring) -> Superblock:
+            changed = mutate(superblock, keyring)
+            remains.change(_CHANGED)
+            return changed
+
+        return trio.run(_change, place, s3, secret, noted)
+
+
+async def _change(place: Target, s3: S3Options, secret: Secret, mutate: Mutate) -> Superblock:
     """Change every reachable copy of the superblock; return the new superblock.
 
     Args:

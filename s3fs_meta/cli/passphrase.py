@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import trio
 import typer
 
 from s3fs_meta.cli import options
@@ -54,7 +53,7 @@ def passphrase(
     """Run ``s3fs-meta passphrase``: change the passphrase."""
     place, mutate = targets.of_url(url, access.cachedir), new_passphrase(new_passphrase_file)
     options.warn_if_readable(new_passphrase_file)
-    trio.run(change_superblock, place, access.s3, access.secret(), mutate)
+    change_superblock(place, access.s3, access.secret(), mutate)
     output.print_text("passphrase changed")
     output.print_text(
         "a copy of the old superblock still opens with the old passphrase; the recovery key was "

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import trio
 import typer
 
 from s3fs_meta.cli import options
@@ -86,7 +85,7 @@ def recover_key(
         _renew(place, access.s3, secret)
         return
     mutate = new_passphrase(new_passphrase_file)
-    trio.run(change_superblock, place, access.s3, secret, mutate)
+    change_superblock(place, access.s3, secret, mutate)
     output.print_text("passphrase changed")
 
 
@@ -102,6 +101,6 @@ def _renew(place: Target, s3: S3Options, secret: Secret) -> None:
         )
         return changed
 
-    trio.run(change_superblock, place, s3, secret, renewed)
+    change_superblock(place, s3, secret, renewed)
     output.print_text("recovery key replaced: the new key is valid, the old key is not")
     output.print_text("a copy of an older superblock still opens with the old key")

@@ -61,7 +61,7 @@ def retention(
         found = trio.run(_show, place, access.s3)
     else:
         mutate = _retaining(wanted_s)
-        found = trio.run(change_superblock, place, access.s3, access.secret(), mutate)
+        found = change_superblock(place, access.s3, access.secret(), mutate)
     if json:
         output.print_json({"url": url, "retention_s": found.retention_s})
     else:

@@ -156,6 +156,12 @@ def test_keep_command_refuses_two_actions_at_once(quick: Program, place: Place) 
     assert "give only one of these" in refused.stderr
 
 
+def test_keep_command_without_an_action_names_all_actions(quick: Program, place: Place) -> None:
+    assert "give one of these: a NAME to keep" in quick.run("keep", place.url).stderr
+    refused = quick.run("keep", place.url, "--keep-daily", "7").stderr
+    assert "--keep-* can only be used with --expire" in refused
+
+
 def test_keep_command_with_option_list_reports_that_no_points_are_kept(
     program: Program, mounted: Place
 ) -> None:

@@ -469,6 +469,28 @@ def test_interrupted_command_reports_changes_that_a_hanging_server_has_not_recei
 
 
 @pytest.mark.s3
+@pytest.mark.slow
+def test_keep_command_reports_that_the_server_hangs(
+    empty: Place, program: QuickProgram, folder_of_server: Path
+) -> None:
+    """The keep command names the server during its upload; Ctrl-C reports what may remain."""
+    with running_s3(folder_of_server) as server:
+        cold = make_cold_on(server, empty, program)
+        with stopped(server):
+            cold.content["new"] = os.urandom(2 * MIB)
+            write_synced(cold.mountpoint / "new", cold.content["new"])
+            words = ("keep", cold.mountpoint, "point")
+            with shown(program, words, on_terminal=False) as (process, text):
+                assert f"to {cold.url} at {server.endpoint_url}" in until(text, "uploading")
+                process.send_signal(signal.SIGINT)
+                assert "s3fs-meta keep --list shows the kept" in until(text, "interrupted")
+                assert process.wait(PROCESS_S_MAX) == 130
+
+        program.ok("flush", cold.mountpoint)
+        assert_nothing_is_lost(cold)
+
+
+@pytest.mark.s3
 @pytest.mark.skipif(versitygw_program() is None, reason="moto loses all objects when it stops")
 def test_server_that_refuses_connections_does_not_block_the_mount(
     empty: Place, program: QuickProgram, folder_of_server: Path

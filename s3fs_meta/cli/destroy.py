@@ -35,7 +35,7 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.administration import removal
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
-from s3fs_meta.sync.host_state.state_dir import StateDir
+from s3fs_meta.sync.host_state.state_dir import StateDir, is_locked
 from s3fs_meta.sync.lease.keeper import describe_holder
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import open_keys, require_proof
@@ -199,6 +199,8 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
     except (ObjectMissingError, CorruptionError):
         return None
     if not lease.released and not wanted.force_takeover:
+        if await trio.to_thread.run_sync(is_locked, wanted.place.state):
+            raise HeldError(f"the filesystem {store.url} is in use on this host; unmount it first")
         raise HeldError(_describe_ended(lease, wanted.mount) or describe_holder(lease))
     return lease
 

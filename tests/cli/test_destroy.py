@@ -224,5 +224,5 @@ def test_destroy_command_on_a_mounted_filesystem_is_refused(
 ) -> None:
     done = program.run("destroy", "--confirm", "photos", mounted.url)
 
-    assert done.returncode == 7
-    assert "held by host" in done.stderr
+    assert done.returncode == ExitStatus.HELD
+    assert f"{mounted.url} is in use on this host; unmount it first" in done.stderr

@@ -54,7 +54,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ETag, Fetched, ObjectStore
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.proof import opens_an_image, require_own_keys
-from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.superblock.unlocking import RecoveryKey, Secret
 
 
 class SuperblockCopy(NamedTuple):
@@ -409,8 +409,13 @@ async def _open_group(
 def _require_encrypted(
     store: ObjectStore, copies: Sequence[SuperblockCopy], secret: Secret
 ) -> None:
-    """Raise PassphraseError if a passphrase is given but no copy is encrypted."""
+    """Raise PassphraseError if a secret is given but no copy is encrypted."""
     if secret.given and not any(map(_encrypted, copies)):
+        if isinstance(secret, RecoveryKey):
+            raise PassphraseError(
+                f"the filesystem {store.url} is not encrypted, so it has neither a recovery key nor"
+                " a passphrase; mount it without a passphrase"
+            )
         raise PassphraseError(
             f"the filesystem {store.url} is not encrypted, although a passphrase is given"
             f" {secret.given}; leave the passphrase out to use a filesystem without encryption"

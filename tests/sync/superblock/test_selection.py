@@ -446,6 +446,9 @@ async def test_unencrypted_superblock_is_refused_if_a_passphrase_is_given(encryp
     why = "is not encrypted, although a passphrase is given in a file; leave the passphrase out"
     with pytest.raises(PassphraseError, match=why):
         await open_first(encrypted.store, encrypted.remembered("a"), secret)
+    key = RecoveryKey(lambda: b"key", given="as a recovery key")
+    with pytest.raises(PassphraseError, match="not encrypted, so it has neither a recovery key"):
+        await open_first(encrypted.store, encrypted.remembered("a"), key)
     assert encrypted.store.objects == before
 
 

@@ -75,6 +75,9 @@ def flush(
         output.print_text(f"the bucket has all changes up to transaction group {result['txg']}")
     else:
         output.print_text("the bucket already has all changes")
+    # A mount of an earlier version does not report the txg of the image.
+    if not json and "image_txg" in result:
+        output.print_text(f"uploaded an image of transaction group {result['image_txg']}")
 
 
 async def _flush(

@@ -97,6 +97,7 @@ _NOT_UPLOADED: Final = (
     "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
     " uploads nothing: mount the filesystem for writing, then unmount it"
 )
+_NO_IMAGE: Final = "only a mount for writing uploads an image"
 
 
 class Sides(NamedTuple):
@@ -538,22 +539,22 @@ class Mount:
         return {"state": str(self._request_log.state)}
 
     async def _on_flush(self, arguments: Message, report: Report) -> Message:
-        if self._only_reads:
+        image, made = bool(arguments.get("image")), {}
+        if self._only_reads and not image:
             return {"published": False, "txg": self._session.link.txg, "uncollected": ""}
         if self._session.status.read_only:
-            raise ReadOnlyStateError(_NOT_UPLOADED)
+            raise ReadOnlyStateError(_NO_IMAGE if self._only_reads else _NOT_UPLOADED)
         asked_s = trio.current_time()
         with self._session.throttles.upload.lifted():
-            link = await self._session.flush_now(_progress_to(report))
-            if arguments.get("image"):
-                await self._changes.carry_out(self._on_image, arguments, report)
+            made["published"] = await self._session.flush_now(_progress_to(report)) is not None
+            if image:
+                made |= await self._changes.carry_out(self._on_image, arguments, report)
         age_s = trio.current_time() - asked_s
         why = self._write_back.why_uncollected(age_s) if self._write_back else ""
-        return {"published": link is not None, "txg": self._session.link.txg, "uncollected": why}
+        return {**made, "txg": self._session.link.txg, "uncollected": why}
 
     async def _on_image(self, _arguments: Message, report: Report) -> Message:
-        await self._session.make_image(_progress_to(report))
-        return {}
+        return {"image_txg": (await self._session.make_image(_progress_to(report))).txg}
 
     async def _on_promote(self, arguments: Message, _report: Report) -> Message:
         session = self._session

@@ -1,11 +1,13 @@
 """The flush command, which uploads all changes of a mount."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -39,6 +41,25 @@ def test_second_flush_reports_that_all_changes_are_in_the_bucket(
     assert program.ok("flush", mounted.mountpoint) == "the bucket already has all changes\n"
     done = json.loads(program.ok("flush", "--json", mounted.mountpoint))
     assert done == {"published": False, "txg": 2, "uncollected": ""}
+
+
+def test_flush_reports_the_txg_of_the_uploaded_image(program: Program, mounted: Place) -> None:
+    (mounted.mountpoint / "f").touch()
+    printed = program.ok("flush", "--image", mounted.mountpoint)
+    assert re.search(r"^uploaded an image of transaction group [0-9]+$", printed, re.MULTILINE)
+
+    done = json.loads(program.ok("flush", "--image", "--json", mounted.mountpoint))
+    assert done["image_txg"] == program.status(mounted.mountpoint)["image"]["txg"]
+
+
+def test_read_only_mount_refuses_to_upload_an_image(program: Program, place: Place) -> None:
+    program.ok("mount", "-o", "ro", place.url, place.mountpoint)
+    done = program.run("flush", "--image", place.mountpoint)
+    program.ok("flush", place.mountpoint)
+    program.ok("umount", place.mountpoint)
+
+    assert done.returncode == ExitStatus.REQUEST
+    assert done.stderr == "s3fs-meta: read-only: only a mount for writing uploads an image\n"
 
 
 def test_flush_exits_with_8_if_the_path_is_not_mounted(program: Program, tmp_path: Path) -> None:

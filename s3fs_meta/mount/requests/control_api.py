@@ -7,7 +7,8 @@ command, its arguments and its response; progress events may precede the respons
     requesters {"within_s": seconds} → {"span_s": seconds, "requests": number, "processes":
                 [{"pid", "name", "uid", "requests"}]}, see ``requesters``
     flush     {"image": bool} → {"published": bool, "txg": number, "uncollected": reason why the
-                kernel may have earlier data of open files, or ""}, with progress
+                kernel may have earlier data of open files, or ""}, with progress; with an image
+                also {"image_txg": number}
     promote   {"takeover": bool} → {"txg": number, "epoch": number}
     counts    → {"state": path}; the mount first saves its request counts (``request_log``)
     end       {"keep": bool} → {}; the mount then refuses further changes and ends, even while

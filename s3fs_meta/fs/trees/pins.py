@@ -179,7 +179,8 @@ class Pins:
             await self._follow_paths()
             if not wanted <= {pin.ino for pin in self._pins}:
                 raise UsageError(
-                    "the path itself is not pinned; s3fs-meta pins lists the pinned trees"
+                    "a given path is not pinned itself, so nothing was unpinned; s3fs-meta pins lists"
+                    " the pinned trees"
                 )
             await self._set([pin for pin in self._pins if pin.ino not in wanted])
         await self._check()

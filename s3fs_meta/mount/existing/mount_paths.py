@@ -56,7 +56,8 @@ def nodes(paths: Iterable[Path], cachedir: Path | None) -> list[Node]:
     Symbolic links are followed, even at the end of a path.
 
     Raises:
-        UsageError: a path does not exist, may not be read, or is on another filesystem.
+        UsageError: a path does not exist, may not be read, is on another filesystem, or shows a
+            past point in time, whose content is not in the cache of the mount.
         NotMountedError: a path is not on a filesystem of s3fs-meta.
         SilentDaemonError: the daemon of a path's filesystem does not answer.
     """
@@ -79,6 +80,11 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
         found = os.stat(absolute)
     except OSError as exc:
         raise _unusable(path, exc) from exc
+    if found.st_ino >= PAST_INO_MIN:
+        raise UsageError(
+            f"content of past points in time, such as {path}, is not in the cache of the mount; to"
+            " cache it, mount that point in time with -o ro,at=TIME"
+        )
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
     if not os.access(absolute, wanted):
         raise UsageError(f"no permission to read {path}")

@@ -357,7 +357,7 @@ async def test_unpinning_an_unpinned_path_is_refused(fs: Filesystem, pins: Pins)
     top = make_directory(fs, b"top")
     below = make_file(fs, b"f", top)
     await pins.add([top])
-    with pytest.raises(UsageError, match="path itself is not pinned"):
+    with pytest.raises(UsageError, match="given path is not pinned itself"):
         await pins.remove([top, below])
     assert [one.path for one in await pins.listing()] == ["/top"]
 

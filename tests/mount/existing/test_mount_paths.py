@@ -48,7 +48,7 @@ def test_url_in_place_of_a_path_is_named_as_a_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_past_point_in_time_cannot_be_changed(program: Program, mounted: Place) -> None:
+def test_past_point_in_time_cannot_be_changed_or_cached(program: Program, mounted: Place) -> None:
     mnt = mounted.mountpoint
     (mnt / "f").touch()
     program.ok("flush", mnt)
@@ -61,6 +61,10 @@ def test_past_point_in_time_cannot_be_changed(program: Program, mounted: Place) 
             assert done.stderr == (
                 f"s3fs-meta: cannot change {path}: past points in time are read-only\n"
             )
+    for command in (("warm",), ("warm", "--pin"), ("unpin",), ("dropcache",)):
+        done = program.run(*command, past / "newest" / "f")
+        assert done.returncode == ExitStatus.USAGE
+        assert "is not in the cache of the mount; to cache it, mount that point" in done.stderr
 
 
 @pytest.mark.mount

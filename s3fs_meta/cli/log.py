@@ -41,8 +41,8 @@ HELP = CommandHelp(
     summary="List the transaction groups of a filesystem with the changes in each.",
     description=(
         "Lists transaction groups, newest first: number, time, epoch of the writer, size "
-        "of the uploaded objects, and the number of inodes created, changed and removed. mount -o "
-        "at=, restore and rollback accept the number or the time as shown. Everything is read "
+        "of the uploaded objects, the number of inodes created, changed and removed, and the number "
+        "of changed names and blocks. mount -o at=, restore and rollback accept the number or the time as shown. Everything is read "
         "from the bucket, so changes that are not uploaded yet are missing; the filesystem may be "
         "mounted on any host.",
         "With PATH, the command lists only groups that changed the file or directory at PATH, or "

@@ -170,11 +170,9 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     if bucket.points.unreadable_end:
         last = bucket.points.unreadable_end[-1]
         front.notice(f"txgs {present.txg + 1} to {last} cannot be read; the rollback abandons them")
+    undone = counted(present.txg - past.txg, "transaction group")
     front.notice(f"the filesystem {store.url} will be rolled back from {described(present)}")
-    front.notice(
-        f"the rollback to {described(past)} undoes"
-        f" {counted(present.txg - past.txg, 'transaction group')}"
-    )
+    front.notice(f"the rollback to {described(past)} undoes {undone}")
     if not wanted.confirmed:
         _require_yes()
     return past

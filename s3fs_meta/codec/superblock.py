@@ -26,7 +26,9 @@ from s3fs_meta.errors import FormatError, NewerFormatError, UsageError
 from s3fs_meta.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_BYTES_MIN,
+    KIB,
     LABEL_CHARS_MAX,
+    MIB,
     PAGE_BYTES_MAX,
     PAGE_BYTES_MIN,
     RETENTION_S_DEFAULT,
@@ -373,13 +375,13 @@ def _check_arguments(label: str, block_bytes: int, page_size: int, retention_s: 
         raise UsageError(f"a label must have at most {LABEL_CHARS_MAX} characters, all printable")
     if not BLOCK_BYTES_MIN <= block_bytes <= BLOCK_BYTES_MAX or not _is_power_of_two(block_bytes):
         raise UsageError(
-            f"block size {block_bytes} is not a power of two between {BLOCK_BYTES_MIN} "
-            f"and {BLOCK_BYTES_MAX}"
+            f"block size {block_bytes} is not a power of two between {BLOCK_BYTES_MIN // KIB}K "
+            f"and {BLOCK_BYTES_MAX // MIB}M"
         )
     if not PAGE_BYTES_MIN <= page_size <= PAGE_BYTES_MAX or not _is_power_of_two(page_size):
         raise UsageError(
             f"page size {page_size} is not a power of two between {PAGE_BYTES_MIN} "
-            f"and {PAGE_BYTES_MAX}"
+            f"and {PAGE_BYTES_MAX // KIB}K"
         )
 
 

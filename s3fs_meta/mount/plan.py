@@ -256,7 +256,7 @@ def _check_own_files(mountpoint: str, place: Target) -> None:
     address = urls.parse(place.url)
     used = {"the state directory": (place.state, "; choose another with --cachedir")}
     if isinstance(address, LocalAddress):
-        used["the directory of the bucket"] = (address.root, "")
+        used["the directory of the bucket"] = (address.root, "; choose another mountpoint")
     for what, (path, advice) in used.items():
         if os.path.commonpath([mountpoint, os.path.realpath(path)]) == mountpoint:
             raise UsageError(f"mountpoint {mountpoint!r} would hide {what}, {str(path)!r}{advice}")

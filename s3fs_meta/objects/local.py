@@ -462,7 +462,8 @@ def _make_root(root: Path) -> None:
     try:
         root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as exc:
-        text = f"directory {os.fspath(root)!r} cannot be created: {exc.strerror}"
+        why = "it is not a directory" if isinstance(exc, FileExistsError) else exc.strerror
+        text = f"directory {os.fspath(root)!r} cannot be created: {why}"
         raise UsageError(text) from exc
 
 

@@ -68,6 +68,10 @@ def parse(url: str) -> StoreAddress:
             f"{url!r} is a path, not a URL: s3fs-meta status shows the URL of a mounted filesystem; "
             f"for objects in a local directory write local://{url}"
         )
+    if ":" not in url:
+        raise UsageError(
+            f"{url!r} is not a URL; {_FORMS}; s3fs-meta status shows the URL of a mounted filesystem"
+        )
     raise UsageError(f"URL {url!r} has an unknown scheme; {_FORMS}")
 
 

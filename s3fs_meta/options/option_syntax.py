@@ -283,7 +283,8 @@ def page_size(word: str, text: str) -> int:
     size = parse_size(word, text, "8K")
     if not PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX or size & (size - 1):
         raise UsageError(
-            f"{word}={text} is not a power of two between {PAGE_BYTES_MIN} and {PAGE_BYTES_MAX}"
+            f"{word}={text} is not a power of two between {PAGE_BYTES_MIN} and"
+            f" {size_text(PAGE_BYTES_MAX)}"
         )
     return size
 

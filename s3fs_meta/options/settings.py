@@ -242,7 +242,10 @@ def _find(word: str) -> Option:
         raise UsageError(f"option {word!r}: {REFUSED_WORDS[word]}")
     option = BY_WORD.get(word)
     if option is None:
-        raise UsageError(f"unknown mount option {word!r}{nearest(word, list(BY_WORD))}")
+        advice = (
+            nearest(word, list(BY_WORD)) or "; s3fs-meta mount --list-options lists all options"
+        )
+        raise UsageError(f"unknown mount option {word!r}{advice}")
     return option
 
 

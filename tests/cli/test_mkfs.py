@@ -68,6 +68,22 @@ def test_mkfs_refuses_impossible_settings_before_any_change(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--block-size", "3M"), "block size 3145728 is not a power of two between 64K and 16M"),
+        (("--page-size", "768"), "page size 768 is not a power of two between 512 and 64K"),
+        ((), "file' cannot be created: it is not a directory"),
+    ],
+)
+def test_mkfs_error_describes_what_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert entry.main(["mkfs", "--plain", *words, f"local://{tmp_path}/file"]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_mkfs_refuses_the_url_of_an_existing_filesystem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ def assert_refused(
     ("option", "says"),
     [
         ("jurnal_mode=wal", "unknown mount option 'jurnal_mode'; did you mean 'journal_mode'?"),
-        ("xyzzy", "unknown mount option 'xyzzy'"),
+        ("xyzzy", "unknown mount option 'xyzzy'; s3fs-meta mount --list-options lists all"),
         ("journal_mode=walnut", "journal_mode"),
         ("journal_mode=delete,wal_autocheckpoint=100", "wal_autocheckpoint"),
         ("page_size=5000", "page_size"),
@@ -103,6 +103,7 @@ def test_mount_accepts_obsolete_options_with_a_warning(place: Place, program: Pr
     [
         ("s4://bucket/x", ExitStatus.USAGE, "unknown scheme"),
         ("local:relative", ExitStatus.USAGE, "unknown scheme"),
+        ("bucket/home", ExitStatus.USAGE, "'bucket/home' is not a URL; use local:///absolute"),
         ("local:///does/not/exist", ExitStatus.NO_FILESYSTEM, "that directory does not exist"),
         ("s3://Bad_Bucket/x", ExitStatus.USAGE, "no valid bucket name"),
         ("local:///usr/share", ExitStatus.NO_FILESYSTEM, "no filesystem at"),

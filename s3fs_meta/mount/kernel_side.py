@@ -33,6 +33,10 @@ class KernelSide:
         """Make the kernel write back dirty pages; return whether all were written back."""
         return self._served is None or await self._served.write_back.collect()
 
+    def why_uncollected(self, age_s: float) -> str:
+        """Return why the kernel may have data older than *age_s*, or "" if it has none."""
+        return "" if self._served is None else self._served.write_back.why_uncollected(age_s)
+
     async def before_switch(self, changes: SwitchChanges | None) -> None:
         """Make the kernel drop the cached replies that a txg affects."""
         if self._served is not None:

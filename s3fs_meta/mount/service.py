@@ -30,7 +30,6 @@ from s3fs_meta.errors import (
     AbsentDirectoryError,
     ControlError,
     HeldError,
-    ReadOnlyStateError,
     S3fsError,
     StoreUnavailableError,
 )
@@ -54,9 +53,10 @@ from s3fs_meta.mount.handlers.keep_handlers import KeepHandlers
 from s3fs_meta.mount.handlers.remount import RemountHandlers
 from s3fs_meta.mount.handlers.request_kinds import KINDS
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
+from s3fs_meta.mount.handlers.upload_handlers import NOT_UPLOADED, UploadHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.libfuse_messages import quoting_libfuse
-from s3fs_meta.mount.limits import REQUESTERS_S_MAX, UNSHIPPED_PATHS_MAX
+from s3fs_meta.mount.limits import REQUESTERS_S_MAX
 from s3fs_meta.mount.past_points import past_of
 from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
 from s3fs_meta.mount.requests import control_api
@@ -83,7 +83,6 @@ from s3fs_meta.sync.host_state.state_dir import (
 from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.local_state_choice import advising
 from s3fs_meta.sync.opening.offline import open_offline
-from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
 
 if TYPE_CHECKING:
@@ -93,11 +92,6 @@ _log = logging.getLogger(__name__)
 
 LAST_WORDS_S_MAX: Final = 5.0  # maximum time to wait for clients to read the last response
 OPTIONAL_STEP_S_MAX: Final = 5.0  # time limit of each optional step of the shutdown
-_NOT_UPLOADED: Final = (
-    "this host has changes of an earlier mount that are not in the bucket, and a read-only mount"
-    " uploads nothing: mount the filesystem for writing, then unmount it"
-)
-_NO_IMAGE: Final = "only a mount for writing uploads an image"
 
 
 class Sides(NamedTuple):
@@ -312,6 +306,7 @@ class Mount:
         self._cache = CacheHandlers(plan.options, session)
         self._write_back: WriteBack | None = None
         self._changes = ChangeRequests()
+        self._uploads = UploadHandlers(session, self._changes, kernel.why_uncollected)
         self._supervisor = Supervisor(self._figures)
         self._accepting = trio.Event()
         self._control = ControlServer(plan.place.state, self._handlers(), kinds=KINDS)
@@ -439,10 +434,10 @@ class Mount:
 
     async def last_flush(self) -> dict[str, Any]:
         """Upload all changes; return the outcome of the mount."""
-        if self._only_reads:
+        if self._uploads.uploads_nothing:
             return {"complete": True, "why": ""}
         if self._session.status.read_only:
-            return {"complete": False, "why": _NOT_UPLOADED, "kind": control_api.READ_ONLY}
+            return {"complete": False, "why": NOT_UPLOADED, "kind": control_api.READ_ONLY}
         try:
             with naming_store(self._plan.place.url):
                 await self._session.flush_at_end(self._watchers.progress)
@@ -452,17 +447,11 @@ class Mount:
             return {"complete": False, "why": "the filesystem was changed during the last upload"}
         return {"complete": True, "why": ""}
 
-    @property
-    def _only_reads(self) -> bool:
-        """Return whether the mount is read-only and has no changes of earlier mounts to upload."""
-        session = self._session
-        return session.status.read_only and not session.db.changed and not session.uploader.pending
-
     # --- answer control requests ---------------------------------------------------------------
 
     def _handlers(self) -> dict[str, Handler]:
         changing = {
-            control_api.RECLAIM: self._on_reclaim,
+            control_api.RECLAIM: self._uploads.on_reclaim,
             control_api.PROMOTE: self._on_promote,
             **self._trees.handlers(),
             **self._remounts.handlers(),
@@ -472,9 +461,8 @@ class Mount:
         return {
             control_api.STATUS: self._on_status,
             control_api.REQUESTERS: self._on_requesters,
-            control_api.FLUSH: self._on_flush,
             control_api.FINISHED: self._on_finished,
-            control_api.UNSHIPPED: self._on_unshipped,
+            **self._uploads.handlers(),
             control_api.END: self._on_end,
             control_api.COUNTS: self._on_counts,
             **HistoryHandlers(self._session).handlers(),
@@ -538,24 +526,6 @@ class Mount:
         await self._request_log.save()
         return {"state": str(self._request_log.state)}
 
-    async def _on_flush(self, arguments: Message, report: Report) -> Message:
-        image, made = bool(arguments.get("image")), {}
-        if self._only_reads and not image:
-            return {"published": False, "txg": self._session.link.txg, "uncollected": ""}
-        if self._session.status.read_only:
-            raise ReadOnlyStateError(_NO_IMAGE if self._only_reads else _NOT_UPLOADED)
-        asked_s = trio.current_time()
-        with self._session.throttles.upload.lifted():
-            made["published"] = await self._session.flush_now(_progress_to(report)) is not None
-            if image:
-                made |= await self._changes.carry_out(self._on_image, arguments, report)
-        age_s = trio.current_time() - asked_s
-        why = self._write_back.why_uncollected(age_s) if self._write_back else ""
-        return {**made, "txg": self._session.link.txg, "uncollected": why}
-
-    async def _on_image(self, _arguments: Message, report: Report) -> Message:
-        return {"image_txg": (await self._session.make_image(_progress_to(report))).txg}
-
     async def _on_promote(self, arguments: Message, _report: Report) -> Message:
         session = self._session
         link = await session.promote(
@@ -564,33 +534,11 @@ class Mount:
         self._filesystem.adopt_orphans()
         return {"txg": link.txg, "epoch": session.volume.keeper.epoch}
 
-    async def _on_unshipped(self, _arguments: Message, _report: Report) -> Message:
-        found = await self._session.unshipped.paths(UNSHIPPED_PATHS_MAX)
-        return {"paths": found.paths, "complete": found.complete}
-
-    async def _on_reclaim(self, arguments: Message, report: Report) -> Message:
-        if arguments.get("dry_run") is not False:
-            return (await self._session.reclaimer.plan_all()).as_json(deleted=False)
-        if self._session.status.read_only:
-            raise ReadOnlyStateError("mounted read-only")
-        with self._session.throttles.upload.lifted():
-            reclaimed = await self._session.reclaimer.reclaim_all(_progress_to(report))
-        return reclaimed.as_json(deleted=True)
-
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
         with self._watchers.until_the_end(report):
             await self._ended.wait()
         return self._outcome
-
-
-def _progress_to(report: Report) -> Progress:
-    """Return a function that reports the progress of a request to its client."""
-
-    def progress(what: str, done: int, total: int) -> None:
-        report({"what": what, "done": done, "total": total})
-
-    return progress
 
 
 async def _cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -23,7 +23,7 @@ def test_rollback_without_confirmation_changes_nothing(program: Program, place: 
     assert done.returncode == 2
     assert "will be rolled back from txg " in done.stderr
     assert "to txg 0 of " in done.stderr
-    assert ", without the changes of 1 transaction group after it\n" in done.stderr
+    assert " undoes 1 transaction group\n" in done.stderr
     assert "use --yes" in done.stderr
     done = program.run("rollback", "--yes", "--at", "newest", place.url)
     assert (done.returncode, "nothing to roll back" in done.stderr) == (3, True)

@@ -206,16 +206,13 @@ class BlockFiles:
             LostBlockError: the file of *source* is missing or too short.
             NoSpaceLeftError: the disk is full; *source* may no longer have a file.
         """
-        fd = self._open.get(source)
-        if fd is None:
+        if (fd := self._open.get(source)) is None:
             fd = self._opened(source)
         try:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
-                raise LostBlockError(
-                    source, f"the cache file ends at byte {found.st_size}, before byte {keep_bytes}"
-                )
-            if found.st_nlink > 1:
+                raise LostBlockError(source, f"the cache file has {found.st_size} bytes")
+            if found.st_nlink > 1:  # a quarantined state contains the file, too
                 self.copy(source, target, keep_bytes)
                 return self.remove(source)
             self.ahead.drop(target)

@@ -3,6 +3,7 @@
 cache_handlers:   the cache and the transfer limits.
 history_handlers: versions of files.
 keep_handlers:    kept points.
+upload_handlers:  uploads and unreferenced objects.
 tree_handlers:    removing, copying and locking trees.
 remount:          ``mount -o remount,ro`` in client and daemon.
 change_requests:  before the last upload, ends the requests that change the filesystem.

@@ -186,7 +186,7 @@ class Chooser:
         """Return the local database with the last txg of the chain, or None if it cannot be used.
 
         State that cannot be used stays in ``left`` until ``remove_replaced``, because a restore may
-        fail.
+        fail. After an error the caller closes the database.
 
         Raises:
             OlderBucketError: the bucket was reset to an older copy; the local state is kept.
@@ -209,12 +209,8 @@ class Chooser:
             return self._reject(
                 local.db, "it is unknown on which txg the local state is based", keep=True
             )
-        try:
-            with end_marks.unclean(local.db):
-                return await self._compare(local.db, link)
-        except BaseException:
-            local.db.close()
-            raise
+        with end_marks.unclean(local.db):
+            return await self._compare(local.db, link)
 
     async def remove_replaced(self, restored: Path) -> None:
         """Remove the state in ``left``, or quarantine it if it may be the only copy.

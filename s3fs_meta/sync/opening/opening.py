@@ -20,7 +20,7 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import superblock_facts
-from s3fs_meta.errors import S3fsError, StoreError
+from s3fs_meta.errors import FormatError, S3fsError, StoreError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import next_numbers
 from s3fs_meta.meta.db.database import Database
@@ -37,7 +37,7 @@ from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
-from s3fs_meta.sync.opening.local_state_choice import Local, needs_no_lease
+from s3fs_meta.sync.opening.local_state_choice import Local, is_damage_of, needs_no_lease
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock.changes import put_back
@@ -91,6 +91,8 @@ async def open_filesystem(
     except BaseException as exc:
         if is_orderly(exc):
             await opening.give_lease_back()  # noqa: ASYNC102 - shields itself
+            if not (isinstance(exc, FormatError) and is_damage_of(exc, state_dir)):
+                await opening.mark_clean_again()  # noqa: ASYNC102 - shields itself
         if opening.db is not None:
             opening.db.close()
         state_dir.unlock()
@@ -134,6 +136,7 @@ class _Opening:
             store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
         )
         self.db: Database | None = None
+        self._was_clean = False  # True once a cleanly closed state is marked as in use
         self.notices = list(keys.notices)
 
     async def run(self) -> Volume:
@@ -160,6 +163,7 @@ class _Opening:
             properties.require(db, superblock_facts(self._superblock))
         await self._require_at_least(db)
         crashed, power_lost = note_start(db, self._keyring, held.holder, own)
+        self._was_clean = not crashed
         if crashed and not (options.read_only and options.repairing):
             files = BlockFiles(self._state_dir.blocks, self._state_dir.tmp)
             await restore_content(db, files, self._keyring, self._store, power_lost=power_lost)
@@ -202,6 +206,21 @@ class _Opening:
         """Release the lease again after an error, if no host held it before and none needs it."""
         if self.db is not None and can_give_back(self._keeper, self.db, self._keyring):
             await release_after_error(self._keeper)
+
+    async def mark_clean_again(self) -> None:
+        """After an error, mark the local state as cleanly closed if it was before this opening.
+
+        Otherwise the next mount would treat this opening as a crash. This takes at most
+        ``CLEANUP_S_MAX``, also if the caller is cancelled.
+        """
+        if self.db is None or self.db.is_closed or not self._was_clean:
+            return
+        with trio.move_on_after(CLEANUP_S_MAX, shield=True):
+            try:
+                self.db.rollback()
+                await mark_clean(self.db)
+            except (S3fsError, OSError) as exc:
+                _log.warning("the next mount treats this as an unclean shutdown: %s", exc)
 
     async def _take_over(self, db: Database, held: Hold) -> Database:
         """Take the lease and append the fence record. Raises errors of ``Fencer.take_over``."""

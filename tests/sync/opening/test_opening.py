@@ -96,6 +96,27 @@ async def test_failed_opening_releases_the_lease_that_no_host_held_before(
             await unmount(session)
 
 
+@pytest.mark.parametrize("step", ["nonce noted", *STEPS])
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_failed_opening_counts_as_a_crash_only_if_the_state_was_unclean_before(
+    power: Power, step: str, *, is_clean: bool
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, CONTENT)
+        session.durability.commit()
+        if is_clean:
+            await session.close()
+
+    with pytest.raises(DatabaseFullError):
+        async with power.session("a", options=OpenOptions(hook=failing_at(step))):
+            pass
+
+    async with power.session("a", tasks=False) as session:
+        assert session.volume.crashed != is_clean
+        assert await read_file(session, ino) == CONTENT
+        await unmount(session)
+
+
 @pytest.mark.parametrize("step", STEPS)
 async def test_failed_opening_keeps_the_lease_that_protects_unshipped_changes(
     power: Power, step: str
@@ -178,6 +199,30 @@ async def test_late_txg_of_the_former_writer_does_not_count_as_a_crash(power: Po
             assert await read_file(session, ino) == CONTENT
             assert local_state.get(session.db, "unchecked") is None
             assert not session.db.changed
+
+
+async def test_takeover_that_fails_while_the_state_is_advanced_does_not_count_as_a_crash(
+    power: Power,
+) -> None:
+    """The former writer appends a txg, and then the store becomes unavailable."""
+    async with power.session("b", tasks=False) as session:
+        await unmount(session)
+    async with power.session("a", tasks=False) as writer:
+        ino = write_file(writer, CONTENT)
+
+        async def append() -> None:
+            with pytest.raises(FencedError):
+                await writer.flush()
+            store.fail("get", StoreUnavailableError("changelog", 8, 9.0, "timeout"), times=99)
+
+        store = LateStore(power.store, append)
+        with pytest.raises(StoreUnavailableError):
+            async with power.session("b", store=store, options=TAKEOVER, tasks=False):
+                pass
+
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        assert not session.volume.crashed
+        assert await read_file(session, ino) == CONTENT
 
 
 async def test_restore_during_a_takeover_does_not_count_as_a_crash(power: Power) -> None:

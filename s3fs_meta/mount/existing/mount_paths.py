@@ -23,9 +23,9 @@ from s3fs_meta.model import Ino
 from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.existing.unanswered import named, of_closed_path
+from s3fs_meta.mount.existing.unanswered import named, of_closed_path, of_dead_path
 from s3fs_meta.mount.limits import KERNEL_FORGET_S_MAX
-from s3fs_meta.mount_errors import NotMountedError, OtherUserError
+from s3fs_meta.mount_errors import NotMountedError
 
 _POLL_S: Final = 0.05
 _WANTED: Final = "paths in a mounted filesystem"
@@ -227,7 +227,7 @@ def _split(path: Path) -> tuple[str, str]:
 
     Raises:
         UsageError: the path does not end in a name, or its directory does not exist.
-        OtherUserError: the path is in a mount of another user.
+        NotMountedError: the path is in a mount of another user, or of a killed daemon.
     """
     above, name = os.path.split(os.fspath(path))
     if name in {"", ".", ".."}:
@@ -238,12 +238,16 @@ def _split(path: Path) -> tuple[str, str]:
         raise _unusable(path, exc) from exc
 
 
-def _unusable(path: Path, exc: OSError) -> UsageError | OtherUserError:
+def _unusable(path: Path, exc: OSError) -> UsageError | NotMountedError:
     """Return the error for a path that cannot be examined."""
     if exc.errno == errno.ENOENT and (text := targets.given_a_url(str(path), _WANTED)):
         return UsageError(text)
-    closed = of_closed_path(os.path.realpath(path)) if exc.errno == errno.EACCES else None
-    return closed or UsageError(f"{path}: {exc.strerror}")
+    found: NotMountedError | None = None
+    if exc.errno == errno.EACCES:
+        found = of_closed_path(os.path.realpath(path))
+    elif exc.errno in {errno.ENOTCONN, errno.ECONNABORTED}:
+        found = of_dead_path(os.path.realpath(path))
+    return found or UsageError(f"{path}: {exc.strerror}")
 
 
 def _is_below(path: str, above: str) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from s3fs_meta.console.printable import user_name
 from s3fs_meta.mount.existing import mount_table, targets
@@ -67,6 +68,17 @@ def of_closed_path(path: str) -> OtherUserError | None:
                 return _other_user(mounted)
             except OSError:
                 return None
+    return None
+
+
+def of_dead_path(path: str) -> NotMountedError | None:
+    """Return the error for a path in a mount whose daemon has exited; None for other paths."""
+    for mounted in reversed(mount_table.read()):
+        above = mounted.mountpoint.rstrip("/")
+        if mounted.fs_type == mount_table.FS_TYPE and (
+            path == above or path.startswith(f"{above}/")
+        ):
+            return _reason(targets.of_mountpoint(Path(mounted.mountpoint), None))
     return None
 
 

@@ -32,9 +32,12 @@ def test_error_about_a_killed_mount_shows_unshipped_changes_and_a_remedy(
 
     asked = program.run("status", place.mountpoint, here=False)
     listed = program.ok("status", here=False)
+    removed = program.run("rm", place.mountpoint / "f")
+    warmed = program.run("warm", place.mountpoint / "f")
     done = program.run("umount", place.mountpoint, here=False)
 
-    assert asked.returncode == ExitStatus.NOT_MOUNTED
+    assert removed.stderr == warmed.stderr == asked.stderr
+    assert {asked.returncode, removed.returncode, warmed.returncode} == {ExitStatus.NOT_MOUNTED}
     assert f"was killed ({rest}); mount it again to recover: {again}\n" in asked.stderr
     assert f"{place.url} on {place.mountpoint}: the daemon of {place.mountpoint} was" in listed
     assert done.returncode == ExitStatus.STORE

@@ -210,5 +210,7 @@ def _line(verdict: Verdict) -> str:
     if verdict.left:
         done.append(f"{verdict.left} left")
     advice = f"; {verdict.advice}" if verdict.left and verdict.advice else ""
-    kind = "" if verdict.severity is Severity.DAMAGE else " (the present files are complete)"
+    kind = (
+        "" if verdict.severity is Severity.DAMAGE else " (leftover, harmless for the present files)"
+    )
     return f"{verdict.invariant}{kind}: {verdict.title}: broken {verdict.found} times, {', '.join(done)}{advice}"

@@ -62,7 +62,8 @@ def test_fsck_report_has_a_line_for_each_broken_invariant() -> None:
     [line] = _report(Severity.DAMAGE, found=2, left=1).lines()
     assert line == "I1: all is well: broken 2 times, 1 corrected, 1 left; call support"
     [line] = _report(Severity.LEFTOVER, found=1, left=0).lines()
-    assert line == "I1 (the present files are complete): all is well: broken 1 times, 1 corrected"
+    leftover = "I1 (leftover, harmless for the present files)"
+    assert line == f"{leftover}: all is well: broken 1 times, 1 corrected"
 
 
 def test_fsck_finding_ends_with_the_path_of_the_file() -> None:

@@ -202,9 +202,9 @@ CACHE_FILES: Final = (
         source=_ROWS,
         damaged=f"c.state IN {BESIDE_THE_PACK} AND {NULLS} = 0"
         " AND coalesce(f.size_bytes, -1) < b.plain_bytes",
-        columns="c.block, f.size_bytes",
-        text="the cache file of block {0} is missing or too short ({1} bytes): the block is fetched"
-        " again when needed",
+        columns="c.block, coalesce(f.size_bytes || ' of ' || b.plain_bytes || ' bytes', 'no file')",
+        text="the cache file of block {0} is missing or too short ({1}): the block is fetched again"
+        " when needed",
         repair=_forget_copies,
         safe=True,
         severity=Severity.LEFTOVER,

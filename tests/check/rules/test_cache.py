@@ -169,6 +169,8 @@ async def test_row_of_a_cached_block_is_removed_if_the_cache_file_is_missing(
     Invariant I44.
     """
     healthy.files.remove(clean)
+    [broken] = (await healthy.check_all()).as_json()["invariants"]
+    assert "is missing or too short (no file): the block" in broken["findings"][0]["what"]
 
     await healthy.assert_all_mended("I44")
 

@@ -287,11 +287,18 @@ class LeaseKeeper:
         other host's new lease was lost, that host recognises the stored lease as the lease that it
         replaced before, and replaces it again.
 
+        A store without conditional writes is read first, because another host may have stored a
+        lease since the loss was noticed. A lease that is stored after this read is overwritten.
+
         Raises:
             PreconditionError: the lease has changed since its loss was noticed.
+            NewerFormatError: a newer version of the program wrote the lease.
         """
         data = lease_codec.encode(self.lease)
         if not self._conditional:
+            with contextlib.suppress(LostLeaseError):
+                await self._found()
+                raise PreconditionError(lease_codec.KEY)
             await self._store.put(lease_codec.KEY, data)
         elif lost.etag is None:
             self._etag = await self._store.create(lease_codec.KEY, data)

@@ -4,8 +4,8 @@ Owns: the proof that no other host has written. Does not know: how the loss is d
 (``lease.keeper``).
 Keeps: the lease is stored only if this host wrote the last changelog of the chain. Another writer
 would first append a fence record, which makes this host's next append fail. The write is
-conditional if the store supports this, and then never overwrites another host's lease. Nothing is
-stored after destroy removed the superblock.
+conditional if the store supports this, and then never overwrites another host's lease. Otherwise
+the lease is first read again. Nothing is stored after destroy removed the superblock.
 Tasks: the shipper's task under its lock, or any task in ``require_shipped``.
 Design: docs/design/durability.md, "One writer".
 """

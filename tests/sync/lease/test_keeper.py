@@ -512,6 +512,30 @@ async def test_lost_lease_is_stored_only_if_it_has_not_changed(
     await keeper.move_head(HEAD)
 
 
+@pytest.mark.parametrize("damaged", [b"", b"no lease"], ids=["missing", "damaged"])
+async def test_lost_lease_in_a_store_without_conditional_writes_is_stored_only_if_none_exists(
+    store: MemoryStore, damaged: bytes
+) -> None:
+    keeper = await Host(store, "a", conditional=False).acquire()
+    own = store.objects.pop(lease_codec.KEY)
+    if damaged:
+        store.objects[lease_codec.KEY] = damaged
+    with pytest.raises(LostLeaseError) as lost:
+        await keeper.require_hold()
+    before = dict(store.objects)
+
+    store.objects[lease_codec.KEY] = own
+    await Host(store, "b", conditional=False).acquire(force=True)
+    theirs = store.objects[lease_codec.KEY]
+    with pytest.raises(PreconditionError):
+        await keeper.put_back(lost.value)
+    assert store.objects[lease_codec.KEY] == theirs
+
+    store.objects = before
+    await keeper.put_back(lost.value)
+    assert store.objects[lease_codec.KEY] == own
+
+
 async def test_lease_write_gives_up_if_the_store_refuses_every_write(store: MemoryStore) -> None:
     """If ETags change at every read, a lease write fails instead of looping forever."""
     faulty = FaultyStore(store)

@@ -45,6 +45,7 @@ async def _change(place: Target, s3: S3Options, secret: Secret, mutate: Mutate) 
 
     Raises:
         PreconditionError: another process changed the superblock concurrently; nothing was changed.
+        StoreError: the store is unavailable; the message says if the superblock may have changed.
         The errors of ``open_keys`` and of *mutate*.
     """
     async with opened_store(place.url, s3, counts=place.state) as store:

@@ -12,14 +12,15 @@ Design: docs/design/durability.md, "The superblock".
 
 import contextlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
-from s3fs_meta.errors import PreconditionError, StoreError
+from s3fs_meta.errors import FormatError, PreconditionError, StoreAccessError, StoreError
+from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
@@ -34,6 +35,11 @@ from s3fs_meta.sync.superblock.selection import (
 from s3fs_meta.sync.superblock.unlocking import Secret
 
 Mutate = Callable[[Superblock, Keyring], Superblock]
+
+_OUTCOME_UNKNOWN: Final = (
+    "it is unknown whether the superblock was changed, so the old or the new passphrase and recovery"
+    " key may be valid; repeat the command when the store is available"
+)
 
 
 class Changed(NamedTuple):
@@ -62,7 +68,8 @@ async def change(
 
     Raises:
         PreconditionError: another process changed the superblock concurrently; nothing was changed.
-        StoreError: the store is unavailable; the last request may have changed the first object.
+        StoreError: the store is unavailable. If the first object may nevertheless have changed, the
+            message says so.
         The same errors as ``open_keys``, ``require_proof`` and *mutate*.
     """
     keys = await open_keys(store, remembered, secret)
@@ -95,7 +102,7 @@ async def _publish(
     data = superblock_codec.encode(superblock)
     first, second = copies
     unreached = []
-    await _write(store, first, data)
+    await _write_first(store, first, data)
     hook("superblock put")
     try:
         if second.error is not None:
@@ -110,6 +117,36 @@ async def _publish(
         unreached.append(f"{remembered.path}: {exc.strerror}")
     hook("superblock remembered")
     return Changed(superblock, unreached)
+
+
+async def _write_first(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> None:
+    """Write the first object; after an error, read it, because the store may have written it.
+
+    Raises:
+        PreconditionError: another process changed the object; nothing was changed.
+        StoreAccessError: the store refused the write.
+        StoreError: another error; the message says that the outcome is unknown.
+    """
+    try:
+        await _write(store, copy, data)
+    except PreconditionError:
+        raise
+    except StoreError as exc:
+        if await _has(store, copy, data):
+            return
+        if not isinstance(exc, StoreAccessError):
+            # Even if the object still has its old content, the store may apply the write later.
+            exc.reword(f"{exc.message}; {_OUTCOME_UNKNOWN}")
+        raise
+
+
+async def _has(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> bool:
+    """Return whether an object contains *data*; return False if it cannot be read."""
+    assert copy.key is not None, "the copy must be an object in the bucket"
+    try:
+        return (await store.get(copy.key, TEXT_OBJECT_BYTES_MAX)).data == data
+    except (StoreError, FormatError):
+        return False
 
 
 async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list[str]:

@@ -12,7 +12,13 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.key_slots import CHEAPEST_COST
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import COPY_KEY, KEY, Superblock
-from s3fs_meta.errors import PassphraseError, PreconditionError, StoreAccessError
+from s3fs_meta.errors import (
+    PassphraseError,
+    PreconditionError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.memory import MemoryStore
@@ -20,6 +26,7 @@ from s3fs_meta.sync.host_state.replaced_objects import ReplacedObjects
 from s3fs_meta.sync.superblock.changes import accept_first, change, mend, put_back
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.superblock_watch import tend
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.superblock.foreign import foreign_superblock
@@ -97,6 +104,47 @@ async def test_one_of_two_concurrent_changes_of_the_superblock_fails(power: Powe
         await change(power.store, power.remembered("a"), power.secret, meanwhile)
     assert _decoded(power, KEY).label == "changed"
     assert power.store.objects[COPY_KEY] == keys.data
+
+
+async def test_change_with_a_lost_reply_is_completed(power: Power) -> None:
+    """If the reply to the first write is lost, the change reads the object and continues."""
+    store = FaultyStore(power.store)
+    store.lose_reply("replace")
+
+    changed = await change(store, power.remembered("a"), power.secret, _labelled)
+
+    assert changed.unreached == []
+    assert power.store.objects[KEY] == power.store.objects[COPY_KEY]
+    assert _decoded(power, KEY).label == "changed"
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_change_with_an_unknown_outcome_is_reported_as_unknown(
+    power: Power, applied: bool
+) -> None:
+    """If the first write fails, and the object cannot be read, the error says so."""
+    old = power.store.objects[KEY]
+    store = _FailingWrites(power.store, applied=applied)
+
+    with pytest.raises(StoreError, match="unknown whether the superblock was changed"):
+        await change(store, power.remembered("a"), power.secret, _labelled)
+
+    assert (power.store.objects[KEY] != old) == applied
+    assert power.store.objects[COPY_KEY] == old
+    assert await _change(power) == []
+    assert (await power.keys("a")).faults == ("", "")
+
+
+async def test_refused_change_is_not_reported_as_unknown(power: Power) -> None:
+    store = FaultyStore(power.store)
+    before = dict(power.store.objects)
+    store.fail("replace", StoreAccessError(KEY, "403", "check the policy"))
+
+    with pytest.raises(StoreAccessError) as refused:
+        await change(store, power.remembered("a"), power.secret, _labelled)
+
+    assert "unknown" not in refused.value.message
+    assert power.store.objects == before
 
 
 @pytest.mark.parametrize("key", [KEY, COPY_KEY])
@@ -255,6 +303,21 @@ class _Guarded(MemoryStore):
         if key == COPY_KEY:
             raise StoreAccessError(key, "403", "")
         return await super().replace(key, data, etag)
+
+
+class _FailingWrites(FaultyStore):
+    """A store that fails at its first replacement of an object, and at every call after it."""
+
+    def __init__(self, inner: MemoryStore, *, applied: bool) -> None:
+        super().__init__(inner)
+        self._applied = applied
+
+    @override
+    async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: str) -> str:
+        if self._applied:
+            await super().replace(key, data, etag)
+        self.down = StoreUnavailableError(key, 3, 60.0, "timeout")
+        raise self.down
 
 
 def _rewrapped(passphrase: bytes) -> Callable[[Superblock, Keyring], Superblock]:

@@ -25,7 +25,13 @@ from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import ManifestRef, content_hash
 from s3fs_meta.codec.kept_point import KeptPoint
-from s3fs_meta.errors import FormatError, ReadOnlyStateError, SettingsError, UsageError
+from s3fs_meta.errors import (
+    FormatError,
+    ObjectMissingError,
+    ReadOnlyStateError,
+    SettingsError,
+    UsageError,
+)
 from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, PackId, PointInTime, Txg, is_kept_name
 from s3fs_meta.options.option_syntax import format_time
@@ -78,8 +84,7 @@ class PointKeeper:
             UsageError: the name is not allowed, or another kept point has it.
             SettingsError: the point in time is not retained, or too many points are kept.
             FencedError: another host has taken over the filesystem; do not rely on the point.
-            FormatError, ObjectMissingError: a metadata object that the point needs is damaged or
-                missing.
+            FormatError: a metadata object that the point needs is damaged or missing.
             StoreError: the store is unavailable; if one of the last requests failed, the point may
                 exist.
         """
@@ -180,9 +185,16 @@ class PointKeeper:
         await self._require_changelogs(image, point.txg)
 
     async def _fetch(self, txg: Txg, wanted_hash: str) -> FetchedChangelog:
-        """Return the changelog of a txg; raise FormatError if its hash is not *wanted_hash*."""
+        """Return the changelog of a txg.
+
+        Raises:
+            FormatError: the changelog is missing or damaged, or its hash is not *wanted_hash*.
+        """
         volume = self._volume
-        fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
+        try:
+            fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
+        except ObjectMissingError as exc:
+            raise _missing_changelog(txg, txg) from exc
         if fetched.link.hash != wanted_hash:
             raise FormatError(
                 changelog_codec.key_of(txg),
@@ -218,7 +230,10 @@ class PointKeeper:
         return link
 
     async def _manifest(self, image: Image) -> ManifestRef:
-        data = (await self._store.get(image.key, ENCODED_BYTES_MAX)).data
+        try:
+            data = (await self._store.get(image.key, ENCODED_BYTES_MAX)).data
+        except ObjectMissingError as exc:
+            raise FormatError(image.key, f"the image is missing; {_MEND}") from exc
         return ManifestRef(image.key, await trio.to_thread.run_sync(content_hash, data))
 
     async def _require_changelogs(self, image: Image, txg: Txg) -> None:
@@ -227,9 +242,13 @@ class PointKeeper:
         listed = await chain.listed_from(self._store, Txg(image.txg + 1), count) if count else []
         for number, found in zip(range(image.txg + 1, txg + 1), [*listed, None], strict=False):
             if number != found:
-                what = f"the changelog is missing; {_MEND}"
-                key = changelog_codec.key_of(Txg(number))
-                raise BrokenChainError(key, what, Txg(number - 1), txg)
+                raise _missing_changelog(Txg(number), txg)
+
+
+def _missing_changelog(missing: Txg, end: Txg) -> BrokenChainError:
+    """Return the error for a missing changelog that the point in time *end* needs."""
+    what = f"the changelog is missing; {_MEND}"
+    return BrokenChainError(changelog_codec.key_of(missing), what, Txg(missing - 1), end)
 
 
 def require_name(name: str) -> None:

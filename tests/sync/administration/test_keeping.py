@@ -11,6 +11,7 @@ from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.console.exits import ExitStatus, status_of
 from s3fs_meta.errors import (
     FencedError,
     FormatError,
@@ -387,6 +388,26 @@ async def test_point_in_time_with_a_missing_changelog_cannot_be_kept(power: Powe
         with pytest.raises(FormatError):
             await PointKeeper(session).keep("a", at(session.link.txg))
     assert keys_of(power, "kept/") == []
+
+
+@pytest.mark.parametrize("lost", ["changelog/", "image/"])
+async def test_kept_point_with_a_missing_object_cannot_be_kept_again(
+    power: Power, lost: str
+) -> None:
+    """A missing object is reported as damage, not as a store that cannot be reached."""
+    async with power.session(tasks=False) as session:
+        await kept_files(session)
+        [point] = (await session.reclaimer.kept_points()).points
+        write_file(session, b"later")
+        await session.flush()
+        needed = point.image.key if lost == "image/" else changelog.key_of(point.txg)
+        del power.store.objects[needed]
+
+        with pytest.raises(FormatError, match="missing") as caught:
+            await PointKeeper(session).keep("b", PointInTime("a", kept="a"))
+
+    assert status_of(caught.value) is ExitStatus.CORRUPTION
+    assert len(keys_of(power, "kept/")) == 1
 
 
 async def test_older_program_cannot_open_a_filesystem_with_a_kept_point(

@@ -17,7 +17,7 @@ BlockId = NewType("BlockId", int)  # number of a block; never reused
 BlockIndex = NewType("BlockIndex", int)  # position of a block in its file, counted from 0
 PackId = NewType("PackId", int)
 Txg = NewType("Txg", int)  # transaction group
-Epoch = NewType("Epoch", int)  # number in the lease, which every mount for writing increments
+Epoch = NewType("Epoch", int)  # number in the lease, which every acquisition of the lease increases
 Cookie = NewType("Cookie", int)  # position of a dentry in its directory, as readdir reports it
 ObjectKey = NewType("ObjectKey", str)  # object key without the prefix, such as pack/3f/7-9a...
 
@@ -51,7 +51,7 @@ class InodeFlag:
 
     HAS_XATTRS: Final = 1  # the inode has extended attributes
     REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background
-    LOCKED: Final = 4  # the inode and its directory entries can never be changed
+    LOCKED: Final = 4  # the inode and its directory entries can only be removed, by rm --locked
     HOLDS_LOCKED: Final = 8  # the directory tree contains, or contained, a protected inode
     IMMUTABLE: Final = 16  # the inode cannot be changed until chattr -i
     APPEND_ONLY: Final = 32  # the file is append-only until chattr -a

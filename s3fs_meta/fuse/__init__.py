@@ -3,7 +3,7 @@
 frequent_requests: handlers that the C extension calls directly; none of them waits.
 operations:        handlers that pyfuse3 calls: all other requests, and requests that wait.
 raw_operations:    handlers of requests that pyfuse3 does not support.
-error_boundary:    a wrapper of every handler that converts exceptions to errnos.
+error_boundary:    converts exceptions to errnos; a wrapper of the handlers that pyfuse3 calls.
 kernel_session:    one session: mounts, serves requests, unmounts.
 request_loop:      receives requests from the kernel.
 request_times:     the durations of requests, and the threads that send requests.

@@ -1,4 +1,4 @@
-"""The wrapper of every handler. It raises only FUSEError, because other exceptions end the mount.
+"""The wrapper of handlers for pyfuse3: it converts errors to FUSEError, as others end the mount.
 
 Owns: converting errors to FUSEError, logging failures, degrading the mount, the counts of
 requests. Does not know: what the handlers do.

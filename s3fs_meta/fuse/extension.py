@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c, which setup.py also compiles into the extension.
 # An extension with another hash is rejected, because functions may be missing or different.
-SOURCE_SUM: Final = "042776525f18e7da76825a8b0970815f26abf68bf8690fbf8b252aae981fe48e"
+SOURCE_SUM: Final = "dec1a178b63546e2551433de74e41ec169e1021585bda05bc6b139bff64fdfff"
 
 
 @contextlib.contextmanager

@@ -1,17 +1,17 @@
 /*
- * Intercepts the requests that libfuse or pyfuse3 does not pass on or serves slowly, and measures
- * how long every request takes.
+ * Intercepts the requests that libfuse or pyfuse3 does not support or serves slowly, and measures
+ * the time from the receipt of a request to its answer.
  *
- * Owns: the list of these requests, sending their answers, the flags agreed with the kernel, the
- * times of requests and who sent the last ones (fuse/request_times.py reads both).
- * Does not know: what the requests mean. A Python object has a method for each request.
+ * Owns: the table of these requests, sending answers, the flags negotiated with the kernel, the
+ * times and the senders of requests (fuse/request_times.py reads both).
+ * Does not know: the meaning of requests. A Python object has a method for each kind of request.
  *
- * pyfuse3 gives each request to libfuse's fuse_session_process_buf. This module defines a function
- * of that name. It must be loaded with RTLD_GLOBAL before pyfuse3, so that the dynamic linker finds
- * it first. It answers a request, changes it, or passes it unchanged to libfuse's function.
- * Before `install` is called it changes nothing.
+ * pyfuse3 passes each request to libfuse's fuse_session_process_buf. This module has a function of
+ * that name, and must be loaded with RTLD_GLOBAL before pyfuse3, so that the dynamic linker finds
+ * this function first. The function answers a request, or passes it to libfuse's function; it
+ * changes some requests before. Before `install` is called, it passes on every request unchanged.
  *
- * Everything runs in the thread that serves requests. Source: linux/fuse.h.
+ * All functions run in the thread that serves requests. Source: linux/fuse.h.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -37,10 +37,10 @@
 #define OPCODE_TMPFILE 51 /* Linux 6.2 */
 #define OPCODE_STATX 52   /* Linux 6.6 */
 
-#define NEXT_REQUEST_NS 50000 /* a busy program sends its next request within this time */
-#define STREAK_NS 500000      /* time after which other tasks of the event loop run */
-#define READ_BYTES_MAX (1 << 20) /* most content of one read request: 256 pages */
-#define LONG_BYTES_MIN (1 << 16) /* content that is sent without the interpreter lock */
+#define NEXT_REQUEST_NS 50000 /* time to wait for a request; a busy program sends it earlier */
+#define STREAK_NS 500000      /* maximum time of serving requests before other tasks run */
+#define READ_BYTES_MAX (1 << 20) /* maximum content of an answer to FUSE_READ: 256 pages */
+#define LONG_BYTES_MIN (1 << 16) /* longer content is sent without the interpreter lock */
 
 #define UNKNOWN (-1)    /* as in fs/waiting_room.py */
 #define WRITE_BACK (-2) /* as in fs/waiting_room.py */
@@ -53,13 +53,13 @@
 /* pyfuse3 has one session per process, so the state of the session is static. */
 static PyObject *handlers; /* has a method for each intercepted request; NULL before install() */
 static unsigned wanted;    /* flags to add to the answer to INIT, if the kernel offers them */
-static unsigned unopened;  /* FUSE_NO_OPEN_SUPPORT, FUSE_NO_OPENDIR_SUPPORT: answer ENOSYS */
+static unsigned unopened;  /* FUSE_NO_OPEN_SUPPORT and the like, to answer opens with ENOSYS */
 static unsigned agreed;    /* the flags of `unopened` that the kernel offers */
 static uint64_t init_unique; /* number of the INIT request until it is answered, then 0 */
 static long long caller = UNKNOWN; /* user of the last request, UNKNOWN or WRITE_BACK */
 static unsigned caller_group;      /* group of the last request */
 static unsigned caller_thread;     /* thread of the last request */
-static uint64_t answered; /* number of requests that this module has finished */
+static uint64_t answered; /* number of requests that this module has answered, and of FORGETs */
 static int channel = -1; /* file descriptor of /dev/fuse; -1 before the INIT request */
 
 /* One request as the kernel sends it. */
@@ -74,15 +74,15 @@ typedef struct {
     };
 } Request;
 
-/* --- how long requests take, and who sends them ------------------------------------------------ */
+/* --- times and senders of requests ------------------------------------------------------------ */
 
-#define OPCODES 64      /* larger opcodes are counted as 0, which the kernel does not use */
+#define OPCODES 64      /* opcodes from 64 on are counted as 0, which the kernel does not use */
 #define CLEAR_PRIVILEGES 0 /* a method that some writes call; the kernel does not use this opcode */
 #define BOUNDS 23       /* upper bounds of the buckets; one more bucket has no bound */
-#define FLIGHTS 4096    /* requests in progress that can be measured; a power of two */
+#define FLIGHTS 4096    /* maximum number of measured requests without an answer; a power of two */
 #define FLIGHT_PROBES 8 /* entries of `flights` that are tried for one request */
-#define RECENT 16384    /* requests whose senders are remembered; a power of two */
-#define NO_USER 0xffffffffu /* sender of the write-back of dirty pages; no valid user ID */
+#define RECENT 16384    /* number of last requests whose senders are recorded; a power of two */
+#define NO_USER 0xffffffffu /* recorded as the user of the kernel's write-back; no valid user ID */
 
 static const uint64_t bounds_ns[BOUNDS] = {
     5000ull, 10000ull, 20000ull, 50000ull, 100000ull, 200000ull, 500000ull,
@@ -90,14 +90,14 @@ static const uint64_t bounds_ns[BOUNDS] = {
     100000000ull, 200000000ull, 500000000ull, 1000000000ull, 2000000000ull, 5000000000ull,
     10000000000ull, 20000000000ull, 50000000000ull, 100000000000ull};
 
-/* The answered requests with one opcode; of FUSE_READ and FUSE_WRITE, the bytes of content. */
+/* For each opcode: times and numbers of the answered requests, and the bytes read or written. */
 static struct {
     uint64_t total_ns;
     uint64_t bytes;
     uint64_t counts[BOUNDS + 1];
 } times[OPCODES];
 
-/* The requests that are not answered yet, found by their number; 0: the entry is free. */
+/* The requests without an answer, found by their number `unique`; 0 marks a free entry. */
 static struct {
     uint64_t unique;
     uint64_t begun_ns;
@@ -121,13 +121,13 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-/* The kernel counts up the numbers of requests in steps of 2, so the lowest bit is not used. */
+/* The kernel increases the numbers of requests in steps of 2, so the lowest bit is ignored. */
 static unsigned flight_of(uint64_t unique, unsigned probe)
 {
     return (unsigned)((unique >> 1) + probe) & (FLIGHTS - 1);
 }
 
-/* Note that a request has arrived. Requests without an answer are not measured. */
+/* Record the arrival of a request. INIT and requests without an answer are not recorded. */
 static void begin_flight(const struct fuse_in_header *header, unsigned user, unsigned written)
 {
     uint64_t begun_ns;
@@ -158,10 +158,10 @@ static void begin_flight(const struct fuse_in_header *header, unsigned user, uns
     }
 }
 
-/* Count a request that is answered now. */
+/* Record the answer to a request: the time that it took, and its bytes. */
 static void end_flight(const struct fuse_out_header *out)
 {
-    uint64_t unique = out->unique; /* 0: a notification */
+    uint64_t unique = out->unique; /* 0 for a notification, which answers no request */
 
     for (unsigned probe = 0; unique != 0 && probe < FLIGHT_PROBES; probe++) {
         unsigned at = flight_of(unique, probe), bucket = 0;
@@ -193,11 +193,11 @@ static void answer(uint64_t unique, int error, const void *data, size_t length)
 
     answered++;
     end_flight(&out);
-    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the process was killed */
+    if (writev(channel, parts, 2) < 0 && errno != ENOENT) /* ENOENT: the sender was killed */
         fuse_log(FUSE_LOG_ERR, "the kernel refused an answer: %s\n", strerror(errno));
 }
 
-/* Send an answer of libfuse; add the flags to its answer to INIT that libfuse does not set. */
+/* Send an answer of libfuse; to the answer to INIT, add the flags that libfuse does not set. */
 static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNUSED(userdata))
 {
     if (init_unique != 0 && count > 1
@@ -211,8 +211,8 @@ static ssize_t write_answer(int fd, struct iovec *parts, int count, void *Py_UNU
     return writev(fd, parts, count);
 }
 
-/* Read a request without blocking. The kernel removes the request of a killed process, also between
- * poll and read. A blocking read would then stop every task. After EINTR pyfuse3 polls again. */
+/* Read a request without blocking. Between poll and read, the kernel may remove the request of a
+ * killed process; a blocking read would then stop every task. After EINTR, pyfuse3 polls again. */
 static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(userdata))
 {
     ssize_t length = read(fd, buffer, size);
@@ -224,7 +224,7 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *Py_UNUSED(u
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* The handlers' methods; without one, or if it returns False, libfuse gets the request. */
+/* The method for each opcode. If it is missing or returns False, libfuse gets the request. */
 static const char *const methods_of_opcodes[OPCODES] = {
     [CLEAR_PRIVILEGES] = "clear_privileges", [FUSE_LOOKUP] = "lookup", [FUSE_FORGET] = "forget",
     [FUSE_GETATTR] = "getattr", [FUSE_SETATTR] = "setattr", [FUSE_SETXATTR] = "setxattr",
@@ -238,8 +238,7 @@ static const char *const methods_of_opcodes[OPCODES] = {
 };
 
 /* Call the handler's method with the number of the request, the inode, the user and the body.
- * Return whether the handler answers the request. If the method returns False, libfuse must get the
- * request. */
+ * Return 0 if the method returned False; libfuse must then get the request. */
 static int call_handler(unsigned method, const Request *request)
 {
     static PyObject *names[OPCODES]; /* created at the first call; a call by string takes longer */
@@ -263,7 +262,7 @@ static int call_handler(unsigned method, const Request *request)
         Py_XDECREF(given[at]);
     Py_XDECREF(result);
     PyGILState_Release(state);
-    return result != Py_False; /* only the address is compared */
+    return result != Py_False; /* only the address is used, because the object may be freed */
 }
 
 /* Replace libfuse's functions for reading and writing when the kernel sends INIT. */
@@ -289,7 +288,7 @@ static long long caller_of(const Request *request)
     return request->header.uid;
 }
 
-/* Return true if this module answers the request; else libfuse must get the changed request. */
+/* Return true if libfuse must not get the request; otherwise the request may have been changed. */
 static int intercept(struct fuse_session *session, Request *request)
 {
     unsigned opcode = request->header.opcode;
@@ -304,7 +303,7 @@ static int intercept(struct fuse_session *session, Request *request)
         if (agreed & (opcode == FUSE_OPEN ? FUSE_NO_OPEN_SUPPORT : FUSE_NO_OPENDIR_SUPPORT))
             return answer(request->header.unique, ENOSYS, NULL, 0), 1;
         break;
-    case FUSE_READ: /* Without an open request the handle is not set. Use the inode number. */
+    case FUSE_READ: /* Use the inode number as the handle, which is not set without an open. */
     case FUSE_READDIRPLUS:
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
@@ -331,7 +330,7 @@ static int intercept(struct fuse_session *session, Request *request)
     return call_handler(opcode, request);
 }
 
-/* Return whether a request has all fields that this module reads. A name may be shorter. */
+/* Return whether a request has at least 8 bytes of fields, or is of a kind that may have fewer. */
 static int is_complete(const struct fuse_buf *buffer)
 {
     unsigned opcode = ((const Request *)buffer->mem)->header.opcode;
@@ -341,7 +340,7 @@ static int is_complete(const struct fuse_buf *buffer)
            || buffer->size >= sizeof(struct fuse_in_header) + sizeof(struct fuse_open_in);
 }
 
-/* Answer a request, or pass it to libfuse. Return whether it was answered. */
+/* Answer a request, or pass it to libfuse. Return whether this module has answered it. */
 static int serve(struct fuse_session *session, const struct fuse_buf *buffer)
 {
     static void (*real)(struct fuse_session *, const struct fuse_buf *);
@@ -370,7 +369,7 @@ static int serve(struct fuse_session *session, const struct fuse_buf *buffer)
     return 0;
 }
 
-/* Return whether a request arrives soon. */
+/* Return whether a request arrives within NEXT_REQUEST_NS. */
 static int arrives(void)
 {
     static const struct timespec soon = {.tv_nsec = NEXT_REQUEST_NS};
@@ -382,10 +381,10 @@ static int arrives(void)
     return count > 0;
 }
 
-/* After a request that this module answered, serve the next one here if it arrives soon: receiving
- * it through pyfuse3 and the gate in fuse/request_loop.py takes longer than many answers. Return
- * after a request for libfuse, because pyfuse3 then awaits its handler, and after STREAK_NS, because
- * other tasks must run. pyfuse3 passes its own buffer, which it reads no more after this function. */
+/* After a request that this module answered, serve the next one here if it arrives soon, because
+ * receiving it through pyfuse3 and the gate in fuse/request_loop.py takes longer than many answers.
+ * Return after a request for libfuse, because pyfuse3 then awaits its handler. Also return after
+ * STREAK_NS, because other tasks must run. pyfuse3 does not read its buffer after this call. */
 __attribute__((visibility("default"))) void
 fuse_session_process_buf(struct fuse_session *session, const struct fuse_buf *buffer)
 {
@@ -423,7 +422,7 @@ static PyObject *module_install(PyObject *Py_UNUSED(module), PyObject *arguments
     caller = UNKNOWN;
     caller_thread = 0;
     memset(flights, 0, sizeof flights);
-    if (given != NULL) { /* after the session the figures stay readable */
+    if (given != NULL) { /* the counts of an ended session stay readable */
         memset(times, 0, sizeof times);
         received = 0;
     }
@@ -517,7 +516,7 @@ static PyObject *module_answer(PyObject *Py_UNUSED(module), PyObject *arguments)
 
     if (!PyArg_ParseTuple(arguments, "Kiy*:answer", &unique, &error, &content))
         return NULL;
-    if (channel >= 0) { /* there is a session */
+    if (channel >= 0) { /* a session is open */
         PyThreadState *state = content.len < LONG_BYTES_MIN ? NULL : PyEval_SaveThread();
         answer(unique, error, content.buf, (size_t)content.len);
         if (state != NULL)

@@ -9,9 +9,9 @@ A program that makes many system calls sends its next request within that time. 
 arrives, the worker waits through trio. A worker that takes over while another worker handles the
 last request does not poll, because polling would delay that request.
 
-Keeps: under any load, every other task runs at least once per millisecond: ``STREAK_S_MAX``, plus
-the time for which the extension serves frequent requests itself (``STREAK_NS`` in
-``fuse_intercept.c``).
+Keeps: under any load, other tasks wait for requests for at most a millisecond at a time:
+``STREAK_S_MAX``, plus the time for which the extension serves frequent requests itself
+(``STREAK_NS`` in ``fuse_intercept.c``).
 While workers are busy, another worker waits for requests or is about to wait.
 Tasks: pyfuse3's workers, all in one thread, so no other code runs between two awaits.
 """

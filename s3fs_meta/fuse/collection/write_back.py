@@ -4,10 +4,11 @@ Owns: the time of the last collection, the write-back process, the age of uncoll
 Does not know: how collected data becomes durable (``sync.durability``, ``sync.changelog.writer``).
 
 With a write-back cache, write(2) and writes to mapped pages only reach the kernel's memory.
-The kernel sends the dirty pages at close(2), at fsync(2), or when they are 30 s old. The intervals
-of background syncs and cuts must limit the loss if the daemon is killed or the machine fails.
-So all dirty pages are collected before each sync and each cut. This costs nothing if no file is
-open for writing, because the kernel writes back at close(2).
+The kernel sends the dirty pages at close(2), fsync(2) and munmap(2), otherwise usually when they
+are 30 s old. The intervals of background syncs and cuts must limit the loss if the daemon is killed
+or the machine fails. So dirty pages are collected before each background sync and each cut, and
+before a tree is cloned or locked. This costs nothing if no file is open for writing, because the
+kernel writes back at close(2).
 
 One *pass* is a syncfs(2), which starts write-back, then the barrier (``barrier``). Kernels since
 2026 do not wait for pages that are already in transit, and skip files while many requests are

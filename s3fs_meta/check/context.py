@@ -42,7 +42,7 @@ Repair = Callable[["Examination", "Invariant"], None]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A numbered rule about the database, with a query for rows that break the rule, and a repair.
+    """A numbered rule that must always hold, a query for the rows that break it, and a repair.
 
     Attributes:
         title: the rule, as a sentence.

@@ -1,9 +1,9 @@
-"""One run of fsck: check every invariant, and make the allowed repairs, in one transaction.
+"""One run of fsck: check the invariants, and make the allowed repairs of rows, in one transaction.
 
 Owns: the order of a run and its transaction. Does not know: any single invariant.
-Keeps: Mode.REPORT changes nothing. The other modes commit all repairs or none, so a killed run
-leaves the database unchanged. No repair is made if an invariant of FOUNDATION stays broken, or if
-Mode.SAFE would leave damaged rows.
+Keeps: Mode.REPORT changes nothing. The other modes commit all repairs of rows or none, so a run
+that is killed before its commit leaves the database unchanged. No repair is committed if an
+invariant of FOUNDATION stays broken, or if Mode.SAFE would leave damaged rows.
 ``judge`` opens and ends its own transaction, so no group may be open when it is called. It never
 yields to other tasks, and takes seconds for a million files.
 Design: docs/design/invariants.md, docs/guide/checking.md.

@@ -81,7 +81,7 @@ async def check_filesystem(
     *,
     blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Report:
-    """Run all surveys, check the invariants, and make the repairs that the options allow.
+    """Run the surveys that the options select, check the invariants, make the allowed repairs.
 
     Args:
         examined: the filesystem.
@@ -95,8 +95,9 @@ async def check_filesystem(
     Raises:
         StoreError: a request failed. No row was changed, unless the failed request was a DELETE:
             objects are deleted after the repairs.
-        CorruptionError: SQLite cannot read the database; nothing was changed.
-        DatabaseError: SQLite failed; nothing was changed.
+        CorruptionError: SQLite cannot read the database; no row was changed.
+        DatabaseError: SQLite failed; no row was changed, unless only the damage marks could not be
+            written after the repairs.
     """
     db, store, keyring, cache = examined.db, examined.store, examined.keyring, examined.cache
     exam = Examination(

@@ -9,7 +9,6 @@ from typing import Final
 
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-# Errors that the program ignores when it reserves disk space, because it can write without a
-# reservation.
+# Errors that the program ignores when it reserves disk space: it also writes without reservation.
 # EFBIG reports that a file exceeds RLIMIT_FSIZE or the maximum file size of the filesystem.
 NO_ROOM_ERRNOS: Final = FULL_ERRNOS | {errno.EFBIG}

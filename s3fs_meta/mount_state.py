@@ -8,8 +8,8 @@
 
 STARTING: background tasks already run, so every other state may follow. FOLLOWING: the mount shows
 the changes of another host; its promotion makes it SERVING. SERVING: the mount accepts changes,
-unless it was mounted read-only. DEGRADED, FENCED: the mount answers reads, refuses changes and
-ships nothing until it is unmounted.
+unless it was mounted read-only. DEGRADED, FENCED: the mount answers reads and refuses changes until
+it is unmounted; it ships nothing more, not even at the unmount.
 """
 
 import enum
@@ -70,7 +70,7 @@ class MountStatus:
         # True if uploads are allowed; otherwise, changes stay on this host
         self.ships = True
         self.read_only = read_only
-        self.kernel_read_only = False  # True after a remount with ro: the kernel refuses changes
+        self.kernel_read_only = False  # True if the mount table lists the mount as read-only
         self.why = ""
         self._troubled = False
         self.changes_begun = 0  # number of changes that operations have started since the mount

@@ -63,7 +63,7 @@ async def open_for_mount(
         front: shows notices and progress.
 
     Raises:
-        UsageError, DatabaseError: the page size could not be changed; the filesystem is unchanged.
+        UsageError, DatabaseError: the page size could not be changed; all files are unchanged.
         The same errors as ``open_filesystem``.
     """
     state_dir = StateDir(plan.place.state)

@@ -18,7 +18,8 @@ PATTERN_NAMES_MAX: Final = 100  # maximum number of matching names that ``versio
 MISSING_PATHS_MAX: Final = 100  # maximum number of partly cached files that ``warm`` lists
 # Maximum delay of a reply while the kernel drops removed names from its cache.
 TREE_FORGET_S_MAX: Final = 0.05
-KERNEL_FORGET_S_MAX: Final = 10.0  # maximum time until programs see a change of names
+# Maximum time for which a command waits until programs see its change of names.
+KERNEL_FORGET_S_MAX: Final = 10.0
 
 # --- waiting for uploads ------------------------------------------------------------------------
 # Interval at which a command that waits for uploads polls the mount.
@@ -30,10 +31,10 @@ UPLOAD_LINE_PAUSE_S_MAX: Final = 60.0
 # Minimum duration of an outage that is reported. After a shorter outage, a retry often succeeds.
 UPLOAD_AWAY_S_MIN: Final = 1.0
 UPLOAD_FORCE_S_MIN: Final = 5.0  # duration of an outage after which umount --force stops waiting
-SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which commands report a silent daemon
+SILENCE_SHOWN_S_MIN: Final = 5.0  # time after which commands report that a bucket is silent
 
 # --- processes and mounts on this host ----------------------------------------------------------
-# Number of open files to which a mount raises its soft limit, if permitted.
+# Soft limit of open files that a mount sets, if the hard limit permits it.
 OPEN_FILES_WANTED: Final = 8192
 # Time for the daemon to exit after an unmount, if no process is known to use the mount.
 HELD_S_MAX: Final = 5.0
@@ -58,8 +59,7 @@ PRICE_MAX: Final = 1e6  # maximum price; a higher price is certainly a mistake
 SUPERVISED_STATUS_S: Final = 5.0  # interval between updates of the status text for systemd
 # Extra time requested from systemd for stopping: longer than one upload attempt.
 SUPERVISED_END_S: Final = 90.0
-# Extra time requested from systemd for starting: longer than the download of one percent of an
-# image.
+# Extra time requested from systemd for starting: longer than downloading one percent of an image.
 SUPERVISED_START_S: Final = 300.0
 SUPERVISED_CHARS_MAX: Final = 500  # maximum length of a status text, which may quote an error
 

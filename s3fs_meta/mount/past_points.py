@@ -30,7 +30,7 @@ from s3fs_meta.sync.session import Session
 
 
 class Past(NamedTuple):
-    """The objects that show past states in a mount; None if the mount itself shows one."""
+    """The objects that show past states in a mount; all None if the mount itself shows one."""
 
     tree: PastTree | None
     run: Callable[[], Awaitable[None]] | None  # background task that closes idle points in time

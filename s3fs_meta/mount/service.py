@@ -1,7 +1,7 @@
 """The steps of one mount, from opening the filesystem to closing it.
 
-    wait for an earlier mount → open → recover → control socket, background tasks → serve
-    → (unmounted) → upload remaining changes → release → close
+    wait for an earlier mount → open → recover → control socket → detach the mount of a killed
+    daemon → background tasks → serve → (unmounted) → upload remaining changes → release → close
 
 Owns: the order of these steps, and the handlers of the control socket.
 Does not know: command-line arguments, terminals, forks.
@@ -337,7 +337,7 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # otherwise the point may belong to abandoned txgs
+            if self._plan.options.at is None:  # with at=, the txg of the mount may be abandoned
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
@@ -394,7 +394,7 @@ class Mount:
         self._front.ready()
 
     def _is_kernel_read_only(self) -> bool:
-        """Return whether the filesystem was remounted read-only, and record the result."""
+        """Return whether the mount table lists the mount as read-only, and record the result."""
         return self._mounted is not None and self._remounts.refresh(self._mounted)
 
     def _report_state(self) -> None:

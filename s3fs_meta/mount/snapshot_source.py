@@ -77,8 +77,10 @@ async def opened_snapshot(
         reading: the filesystem.
         bucket: its bucket.
         wanted: the point in time.
-        part: distinguishes points in time that one process has open.
-        earlier: an open snapshot; its database is copied if changelogs lead from it to *wanted*.
+        part: a name that is unique among the points in time that this process has open; it selects
+            the directory of the temporary state.
+        earlier: an open point in time; its database is copied if changelogs lead from it to
+            *wanted*.
 
     Raises:
         The same errors as ``open_snapshot``.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 FS_TYPE: Final = "fuse.s3fs-meta"
 _AUTOMOUNT: Final = "autofs"
-LINKS_FOLLOWED_MAX: Final = 40  # maximum number of symbolic links at the end of a path, as in Linux
+LINKS_FOLLOWED_MAX: Final = 40  # maximum number of symbolic links to follow in a path, as in Linux
 _NO_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 

@@ -17,9 +17,9 @@ KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
         control_api.REQUESTERS: RequestKind.PROMPT,
         control_api.COUNTS: RequestKind.PROMPT,
         control_api.END: RequestKind.PROMPT,
-        # Even after a disconnection, the client waits for the daemon's exit and reads its note.
+        # A disconnected client learns the outcome from the note, after the daemon's exit.
         control_api.FINISHED: RequestKind.WAITING,
-        # Cancelled when the client disconnects, because the user has interrupted the command.
+        # A client disconnects when the user interrupts the command; this cancels the download.
         cache_requests.WARM: RequestKind.BOUND,
     }
 )

@@ -64,10 +64,10 @@ class TreeHandlers:
         }
 
     def _require_kernel_writable(self) -> None:
-        """Refuse a request that changes files if the mount was remounted read-only.
+        """Refuse a request that changes files if the kernel's mount is read-only.
 
         Raises:
-            ReadOnlyStateError: the mount was remounted read-only.
+            ReadOnlyStateError: the filesystem was mounted or remounted read-only.
         """
         self._check_remount()
         self._status.require_kernel_writable()

@@ -1,7 +1,7 @@
 """The output of a command that waits until a mount has uploaded its changes.
 
 Owns: the texts and times of the output lines. Does not know: uploads, the waiting command.
-The mount always answers ``status``, so lines appear even while the bucket does not respond.
+A mount answers ``status`` without the bucket, so lines appear even while the bucket is silent.
 """
 
 import math

@@ -29,8 +29,7 @@ class HealthLevel(enum.IntEnum):
     UNKNOWN = 3
 
 
-# The levels from best to worst. UNKNOWN ranks below CRITICAL, so that a mount that cannot be
-# queried does not hide a critical mount.
+# The levels from best to worst. A mount that cannot be queried does not hide a critical mount.
 _SEVERITY: Final = (
     HealthLevel.OK,
     HealthLevel.WARNING,

@@ -6,7 +6,7 @@ access:        the one-time token in the URL; a cookie and a secret path replace
 site:          maps each request to its page or download.
 ranges:        replies with a part of a file.
 pages/:        one module for each kind of page.
-sources/:      the data that the pages show, from the bucket alone.
+sources/:      the data that the pages show, from the bucket and the statistics of the mount.
 downloads/:    a directory as tar or zip, created while it is sent.
 pending_pages: slow pages, generated in the background while the browser shows a waiting page.
 

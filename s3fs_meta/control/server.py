@@ -2,8 +2,8 @@
 
 Owns: accepting connections, checking the peer's user, sending one answer per request. Does not
 know: the effects of commands, the choice of a connection to close (``connections``).
-Keeps: no client affects other clients, even if it closes the connection, sends garbage, or stops
-reading. An exception in a handler becomes an error message and never ends the mount.
+Keeps: a client that closes the connection, sends garbage or stops reading does not affect other
+clients. An exception in a handler becomes an error message and never ends the mount.
 Tasks: one ``ControlServer.serve`` per mount, and one per connection.
 """
 

@@ -1,10 +1,10 @@
 """The kernel's lookup counts of inodes.
 
-Owns: the lookup counts of one mount. Each reply that contains an inode adds 1 to its count; the
-FUSE request FORGET subtracts a given number.
+Owns: the lookup counts of one mount. Each reply to a lookup, a creation or a listing adds 1 to the
+count of each inode in the reply; the FUSE request FORGET subtracts a given number.
 Does not know: nlink, open counts, rows.
-Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive numbers,
-takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate
+Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive
+numbers, takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate
 dict. An empty page is deleted.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
@@ -62,7 +62,7 @@ class LookupCounts:
             yield from [Ino(base + slot) for slot, count in enumerate(page) if count]
 
     def add(self, ino: Ino, times: int = 1) -> None:
-        """Add *times*, the number of replies that contain an inode, to the inode's lookup count."""
+        """Add *times*, the number of answered lookups, to the lookup count of an inode."""
         number = ino >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:

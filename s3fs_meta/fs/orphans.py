@@ -2,7 +2,7 @@
 
 Owns: the list of orphans, and their deletion. Does not know: names.
 Keeps: the row of an orphan exists until its last block is released. So a crash leaves an
-orphan, which the next mount purges.
+orphan, which the next mount for writing purges.
 Tasks: handlers of unlink, forget and release purge small orphans; one ``run`` per mount purges larger
 ones.
 Source: unlink(2), DESCRIPTION; libfuse fuse_lowlevel.h, comment on forget.
@@ -85,9 +85,10 @@ class Orphans:
         self.unused(ino)
 
     def unused(self, ino: Ino) -> None:
-        """Purge an inode if it is an orphan that is not open and has no lookup count.
+        """Purge an orphan that is not open and has no lookup count; queue a large one for ``run``.
 
-        Call this when a lookup or open count becomes zero. Never yields to other tasks.
+        Leave any other inode unchanged. Call this when a lookup or open count becomes zero. Never
+        yields to other tasks.
         """
         if ino not in self._known or not self._status.writable or not self.is_unused(ino):
             return

@@ -62,8 +62,8 @@ class WaitingRoom:
     def _require_place(self, uid: int) -> None:
         """Raise BusyError if too many requests are waiting.
 
-        A user may have at most twice as many waiting requests as there are free places. So one user
-        can fill only two thirds of all places, and other users always have room. Source: Choudhury
+        If several users may send requests, each may have at most twice as many waiting requests as
+        there are free places. So one user can fill only two thirds of all places. Source: Choudhury
         and Hahne, Dynamic Queue Length Thresholds, IEEE/ACM Transactions on Networking 6 (2), 1998.
         """
         if uid == WRITE_BACK and self._of[WRITE_BACK] < WRITE_BACK_WAITING_MAX:

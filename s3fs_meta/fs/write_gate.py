@@ -1,4 +1,4 @@
-"""The gate that every operation passes before it changes anything.
+"""The gate that operations of programs pass before they change files.
 
 Owns: the order of the checks (state of the mount, room on the disk); opening the group; the list of
 names and inodes that the open group changed. Does not know: the effects of operations.

@@ -2,15 +2,16 @@
 
 Owns: the layout ``<root>/<key>``, and ``<root>/tmp`` with the unfinished files and two lock files.
 Does not know: the content of objects.
-Keeps: a write succeeds only after fsync of the file and of every directory above it; no
-directory remains empty; nothing is written while the disk of the directory is not mounted.
+Keeps: a write succeeds only after fsync of the file and of every directory above it; empty
+directories remain only after a crash; nothing is written while the disk of the directory is not
+mounted.
 
 A write creates a file in ``tmp``, syncs it, and moves it to the object's name: by rename(2), or by
 link(2) if the key must be free. ``replace`` compares and renames under flock(2) on
-``tmp/replace.lock``, so it is atomic between processes. Every open store holds a shared flock on
-``tmp/lock``. A store that can make its lock exclusive is the only open store, and removes the
-leftovers of a crash from ``tmp``. The file ``tmp/lock`` also distinguishes the real directory from
-the empty mount point of an unmounted disk.
+``tmp/replace.lock``, so it is atomic between processes. Every store that may have an unfinished
+file holds a shared flock on ``tmp/lock``. A store that can make its lock exclusive is the only such
+store, and removes the leftovers of a crash. The file ``tmp/lock`` also distinguishes the real
+directory from the empty mount point of an unmounted disk.
 """
 
 import contextlib

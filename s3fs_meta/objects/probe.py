@@ -1,7 +1,8 @@
 """A test of whether a store honours conditional writes.
 
 Some stores silently ignore the conditions. With such a store, two hosts that write at the same time
-could destroy a filesystem. Only a test request detects this, so mkfs and mount send one.
+could destroy a filesystem. Only test requests detect this. They are sent by mkfs, and whenever a
+filesystem is opened for writing.
 """
 
 from typing import Final

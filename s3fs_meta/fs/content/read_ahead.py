@@ -88,7 +88,7 @@ class ReadAhead:
             record.requested_until = 0
 
     async def run(self) -> None:
-        """Fetch the queued blocks in order, until cancelled."""
+        """Fetch the queued runs of blocks, up to READAHEAD_WORKERS at a time, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 for _ in range(READAHEAD_WORKERS):

@@ -51,7 +51,7 @@ class InodeFlag:
 
     HAS_XATTRS: Final = 1  # the inode has extended attributes
     REMOVED: Final = 2  # the directory has no name (nlink 0) and is emptied in the background
-    LOCKED: Final = 4  # the inode and its directory entries can only be removed, by rm --locked
+    LOCKED: Final = 4  # the inode and its entries never change; rm --locked removes complete trees
     HOLDS_LOCKED: Final = 8  # the directory tree contains, or contained, a protected inode
     IMMUTABLE: Final = 16  # the inode cannot be changed until chattr -i
     APPEND_ONLY: Final = 32  # the file is append-only until chattr -a

@@ -4,8 +4,8 @@ Owns: the lookup counts of one mount. Each reply to a lookup, a creation or a li
 count of each inode in the reply; the FUSE request FORGET subtracts a given number.
 Does not know: nlink, open counts, rows.
 Memory: the kernel may cache millions of inodes. One byte per inode, in pages of consecutive
-numbers, takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a separate
-dict. An empty page is deleted.
+numbers, takes about 2 MB per million inodes (a dict takes about 100 MB). Counts above 254 are in a
+separate dict. An empty page is deleted.
 Source: libfuse, fuse_lowlevel.h, comment on forget.
 """
 

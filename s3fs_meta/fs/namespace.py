@@ -121,6 +121,7 @@ class Namespace:
 
         Raises:
             NoInodeError, NeedsDirectoryError, NoEntryError: the directory no longer exists.
+            NotPermittedError: the directory is protected.
             EntryExistsError, NameTooLongError, InvalidRequestError: the name is in use or invalid.
         """
         directory = self._directory(parent)
@@ -137,8 +138,9 @@ class Namespace:
         """Create a regular file, FIFO, socket or device (mknod(2), open(2) with O_CREAT).
 
         Raises:
-            EntryExistsError, NoEntryError, NameTooLongError, InvalidRequestError, or an error of
-            ``Changes.begin``: nothing was changed.
+            EntryExistsError, NoInodeError, NoEntryError, NeedsDirectoryError, NotPermittedError,
+            NameTooLongError, InvalidRequestError, or an error of ``Changes.begin_entry``: nothing
+            was changed.
         """
         if mode & _TYPE not in _NODE_TYPES:
             raise InvalidRequestError("invalid file type", oct(mode))
@@ -263,9 +265,10 @@ class Namespace:
             is_linkable: accept an inode that never had a name (O_TMPFILE).
 
         Raises:
-            NotPermittedError: the inode is a directory, or protected.
+            NotPermittedError: the inode is a directory, or one of the two inodes is protected.
             NoEntryError: the inode has lost its last name, or the directory was removed.
-            EntryExistsError, TooManyLinksError, NameTooLongError: nothing was changed.
+            EntryExistsError, TooManyLinksError, NameTooLongError, or an error of
+            ``Changes.begin_entry``: nothing was changed.
         """
         before = inodes.get(self._db, ino)
         if stat.S_ISDIR(before.mode):
@@ -291,7 +294,8 @@ class Namespace:
         """Remove a name of an inode that is not a directory.
 
         Raises:
-            NoEntryError, RefusesDirectoryError: nothing was changed.
+            NoEntryError, NotPermittedError, RefusesDirectoryError, or an error of
+            ``Changes.begin_removal``: nothing was changed.
         """
         before = self._find(parent, name)
         if before.mode & _TYPE == _DIRECTORY:
@@ -306,7 +310,8 @@ class Namespace:
         """Remove an empty directory.
 
         Raises:
-            NoEntryError, NeedsDirectoryError, DirectoryInUseError: nothing was changed.
+            NoEntryError, NotPermittedError, NeedsDirectoryError, DirectoryInUseError, or an error
+            of ``Changes.begin_removal``: nothing was changed.
         """
         before = self._find(parent, name)
         if before.mode & _TYPE != _DIRECTORY:
@@ -356,8 +361,10 @@ class Namespace:
         Raises:
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
             NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
-            NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError: nothing was changed.
-            NoSpaceLeftError: the ACL of a whiteout exceeds the capacity; nothing was changed.
+            NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError, NotPermittedError,
+            ReadOnlyStateError: nothing was changed.
+            NoSpaceLeftError: the disk is full, or the ACL of a whiteout exceeds the capacity;
+                nothing was changed.
         """
         if flags not in _RENAME_FLAGS:
             raise InvalidRequestError("invalid rename flags", flags)

@@ -116,7 +116,7 @@ class Orphans:
         """Purge large orphans in slices, until cancelled.
 
         After each slice ``purge`` sleeps for the duration of the slice, so that requests get at least
-        half of the event loop's time. After a failure the next mount continues.
+        half of the event loop's time. After a failure the next mount for writing continues.
         """
         while True:
             await self._queued.wait()

@@ -127,7 +127,7 @@ class FileRanges:
         raise NoDataError(ino, offset)
 
     async def _next_hole(self, ino: Ino, offset: int) -> int:
-        """Return the offset of the first byte at or after *offset* that is not in a block."""
+        """Return the offset of the first byte at or after *offset* that is no block's content."""
         index, _within = divmod(offset, self._block_bytes)
         while rows := block_map.lengths_from(self._db, ino, BlockIndex(index), SEEK_SLICE_ROWS):
             for found, plain_bytes in rows:
@@ -286,7 +286,7 @@ class FileRanges:
             DatabaseError, MetadataError, DamagedDatabaseError, BadRowError: the rows of a slice are
                 undone or incomplete.
 
-        Always yields to other tasks.
+        Yields to other tasks if there is anything to copy.
         """
         stop = self._end_of_copy(source, offset, target, at, length)
         done, written_bytes, begun = offset, 0, self._status.progress
@@ -323,9 +323,10 @@ class FileRanges:
         length: int,
         begin: Begin | None = None,
     ) -> int | None:
-        """Copy a range inside one block of each file like ``copy``, or return None if it must wait.
+        """Copy a small range inside one block of each file; return None for any other copy.
 
-        If the result is None, only *begin* may have changed anything.
+        Also return None if the copy must wait. After None, call ``copy``; only *begin* may have
+        changed anything.
 
         Most copied files are small. Copying a small file takes less time than starting a task.
 

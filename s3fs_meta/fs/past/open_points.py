@@ -125,7 +125,7 @@ class OpenPoints:
         return point is not None and point.used_s > trio.current_time() - age_s
 
     async def find(self, wanted: PointInTime) -> Link | None:
-        """Return the chain position of a point in time, or None for a future or deleted one.
+        """Return the chain position of a point in time, or None if it is not available.
 
         Raises:
             StoreError, BrokenChainError: the bucket cannot be read.
@@ -181,7 +181,7 @@ class OpenPoints:
                     await self._close([txg])
 
     async def run(self) -> None:
-        """Close unused points in time, until cancelled; then close all points in time."""
+        """Close idle points in time, until cancelled; then close all points not in use."""
         try:
             while True:
                 await trio.sleep(PAST_CHECK_S)

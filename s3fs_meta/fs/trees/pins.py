@@ -127,7 +127,7 @@ class Pins:
         Raises:
             NoSpaceLeftError: all pins together would use too much of the cache, or are too many.
             UsageError: a tree has no path, or the path is too long.
-            SettingsError: the list of pins cannot be read.
+            SettingsError: the list of pins cannot be read or written.
         """
         await self._require_readable()
         async with self._checking:
@@ -171,7 +171,7 @@ class Pins:
 
         Raises:
             UsageError: a tree is not pinned; nothing was changed.
-            SettingsError: the list of pins cannot be read.
+            SettingsError: the list of pins cannot be read or written.
         """
         await self._require_readable()
         wanted = set(roots)

@@ -135,7 +135,7 @@ class TreeRemoval:
     # --- remove trees on request ---------------------------------------------------------------
 
     def remove(self, parent: Ino, name: bytes, ino: Ino, *, locked: bool = False) -> trio.Event:
-        """Remove a name and everything below it.
+        """Remove a name; ``run`` then deletes everything below it.
 
         Args:
             parent: the directory that contains the name.
@@ -230,7 +230,7 @@ class TreeRemoval:
     # --- remove trees in the background --------------------------------------------------------
 
     async def run(self) -> None:
-        """Delete removed trees, until cancelled. After a failure the next mount continues."""
+        """Delete removed trees, until cancelled. After a failure the next writer continues."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_forgetting)
             nursery.start_soon(self._run_slices)

@@ -59,7 +59,7 @@ def explained(text: str) -> Iterator[Remains]:
 
 
 class _Canceller:
-    """A signal handler that cancels a scope; a later signal has its original effect."""
+    """A signal handler that cancels a scope; after _REPEATED_S, signals have their old effect."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -97,8 +97,8 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
     """Let a signal cancel the with-block, which can then release the lease in a shielded scope.
 
     Otherwise SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any
-    code in the middle. A second signal has this original effect, for a user who does not want to
-    wait until the block ends.
+    code in the middle. A second signal, more than _REPEATED_S later, has this original effect, for
+    a user who does not want to wait until the block ends.
 
     Raises:
         KeyboardInterrupt: a signal cancelled the block.
@@ -119,7 +119,7 @@ def interruptible() -> Iterator[None]:
     """Let the first signal raise KeyboardInterrupt in a with-block that blocks the event loop.
 
     A cancellation would have no effect before the end of the block. ``cancelled_by_signals`` counts
-    this signal, and handles later ones, so that a repeated signal does not stop the cleanup.
+    this signal as the first, and handles later ones, so that a repetition does not stop the cleanup.
     """
     before = {number: signal.getsignal(number) for number in _ENDING}
     handled = {number: one for number, one in before.items() if callable(one)}

@@ -71,7 +71,7 @@ async def survey(
     epoch: Epoch = NO_EPOCH,
     rescue: bool = False,
 ) -> None:
-    """Record the objects of the bucket, and read packs that have a wrong size.
+    """List the bucket; check kept images, packs of a wrong size, and blocks without a location.
 
     Args:
         exam: the run of fsck, which receives the observations.

@@ -150,7 +150,7 @@ class WriteBack:
             self._running.add(scope)
             try:
                 async with self._lock:
-                    # If another collection started after this call, it has collected all data.
+                    # If another collection has started after this call, its result counts.
                     if self._began_s <= called_s:
                         await self._collect()
             finally:

@@ -62,14 +62,14 @@ def explain_aborts() -> None:
 
 
 class Signals:
-    """Handles the signals that end a mount, except in two phases.
+    """Handles the signals that end a mount, except while it serves and during its last upload.
 
-    Other objects handle signals in them: while the mount serves, and during its last upload.
-    Before these phases, a signal cancels the start of the mount, and the mount releases its lease.
-    If the same signal arrives again after _REPEATED_S, it kills the process. A different signal
-    does not, because after Ctrl-C the parent process sends SIGTERM. Between and after the two
-    phases, signals are ignored, so that the mount releases its lease. A closed terminal may send
-    SIGHUP twice; the second SIGHUP does not stop the last upload.
+    In these two phases, other objects handle signals. Before these phases, a signal cancels the
+    start of the mount, and the mount releases its lease. If the same signal arrives again after
+    _REPEATED_S, it kills the process. A different signal does not, because after Ctrl-C the parent
+    process sends SIGTERM. Between and after the two phases, signals are ignored, so that the mount
+    releases its lease. A closed terminal may send SIGHUP twice; the second SIGHUP does not stop the
+    last upload.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Signals:
             _install(handlers)
 
     async def run(self, signals: AsyncIterator[int]) -> None:
-        """Handle signals until cancelled, or until a signal has cancelled the mount."""
+        """Handle signals until cancelled, or until a signal has cancelled the start."""
         async for number in signals:
             name = signal.Signals(number).name
             if self._is_started:

@@ -79,7 +79,7 @@ class Supervisor:
         self._owed: list[str] = []  # lines that could not be sent to systemd yet
 
     async def run(self) -> None:
-        """Send a message after each change of the status, and as often as the watchdog expects.
+        """Send the status if it has changed, at intervals, and a sign of life to the watchdog.
 
         The task runs on the event loop, so a stalled loop sends nothing.
         """

@@ -13,9 +13,9 @@ Source: pid_namespaces(7), namespaces(7).
 
 The last ENDED_NOTES_MAX notes of ended mounts are kept for an hour, for an ``umount`` command that
 starts just after a mount has ended.
-The note of a killed daemon is kept while its mount exists.
-A mount removes other leftovers of killed processes: notes, incomplete notes, and the subfolders
-of PID namespaces that have ended.
+The note of a killed daemon is kept while its mount may exist; later, a command that reads all notes
+removes it. A mount also removes incomplete notes, and the subfolders of PID namespaces that have
+ended.
 """
 
 import contextlib

@@ -80,8 +80,8 @@ def figures(
 def _compression(session: Session) -> float | None:
     """Return the size of the uploaded blocks divided by the size of their packs.
 
-    Return None while more than 1 % of all blocks are not uploaded: blocks and packs are counted at
-    different times, so the ratio would be wrong.
+    Return None while more than 1 % of the bytes of all blocks are not uploaded: blocks and packs
+    are counted at different times, so the ratio would be wrong.
     """
     counters, pending_bytes = session.db.counters, session.cache.index.pending_bytes
     if pending_bytes * 100 > counters.block_bytes:
@@ -112,7 +112,7 @@ def _cache(session: Session) -> dict[str, Any]:
 def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:
     pending_bytes = session.cache.index.pending_bytes
     throughput = session.uploader.throughput
-    # The remaining time cannot be estimated while the store does not respond.
+    # Speed and remaining time are unknown while uploads fail or the store does not respond.
     is_stuck = bool(session.uploader.last_error) or outage["age_s"] > 0
     speed = None if is_stuck else throughput.speed(trio.current_time())
     if speed is not None:  # apply the rate limit: the measured speed excludes waiting for it

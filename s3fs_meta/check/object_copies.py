@@ -173,7 +173,7 @@ class ObjectCopies:
     # --- restore metadata objects --------------------------------------------------------------
 
     async def mend_metadata(self, lease: Lease | None) -> None:
-        """Restore changelogs, levels and images, before the filesystem is opened.
+        """Restore kept points, changelogs, levels and images, before the filesystem is opened.
 
         Args:
             lease: the lease of the filesystem, None if it is lost.

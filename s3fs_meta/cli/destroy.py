@@ -191,7 +191,7 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
     """Return the lease, or None if it is missing or damaged.
 
     Raises:
-        HeldError: a host holds the lease.
+        HeldError: a host holds the lease, and --takeover was not given.
     """
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -217,11 +217,11 @@ def _describe_ended(lease: Lease, mount: str) -> str:
 
 
 async def _require_unchanged(store: ObjectStore, before: Lease | None, wanted: _Wanted) -> None:
-    """Check the lease again after the prompt, because the user may have waited.
+    """Check the lease again after the prompt, unless --takeover was given.
 
     Raises:
-        HeldError: a host has acquired the lease since the prompt.
-        UsageError: a host has written since the prompt, so the list of objects is incomplete.
+        HeldError: a host has acquired the lease meanwhile.
+        UsageError: a host has written meanwhile, so the list of objects may be incomplete.
     """
     lease = await _refuse_held(store, wanted)
     if lease != before and not wanted.force_takeover:

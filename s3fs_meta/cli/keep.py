@@ -211,10 +211,10 @@ def _remains(wanted: _Wanted) -> str:
 
 
 def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None:
-    """Refuse options that cannot be combined.
+    """Raise UsageError unless the options describe exactly one action.
 
     Raises:
-        UsageError: two options cannot be combined; the message names them.
+        UsageError: options cannot be combined, or an option is missing or invalid.
     """
     keeps = named or wanted.auto or wanted.at is not None
     actions = [keeps, bool(wanted.drop), wanted.shows, wanted.policy is not None]

@@ -132,7 +132,8 @@ class AttributeStore:
         """Change attributes other than the size; return all attributes.
 
         Raises:
-            NoInodeError, NotPermittedError, or an error of ``Changes.begin``: nothing was changed.
+            NoInodeError, NotPermittedError, InvalidRequestError (a damaged ACL), or an error of
+            ``Changes.begin``: nothing was changed.
         """
         before = inodes.get(self._db, ino)
         has_times_only = wanted.mode is wanted.uid is wanted.gid is None

@@ -138,7 +138,7 @@ class AttributeNames:
         Raises:
             NotSupportedError, AttributeRangeError, AttributeTooBigError, NoSpaceLeftError,
             NotPermittedError, AttributeExistsError, NoAttributeError, InvalidRequestError,
-            AccessRefusedError, NoInodeError: nothing was changed.
+            AccessRefusedError, NoInodeError, or an error of ``Changes.begin``: nothing was changed.
         """
         _check_settable(name)
         if name in _NAMESPACES:  # only ``remove`` accepts these names, which old versions stored
@@ -223,8 +223,8 @@ class AttributeNames:
         is append-only, or that became immutable while it was open.
 
         Raises:
-            NoAttributeError, NotSupportedError, InvalidRequestError, NoInodeError: nothing was
-                changed.
+            NoAttributeError, NotSupportedError, InvalidRequestError, NoInodeError,
+            NotPermittedError, or an error of ``Changes.begin``: nothing was changed.
         """
         _check_settable(name)
         before = inodes.get(self._db, ino)

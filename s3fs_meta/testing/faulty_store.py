@@ -84,17 +84,17 @@ class FaultyStore(StoreWrapper):
         self._order(method, Fault(FaultKind.FAIL, error), times)
 
     def lose_reply(self, method: str, *, times: int = 1) -> None:
-        """Make the next call of a method take effect and then raise TransientStoreError."""
+        """Make the next calls of a method take effect and then raise TransientStoreError."""
         assert method in {*WRITES, "list"}, "for a read, a lost reply is the same as a failure"
         self._order(method, Fault(FaultKind.LOSE_REPLY), times)
 
     def corrupt(self, method: str, *, times: int = 1) -> None:
-        """Make a get or get_range return bytes with one flipped bit in the middle."""
+        """Make the next calls of get or get_range return bytes with a flipped bit in the middle."""
         assert method in {"get", "get_range"}, "only replies with bytes can be corrupt"
         self._order(method, Fault(FaultKind.CORRUPT), times)
 
     def shorten(self, method: str, *, times: int = 1) -> None:
-        """Make a get return only the first half of an object."""
+        """Make the next calls of get return only the first half of an object."""
         assert method == "get", "a get_range checks its own length"
         self._order(method, Fault(FaultKind.SHORTEN), times)
 

@@ -44,7 +44,7 @@ class History:
         self.sure = len(self.operations)
 
     def find(self, tree: Tree, next_ino: Ino) -> ModelFilesystem | None:
-        """Return the newest state that equals a tree, or None if no state equals it."""
+        """Return the newest state that a crash may leave as *tree*, or None if there is none."""
         for number in range(len(self.operations), self.sure - 1, -1):
             state = self.states[number].crashed()
             if state.next_ino != next_ino:

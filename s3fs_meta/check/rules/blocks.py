@@ -97,7 +97,7 @@ def _renumbered(exam: Examination, key: str, object_bytes: int) -> PackId:
 
 
 def upload_again(exam: Examination, damaged: str) -> None:
-    """Make damaged blocks with a verified cached copy dirty, so that the next mount uploads them.
+    """Make damaged blocks with a verified cached copy dirty, so that they are uploaded again.
 
     A dirty block is mapped at only one file position, so it is copied for every other position.
     """
@@ -270,7 +270,7 @@ def _count_refs(exam: Examination, invariant: Invariant) -> None:
 
 
 def _free_unnamed(exam: Examination, invariant: Invariant) -> None:
-    """Delete blocks without references; the next mount removes their cache files."""
+    """Delete blocks without references; a later sync removes their cache files."""
     unnamed = invariant.select("b.block")
     exam.run(f"UPDATE cached_blocks SET state = {BlockState.DOOMED:d} WHERE block IN ({unnamed})")
     # One query tests the references and the state of the cached block, to avoid a second scan.

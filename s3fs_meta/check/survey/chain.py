@@ -1,9 +1,10 @@
 """The survey of the chain in the bucket: changelogs from the oldest retained image to the last one.
 
 Owns: reading changelogs. Changelogs after the newest image are always read. Older changelogs serve
-only earlier points in time: they must be in the listing, and are read only with --deep.
+only earlier points in time: they must be in the listing, and are read only with --deep, or if a
+changelog before them is missing.
 Does not know: which observations are faults (``rules.bucket``).
-Tasks: one. No transaction may be open.
+Tasks: one, which requests up to FETCHES_MAX changelogs concurrently. No transaction may be open.
 """
 
 import contextlib
@@ -88,7 +89,7 @@ class _Chain:
         self._later: dict[Txg, _Step | None] = {}
 
     async def run(self) -> None:
-        """Check the changelogs after the newest image, then all earlier changelogs."""
+        """Check the changelogs after the newest image, then the retained changelogs before it."""
         head = await self._head()
         if head is None:
             return

@@ -3,8 +3,9 @@
 Owns: the fork, and the messages over a socket between parent and child. Does not know: mounts.
 Keeps: no thread or trio loop exists before the fork, because a lock that another thread holds would
 stay locked in the child. The parent reports the child's error and exit status. If the parent is
-killed before the child is ready, the child is killed as well: a killed command mounts nothing.
-If the parent is stopped, for example by Ctrl-Z, the child drops progress messages and never waits.
+killed before the child is ready, the child receives SIGTERM and ends: a killed command mounts
+nothing. If the parent is stopped, for example by Ctrl-Z, the child drops progress messages and
+never waits.
 
     child → parent   {"notice": text}  {"progress": [what, done, total]}  {"ask": prompt}
                      {"ready": true}  {"failed": text, "status": n}

@@ -2,8 +2,8 @@
 
 Owns: connections, their limits, and the reaction to clients that misbehave. Does not know: pages,
 and which client may read them.
-Keeps: an error in one request never stops the server, and a slow client never blocks another client.
-The body of a request is never read.
+Keeps: an error in one request never stops the server. Each connection has its own task, so a slow
+client delays no other, except by the limits below. The body of a request is never interpreted.
 Tasks: one ``serve``, which starts one task per connection.
 Source: RFC 9110, RFC 9112.
 

@@ -48,8 +48,8 @@ from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _log = logging.getLogger(__name__)
 
-# The database of a past txg needs no journal and no sync, because this process is its only user,
-# and a new restore replaces it after a crash.
+# The temporary database of a past txg has one user, and a new restore replaces it after a crash.
+# So it needs neither a journal nor syncs.
 _OPTIONS: Final = OpenOptions(pragmas=Pragmas(journal_mode="off", synchronous="off"))
 
 

@@ -245,8 +245,8 @@ class PastTree:
     async def _point(self, name: bytes) -> Attributes | None:
         """Return the root directory at the point in time that a name specifies.
 
-        While a point in time is used, a relative name such as 1h-ago keeps its txg. Otherwise a
-        copy of the tree would mix two points in time.
+        A relative name such as 1h-ago keeps its txg until the point in time has not been used for
+        PAST_NAME_KEPT_S. Otherwise a copy of the tree would mix two points in time.
         """
         kept = self._meanings.get(name)
         if kept is not None and self._points.was_used_within(kept, PAST_NAME_KEPT_S):

@@ -90,7 +90,8 @@ class _EndCheck:
         during the copy may be found twice, so only the number of names is limited.
 
         Raises:
-            PastUnavailableError, MetadataError: a directory has two names, or contains itself.
+            PastUnavailableError: a directory has two names, or contains itself.
+            MetadataError: the copy has too many names, so the directories form a cycle.
         """
         if self._txg is not None:
             for directory in done.directories:
@@ -157,8 +158,9 @@ class TreeClone:
             An event that is set once the kernel has dropped its cached entry for the new name.
 
         Raises:
-            NoEntryError, EntryExistsError, NameTooLongError, InvalidRequestError,
-            TooManyLinksError, ReadOnlyStateError, NoSpaceLeftError: no copy was made.
+            NoEntryError, NeedsDirectoryError, EntryExistsError, NameTooLongError,
+            InvalidRequestError, NotPermittedError, TooManyLinksError, ReadOnlyStateError,
+            NoSpaceLeftError: no copy was made.
             LostBlockError, NotLocalError: content is unavailable; no copy was made.
             MetadataError: the directories form a cycle; no copy was made.
 

@@ -164,6 +164,7 @@ async def request_end(place: Target, *, keep: bool = False) -> None:
 
     Raises:
         NotMountedError: the filesystem is not mounted.
+        ControlError: the mount is still starting; nothing was changed.
     """
     await _ask(place, END, {"keep": keep})
 
@@ -240,7 +241,8 @@ async def request_removal(
 
     Raises:
         NotMountedError: the filesystem is not mounted.
-        ControlError: the mount refused; nothing was changed.
+        ControlError: the mount refused, and nothing was changed; or, with *wait*, the mount became
+            read-only before the background removal ended.
     """
     return await _ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
 

@@ -73,8 +73,8 @@ class ChainReader:
         await self._refuse_newer_end()
         best = Txg(0)
         uses_levels = False
-        # Replay with level objects, then without. If both attempts fail, replay once more up to the
-        # last txg that was applied in full, because a partly applied txg cannot be undone.
+        # Replay with level objects, then without. A partly applied txg cannot be undone.
+        # So if both attempts fail, replay once more up to the last txg that was applied in full.
         for by_levels in (True, False):
             reached, complete = await self._replay(path, None, by_levels=by_levels)
             if complete:

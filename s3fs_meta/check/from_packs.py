@@ -157,8 +157,8 @@ async def _list_traces(store: ObjectStore) -> _Traces:
     async with aclosing(store.list("")) as listing:
         async for info in listing:
             epoch, txg = _epoch_of(info.key), names.txg_of(info.key)
-            # Ignore huge numbers, because object names are not authenticated. After a forged name
-            # with a huge epoch or txg, no higher numbers would be left.
+            # Ignore huge numbers, because object names are not authenticated.
+            # After a forged name with a huge epoch or txg, no higher numbers would be left.
             if epoch <= EPOCH_LEAP_MAX:
                 last_epoch = max(last_epoch, epoch)
             if txg <= TXG_LEAP_MAX:
@@ -346,8 +346,7 @@ async def _make_database(
 
 def _create(new: _New, damaged: DamagedDatabase | None) -> Database:
     db = _create_empty(new, new.path, None if damaged is None else damaged.cookie_key())
-    # Packs without live blocks die in the txg of the new image, because earlier points in time may
-    # need them.
+    # Packs without live blocks die in the txg of the new image; earlier txgs may need them.
     db.counters.begin_txg(new.traces.txg)
     return db
 

@@ -91,8 +91,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
     db.begin()
     try:
         if not (_foundation_holds(exam, mode) and _rows_are_repaired(exam, mode)):
-            # Undo all repairs, because after repairs fsck uploads an image, which would contain the
-            # remaining damage.
+            # After repairs, fsck would upload an image, which would contain the remaining damage.
             db.undo()
             db.mark_changed(changed_before)
             exam.undone(_BY_NAME)

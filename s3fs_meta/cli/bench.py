@@ -321,8 +321,7 @@ def bench(
     _check(where, sizes)
     with TerminalFront(quiet=json) as front:
         workload = Workload(where, sizes, front.progress)
-        # The signal handler only sets a flag: an exception could leave a half-started thread that
-        # is never joined.
+        # The signal handler only sets a flag: an exception could leave a thread that is not joined.
         with _handled(workload.stop):
             results = workload.run()
     if json:

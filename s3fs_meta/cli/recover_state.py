@@ -228,8 +228,7 @@ async def _base(
         restorer = Restorer(store, keyring, superblock.uuid, front.progress)
         try:
             restored = await restorer.restore(None, path, upto=link.txg)
-        # After the retention period has expired, the bucket may contain the image of an earlier
-        # kept point but not the changelogs after it.
+        # After the retention period, the changelogs after a kept point's image may be missing.
         except (
             BrokenChainError,
             NoImageError,

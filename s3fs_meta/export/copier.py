@@ -403,8 +403,7 @@ class Tally:
         self.size_bytes = 0
         self.incomplete_files = 0
         self.refused_files = 0  # number of incomplete entries that only the target refused
-        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries; all others are counted but not
-        # listed.
+        # The first INCOMPLETE_FILES_SHOWN_MAX incomplete entries; all others are only counted.
         self.incomplete: list[CopiedFile] = []
 
     def add(self, copied: CopiedFile) -> None:

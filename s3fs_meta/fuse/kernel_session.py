@@ -50,8 +50,8 @@ _MNT_FORCE: Final = 1  # umount2(2)
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 SUBTYPE: Final = "s3fs-meta"
-# Characters that fsname contains unchanged. A comma would end the option; an unchanged percent sign
-# would make the encoding ambiguous.
+# Characters that fsname contains unchanged. A comma would end the option.
+# An unchanged percent sign would make the encoding ambiguous.
 _PRINTABLE: Final = "/:@+~=._-"
 # Number of passes of trio's loop until a task receives a signal and cancels another task.
 _SIGNAL_PASSES: Final = 3

@@ -71,8 +71,8 @@ _HTML: Final = re.compile(rb"\s*(<!--.*?-->\s*)?<(!doctype )?html\b", re.IGNOREC
 _S3: Final = "S3"
 # With these statuses a response is a refusal, whether or not its body is a web page.
 _FINAL_STATUSES: Final = frozenset({401, 403, 405, 407, 413})
-# Maximum attempts of botocore to fetch credentials. Unlike requests to S3, these are repeated by
-# botocore, because some failures of AWS STS are not S3 errors.
+# Maximum number of attempts of botocore to fetch credentials from AWS STS or SSO.
+# objects.retry does not repeat these requests, because some failures of STS are not S3 errors.
 _CREDENTIAL_ATTEMPTS_MAX: Final = 3
 
 

@@ -191,8 +191,8 @@ _CONNECTION_PHRASES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _UNCONNECTED: Final = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 _REDIRECTIONS: Final = frozenset({301, 302, 307, 308})
-# HTTP statuses of requests to a wrong region. With any other status, the region in a response
-# proves nothing: MinIO names its region in every response.
+# HTTP statuses of requests to a wrong region.
+# With other statuses, the region in a response proves nothing: MinIO always names its region.
 _REGION_STATUSES: Final = _REDIRECTIONS | {400, 403}
 _FOREIGN_SERVER: Final = "check the endpoint URL, and for a proxy"
 _CHECK: Final = "check the network and the endpoint URL"

@@ -25,8 +25,8 @@ from s3fs_meta.sync.chain.chain import Link
 
 _ANY: Final = "application/octet-stream"
 _MAGIC_BYTES: Final = 1 * KIB
-# Number of characters of a changelog's hash in an ETag. The ETag needs the hash, because after
-# ``fsck -y`` has abandoned txgs, the same txg number may belong to another changelog.
+# Number of characters of a changelog's hash in an ETag, which distinguish equal txg numbers.
+# After ``fsck -y`` has abandoned txgs, the same txg number may belong to another changelog.
 _HASH_CHARS: Final = 16
 _INODE: Final = re.compile(rb"[0-9]{1,18}")
 # The sandbox disables scripts, even if a browser mistakes a file for a page.

@@ -148,8 +148,8 @@ def record_lost(exam: Examination, damaged: str) -> None:
 
 # --- overlapping blocks ------------------------------------------------------------------------
 
-# The survey compares locations before I70 repairs types. Rows with wrong types are skipped, because
-# SQLite sorts text and blobs after every number.
+# Locations are compared before I70 repairs the types of their values.
+# Rows with wrong types are skipped, because SQLite sorts text and blobs after every number.
 _IS_LOCATED: Final = (
     "typeof(pack) = 'integer' AND typeof(pack_offset) = 'integer' AND pack_offset >= 0"
     " AND typeof(stored_bytes) = 'integer' AND stored_bytes > 0"
@@ -367,8 +367,8 @@ BLOCKS: Final = (
     ),
 )
 
-# The repair of I70 replaces values of a wrong type in locations. The result violates another
-# invariant, whose repair needs a search for the block.
+# The repair of I70 replaces values of a wrong type in locations.
+# The result violates another invariant, whose repair needs a search for the block.
 _WRONG_TYPE: Final = " OR ".join(
     f"typeof(b.{column}) NOT IN ('integer', 'null')"
     for column in ("pack", "pack_offset", "stored_bytes")

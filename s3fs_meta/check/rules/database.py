@@ -214,7 +214,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 
 
 # All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
-# No counter ever reaches PAST_INO_MIN, so larger numbers are damaged and are ignored here.
+# Every valid number is below PAST_INO_MIN; larger numbers are damaged and are ignored here.
 # I8 and the invariants about rows without an inode replace damaged inode numbers.
 # ``meta.next_numbers`` rejects the same next numbers when a host mounts for writing.
 _NUMBERS: Final = (
@@ -231,8 +231,8 @@ _NEXT_NUMBERS: Final = " UNION ALL ".join(
 )
 
 
-# Distance from the highest number in use to a lowered next number of blocks or packs. Points in
-# time may use higher numbers than the current state, but no filesystem has so many blocks or packs.
+# Distance from the highest number in use to a lowered next number of blocks or packs.
+# Points in time may use numbers in between; no filesystem has so many blocks or packs.
 _UNKNOWN_NUMBERS: Final = 1 << 40
 
 

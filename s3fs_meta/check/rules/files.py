@@ -11,9 +11,10 @@ from s3fs_meta.limits import FILE_BYTES_MAX
 _PLACES: Final = "temp.check_mapped AS m JOIN inodes AS i ON i.ino = m.ino"
 _LAST_PLACE: Final = f"({FILE_BYTES_MAX} / {BLOCK_BYTES} - 1)"
 _NO_BLOCK: Final = "temp.check_refs AS r LEFT JOIN blocks AS b ON b.block = r.block"
-# Blocks whose content is taken from a pack, even if they have a cache file. Dirty blocks are not
-# included, because their cache files are newer. If a block has no row in cached_blocks, a pack
-# without a row is not trusted: a fenced host may have used the block's number for other content.
+# Blocks whose content is taken from a pack, even if they have a cache file.
+# Dirty blocks are not included, because their cache files are newer.
+# A pack without a row is trusted only if the block is UPLOADED or CLEAN, or has no cache file:
+# a fenced host may have used the block's number for other content.
 _UPLOADED: Final = (
     "SELECT s.block FROM temp.seen_locations AS s"
     " LEFT JOIN temp.seen_files AS f ON f.block = s.block"

@@ -205,7 +205,7 @@ def _purge_orphans(exam: Examination, invariant: Invariant) -> None:
 
 # --- flags of inodes ---------------------------------------------------------------------------
 
-# Flags that users set. The other flags, HAS_XATTRS and REMOVED, are derived from rows.
+# Flags that are kept. The other flags, HAS_XATTRS and REMOVED, are derived from rows.
 _WISHES: Final = int(InodeFlag.PROTECTED | InodeFlag.HOLDS_LOCKED)
 _RIGHT_FLAGS: Final = (
     f"(CASE WHEN {_HAS_XATTRS} THEN {InodeFlag.HAS_XATTRS:d} ELSE 0 END"

@@ -49,8 +49,8 @@ def collect(mountpoint: bytes, name: bytes, device: int) -> None:
         OSError: the filesystem cannot be reached.
     """
     with _root(mountpoint, device) as root:
-        # syncfs(2) also reports an earlier failed write of any file, which close(2) and fsync(2)
-        # report to its program. The kernel has started write-back nevertheless.
+        # An error is ignored: it may concern an earlier write, which close(2) and fsync(2) report.
+        # The kernel has started write-back nevertheless.
         _libc.syncfs(root)
         os.close(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root))
 

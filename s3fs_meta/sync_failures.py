@@ -53,7 +53,7 @@ def forget(state: Path) -> None:
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a failed sync is recorded; cached pages may then differ from the disk."""
+    """Return whether a sync failed since the boot; cached pages may then differ from the disk."""
     try:
         with (state / NAME).open("rb") as file:
             before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")

@@ -133,7 +133,7 @@ class Report:
         self._on_note(text)
 
     def foreign(self, count: int, keys: list[str]) -> None:
-        """Report the number of objects from other filesystems, and the keys of some."""
+        """Report the number of objects that are not of this filesystem, and some of their keys."""
         self.foreign_count, self.foreign_keys = count, keys
         if count:
             shown = ", ".join(repr(key) for key in keys) + (", …" if count > len(keys) else "")

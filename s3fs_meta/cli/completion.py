@@ -183,7 +183,7 @@ def _state(place: NamedFilesystem) -> Path | None:
 
 
 def mountpoints(incomplete: str) -> list[str]:
-    """Return the mountpoints on this host that begin with an absolute or relative path."""
+    """Return the mountpoints of s3fs-meta that begin with an absolute or relative path."""
     above, slash, name = incomplete.rpartition("/")
     # Completion never accesses a mounted filesystem: the access would block if the daemon hangs.
     directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"

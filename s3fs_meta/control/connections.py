@@ -113,8 +113,9 @@ class ControlConnections:
     async def add(self, stream: trio.SocketStream) -> ControlConnection:
         """Return a connection for *stream*; wait while too many connections are open.
 
-        At the maximum, the connection that has waited longest for its client is closed. It is
-        closed only after ``silence_s``, so that a new client has time to send its request.
+        At the maximum, one connection is closed: that of the client that has been silent longest,
+        or, without silent clients, that has waited longest for an event. It is closed only after
+        ``silence_s``, so that a new client has time to send its request.
         """
         try:
             while len(self._open) >= self._bounds.connections:

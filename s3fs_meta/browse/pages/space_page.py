@@ -94,7 +94,7 @@ def _parts(
     sizes: FolderSizes,
     before: FolderSizes | None,
 ) -> list[Part]:
-    """Return the largest folders and files in a directory in descending order."""
+    """Return the largest folders and files in a directory, and one part for all others, by size."""
     below = sizes.below(directory.ino)
     shown, hidden = below[:BROWSE_FOLDERS_SHOWN], below[BROWSE_FOLDERS_SHOWN:]
     names = folder_sizes.names(point.db, directory.ino, [one.ino for one in shown])

@@ -86,7 +86,7 @@ class Source:
     # --- read points in time -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Close unused databases until cancelled, then close all databases."""
+        """Close idle databases until cancelled, then close all databases that no request uses."""
         await self._points.run()
 
     async def bounds(self) -> RetainedRange:

@@ -196,7 +196,7 @@ async def _note_unnamed(
 
 
 def count_foreign(exam: Examination) -> None:
-    """Report the number of objects from other filesystems, and the keys of some."""
+    """Report the number of objects that are not of this filesystem, and some of their keys."""
     count = exam.db.one("SELECT count(*) FROM temp.seen_foreign")
     assert count is not None, "an aggregate query returns one row"
     sql = "SELECT object_key FROM temp.seen_foreign ORDER BY object_key LIMIT ?"

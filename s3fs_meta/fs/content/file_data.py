@@ -230,8 +230,8 @@ class FileData:
             sets_times: set mtime and ctime to the current time; false if the kernel sends them.
 
         Raises:
-            TooBigError, NoInodeError, InvalidRequestError, ReadOnlyStateError, BusyError: nothing was
-                written.
+            TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
+            NotPermittedError, ReadOnlyStateError, BusyError: nothing was written.
             NoSpaceLeftError: capacity, cache or disk is full; as with write(2), part of the
                 data may have been written.
             StoreError, CorruptionError: the write replaces a part of a block that is unavailable.
@@ -460,7 +460,8 @@ class FileData:
 
         Raises:
             TooBigError, NoInodeError, InvalidRequestError, RefusesDirectoryError,
-            ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is unchanged, or shorter.
+            NotPermittedError, ReadOnlyStateError, NoSpaceLeftError, BusyError: the file is
+                unchanged, or shorter.
             StoreError, CorruptionError: the block at the new end is unavailable; if the block was
                 not evicted meanwhile, the file is unchanged.
 

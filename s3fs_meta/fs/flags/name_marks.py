@@ -38,7 +38,7 @@ async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -
         NoInodeError: the inode was removed.
         ReadOnlyStateError, NoSpaceLeftError: some directories may have the flag already.
 
-    Yields to other tasks between two slices.
+    Yields to other tasks between two slices, except in the last of MARK_PASSES_MAX passes.
     """
     for attempt in range(1, MARK_PASSES_MAX + 1):
         before, after = inodes.get(db, ino), Ino(0)

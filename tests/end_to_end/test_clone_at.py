@@ -13,7 +13,7 @@ import pytest
 
 from s3fs_meta.console.exits import ExitStatus
 from tests.cli.conftest import Place
-from tests.polling import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, QuickProgram
 
 pytestmark = pytest.mark.mount

@@ -61,7 +61,7 @@ def test_impossible_owner_or_device_number_of_an_inode_is_replaced(
     healthy.sql(f"UPDATE inodes SET {change} WHERE ino = ?", healthy.fifo)
     healthy.assert_mended("I8", concerns={healthy.fifo})
 
-    column = change.split()[0]
+    column = change.split(maxsplit=1)[0]
     expected = getattr(inodes.get(healthy.db, ROOT_INO), column)
     assert getattr(inodes.get(healthy.db, healthy.fifo), column) == expected
 

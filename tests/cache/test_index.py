@@ -48,7 +48,7 @@ def test_least_recently_used_clean_block_is_evicted_next() -> None:
 
 
 def test_only_clean_blocks_can_be_evicted() -> None:
-    """Dirty, sealed, uploaded and unreferenced blocks are never selected for eviction."""
+    """Dirty, sealed, uploaded and unreferenced blocks are not selected for eviction."""
     index = index_of(
         (1, BlockState.DIRTY, 1),
         (2, BlockState.SEALED, 1),

@@ -93,7 +93,7 @@ async def test_every_damaged_object_is_restored_from_a_copy(power: Power, damage
     whole = dict(power.store.objects)
     keys = sorted(key for key in whole if not mutable(key))
     assert {key.split("/")[0] for key in keys} == {"changelog", "image", "level", "pack"}
-    if damage != "one bit":  # One object of each kind is damaged in all other ways.
+    if damage != "one bit":  # Every other damage is tested with one object of each kind.
         keys = list({key.split("/")[0]: key for key in keys}.values())
     for key in keys:
         damaged = DAMAGES[damage](whole[key])

@@ -129,7 +129,7 @@ def test_level_object_with_an_oversized_section_or_an_invalid_payload_is_refused
             decode(KEY, envelope.encode(b"level", KEY, payload, PLAIN), PLAIN)
 
 
-def test_flipped_bit_in_any_byte_of_a_level_object_is_detected() -> None:
+def test_flipped_bit_in_every_byte_of_a_level_object_is_detected() -> None:
     data = encode(LEVEL, PLAIN)
     for at in range(len(data)):
         with pytest.raises(FormatError):

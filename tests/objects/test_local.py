@@ -348,7 +348,7 @@ async def test_unfinished_files_of_another_open_store_are_kept(root: Path) -> No
 
 
 async def test_files_of_a_user_in_a_directory_named_tmp_are_kept(root: Path) -> None:
-    """Files of a user in a directory named tmp are listed as objects and never removed."""
+    """Files of a user in a directory named tmp are listed as objects and not removed."""
     (root / "tmp").mkdir()
     (root / "tmp" / "thesis.odt").write_text("x")
     store = LocalStore(root)

@@ -55,7 +55,9 @@ from tests.tasks import running
 # --- threads of the client ------------------------------------------------------------------------
 
 
-async def test_cancelled_request_returns_immediately(double: S3Double, store: S3Store) -> None:
+async def test_cancelled_request_does_not_wait_for_the_response(
+    double: S3Double, store: S3Store
+) -> None:
     """A cancelled request does not delay other requests; its thread ends at the timeout."""
     double.answer(Hang(), PUT_DONE)
 

@@ -227,7 +227,7 @@ async def test_changelog_that_the_old_writer_appends_after_a_killed_takeover_is_
 async def test_kill_during_a_change_of_the_superblock_leaves_a_valid_superblock(
     power: Power, step: str
 ) -> None:
-    """After a kill, every host accepts the superblock, and the next mount updates all copies."""
+    """After a kill, both hosts accept the superblock, and the next mount updates all copies."""
     async with power.session("a", tasks=False) as session:
         await session.close()
     kill = KillAt(step, armed=True)

@@ -235,7 +235,7 @@ async def test_follower_with_local_state_of_schema_version_1_continues(former: F
             assert births(session.db) == born
 
 
-async def test_removal_of_a_row_of_schema_version_1_reaches_all_hosts(
+async def test_removal_of_a_row_of_schema_version_1_reaches_followers_and_new_hosts(
     former: Former, tmp_path: Path
 ) -> None:
     """The row of a removed file was recorded with fewer columns than the table has."""

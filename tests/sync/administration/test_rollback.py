@@ -294,7 +294,7 @@ async def _shows(power: Power, ino: Ino) -> bool:
 
 @pytest.mark.parametrize("step", ORDER)
 async def test_host_of_an_interrupted_rollback_needs_no_takeover(power: Power, step: str) -> None:
-    """The chain then has a txg of this host's epoch that only the restored database recorded."""
+    """After a kill, the chain may have a txg that only the restored database of the host records."""
     ino, past = await _two_states(power)
     kill, store = KillAt(step), FaultyStore(power.store)
 
@@ -329,7 +329,7 @@ async def test_host_whose_rollback_could_not_release_the_lease_needs_no_takeover
 async def test_rollback_whose_last_checkpoint_failed_does_not_move_an_incomplete_database(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write-ahead log then has the only copy of some pages, for example on a full disk."""
+    """After a failed checkpoint, the write-ahead log has the only copy of some pages."""
     ino, past = await _two_states(power)
     checkpoint = Wal.try_checkpoint
 

@@ -279,7 +279,7 @@ async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_r
 async def test_follower_does_not_switch_to_a_database_whose_last_checkpoint_failed(
     power: Power, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    """The write-ahead log then has the only copy of some pages, for example on a full disk."""
+    """After a failed checkpoint, the write-ahead log has the only copy of some pages."""
     checkpoint = Wal.try_checkpoint
 
     def fail_beside(wal: Wal, connection: apsw.Connection) -> bool:

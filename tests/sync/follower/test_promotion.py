@@ -312,7 +312,7 @@ async def test_unmount_after_a_failed_promotion_keeps_the_lease_of_a_later_host(
 async def test_host_appends_no_fence_record_after_the_takeover_by_another_host(
     power: Power, way: str, has_image: bool
 ) -> None:
-    """Such a record would end the chain of the other host, and both hosts would be read-only."""
+    """A late fence record would end the chain of the other host and make both hosts read-only."""
     store = FenceStore(power.store)
     async with AsyncExitStack() as opened:
         writers: list[Session] = []

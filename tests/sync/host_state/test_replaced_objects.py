@@ -22,7 +22,7 @@ async def _too_large(store: MemoryStore) -> ObjectTooLargeError:
     return caught.value
 
 
-async def test_replaced_objects_of_any_size_are_saved_completely(tmp_path: Path) -> None:
+async def test_large_and_small_replaced_objects_are_saved_completely(tmp_path: Path) -> None:
     store = MemoryStore()
     store.objects[KEY] = bytes(range(256)) * 9 + b"end"
     replaced = ReplacedObjects(store, tmp_path, SystemClock(), range_bytes=1000)

@@ -30,7 +30,7 @@ NOW_NS = 20_000 * DAY_NS + 5
 USAGE: Usage = {20_000: {("data", "put"): Billed(1, 2, 3), ("reads", "get"): Billed(4, 0, 6)}}
 
 
-def test_request_log_contains_the_sum_of_the_counts_of_all_processes(tmp_path: Path) -> None:
+def test_request_log_contains_the_sum_of_all_added_counts(tmp_path: Path) -> None:
     request_log.add(tmp_path, USAGE, {20_000: 100}, NOW_NS)
     ledger = request_log.add(tmp_path, USAGE, {20_000: 50, 19_999: 7}, NOW_NS + DAY_NS)
 

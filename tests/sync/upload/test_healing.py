@@ -403,7 +403,9 @@ async def test_torn_cached_block_is_not_used_for_healing(power: Power) -> None:
         assert await session.healer.heal() == 0
 
 
-async def test_equal_block_in_another_pack_heals_a_damaged_block_on_all_hosts(power: Power) -> None:
+async def test_equal_block_in_another_pack_heals_a_damaged_block_on_both_hosts(
+    power: Power,
+) -> None:
     """Concurrent uploads may have stored equal blocks in two packs."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)

@@ -502,7 +502,7 @@ async def test_session_that_loses_its_lease_during_the_mount_is_fenced(power: Po
 async def test_takeover_during_the_close_of_a_session_does_not_count_as_a_crash(
     power: Power,
 ) -> None:
-    """The state of the session stays STOPPING, and the next mount finds a clean shutdown."""
+    """A closing session whose upload detects the takeover finds no crash at its next mount."""
     async with power.session("a", options=WATCHFUL, tasks=False) as old:
         write_file(old, CONTENT)
         await old.flush()

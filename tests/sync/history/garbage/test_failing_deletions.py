@@ -99,10 +99,10 @@ async def test_failed_deletions_are_repeated(
 
 
 @pytest.mark.parametrize("kind", ["pack", "image", "changelog"])
-async def test_object_that_the_store_refuses_to_delete_blocks_no_other_object(
+async def test_refused_deletion_of_one_object_does_not_prevent_other_deletions(
     power: Power, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """All other objects are deleted, the refusal is reported, and a later pass deletes the object."""
+    """The refusal is reported, and a later pass deletes the object and the rest of its image."""
     await _make_garbage(power)
     copied = power.copy(tmp_path_factory.mktemp("copy"))
     store = _RefusedDeletions(power.store)

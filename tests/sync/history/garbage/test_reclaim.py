@@ -427,7 +427,7 @@ async def test_txg_published_as_an_image_is_kept_while_later_txgs_are_retained(
         assert restorer.notices == []
 
 
-async def test_fenced_writer_deletes_nothing_even_without_a_change(
+async def test_fenced_writer_without_changes_to_ship_deletes_nothing(
     power: Power, clock: HandClock
 ) -> None:
     """The fenced writer must not delete an image on which the next writer's floor may depend."""

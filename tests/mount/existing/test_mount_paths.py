@@ -54,9 +54,9 @@ def test_past_point_in_time_cannot_be_changed_or_cached(program: Program, mounte
     program.ok("flush", mnt)
     past = mnt / ".snapshots"
 
-    for command in ("rm", "lock"):
+    for changing in ("rm", "lock"):
         for path in (past, past / "newest", past / "newest" / "f"):
-            done = program.run(command, path)
+            done = program.run(changing, path)
             assert done.returncode == ExitStatus.USAGE
             assert done.stderr == (
                 f"s3fs-meta: cannot change {path}: past points in time are read-only\n"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import trio
 
 from s3fs_meta.check.from_chain import ChainReader
-from s3fs_meta.check.fsck import check_database
+from s3fs_meta.check.fsck import NO_BLOCK_ROW, check_database
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
@@ -79,6 +79,7 @@ class Rebuilt(NamedTuple):
     txg: Txg | None = None  # the txg of *source*; all names that were created later are lost
     named: int = 0  # number of files outside lost+found
     missing_pieces: int = 0  # number of unreadable pieces in the salvaged image
+    lost_blocks: int = 0  # number of blocks that no readable pack contains, and that became holes
 
 
 class _Traces(NamedTuple):
@@ -331,7 +332,7 @@ async def _make_database(
         made = Rebuilt(files, len(packs) - len(unreadable), unreadable)
         if remains is None or rows is None:
             return made
-        await trio.to_thread.run_sync(partial(_mend, db, new.clock))
+        lost_blocks = await trio.to_thread.run_sync(partial(_mend, db, new.clock))
         files, named = image_rows.count_files(db)
     finally:
         db.close()
@@ -341,6 +342,7 @@ async def _make_database(
         txg=remains.txg,
         named=named,
         missing_pieces=remains.missing,
+        lost_blocks=lost_blocks,
     )
 
 
@@ -360,16 +362,20 @@ def _create_empty(new: _New, path: Path, cookie_key: bytes | None = None) -> Dat
     return Database.create(path, pragmas, facts, uid=os.getuid(), gid=os.getgid())
 
 
-def _mend(db: Database, clock: Clock) -> None:
-    """Repair the rebuilt rows with fsck, so that they form a tree.
+def _mend(db: Database, clock: Clock) -> int:
+    """Repair the rebuilt rows with fsck, so that they form a tree; return the number of new holes.
+
+    Only the index of a pack provides the location of a block. A block that is in the index of no
+    readable pack becomes a hole, which the attribute of its file lists.
 
     Raises:
         FormatError: fsck cannot repair the rows; the rebuilt database is unusable.
     """
-    report = check_database(db, repair=Mode.ALL, report=Report(), clock=clock)
+    report = check_database(db, repair=Mode.ALL, report=Report(), searched=True, clock=clock)
     left = [verdict.invariant for verdict in report.verdicts if verdict.left]
     if left:
         raise FormatError(
             str(db.path),
             f"the rebuilt rows violate invariants that fsck cannot repair: {', '.join(left)}",
         )
+    return sum(verdict.found for verdict in report.verdicts if verdict.invariant == NO_BLOCK_ROW)

@@ -23,6 +23,11 @@ from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 _BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
+NO_BLOCK_ROW: Final = "I30"  # the invariant that every block in a block map has a row
+_WITHOUT_ROW: Final = (
+    "SELECT DISTINCT m.block FROM block_map AS m LEFT JOIN blocks AS b ON b.block = m.block"
+    " WHERE b.block IS NULL"
+)
 # Invariants about damaged rows, which are repaired only in Mode.ALL.
 ROW_DAMAGE: Final = tuple(
     one
@@ -37,6 +42,7 @@ def check_database(
     repair: Mode,
     report: Report,
     mounted: bool = False,
+    searched: bool = False,
     clock: Clock | None = None,
 ) -> Report:
     """Check and repair the rows of one database, but not the cache directory or the bucket.
@@ -47,6 +53,8 @@ def check_database(
         repair: the repairs that are allowed.
         report: receives the findings, and is returned.
         mounted: processes may have files open, so inodes without a name are valid.
+        searched: the caller has searched every pack of the bucket for the blocks that have no row,
+            so their content is lost.
         clock: supplies the times for new rows.
 
     Raises:
@@ -54,7 +62,10 @@ def check_database(
         DatabaseError: SQLite failed; nothing was changed.
     """
     now_ns = (clock or SystemClock()).now_ns()
-    exam = Examination(db, Evidence(db), report, now_ns=now_ns, mounted=mounted)
+    evidence = Evidence(db)
+    if searched:
+        evidence.note_searched(_WITHOUT_ROW)
+    exam = Examination(db, evidence, report, now_ns=now_ns, mounted=mounted)
     judge(exam, repair)
     return report
 

@@ -26,6 +26,7 @@ from s3fs_meta.console.ui import TerminalFront, confirmed
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, UsageError
 from s3fs_meta.export import quarantine_list
+from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
@@ -277,9 +278,16 @@ def _rebuilt_line(made: Rebuilt) -> str:
     source = f"from {made.source}, without {counted(made.missing_pieces, 'lost piece')}"
     if changelog_codec.parse_key(made.source) is not None:
         source = f"from the changes up to {made.source}"
+    lost = ""
+    if made.lost_blocks:
+        lost = (
+            f"; {counted(made.lost_blocks, 'block')} of content in no readable pack"
+            f" {'is now a hole' if made.lost_blocks == 1 else 'are now holes'}, which the attribute"
+            f" {ATTRIBUTE.decode()} lists"
+        )
     return (
         f"{found}; {made.named} have their names as of txg {made.txg}, {source}; all others"
-        " are in lost+found, and so is content that was written later"
+        f" are in lost+found, and so is content that was written later{lost}"
     )
 
 

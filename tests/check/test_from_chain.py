@@ -8,9 +8,10 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.lost_names import LOST_FOUND
-from s3fs_meta.meta.tables import dentries, inodes
-from s3fs_meta.model import ROOT_INO, Txg
+from s3fs_meta.meta.tables import block_map, dentries, inodes, packs, xattrs
+from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
 from tests.check.rebuilding import rebuilt
 from tests.damage import claim_newer
 from tests.sync.conftest import Power, read_file, write_file
@@ -48,6 +49,12 @@ def lose_images(power: Power, *, pieces_only: bool) -> None:
             del power.store.objects[key]
 
 
+def lose_manifests(power: Power) -> None:
+    """Delete the manifest of every image, but no piece."""
+    for key in [key for key in power.store.objects if key.endswith("/manifest")]:
+        del power.store.objects[key]
+
+
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
     """Require that all files have their names, fsck finds no damage, and no lost+found exists."""
     async with power.session("b", tasks=False) as session:
@@ -75,6 +82,42 @@ async def test_rebuild_from_a_complete_chain_restores_all_names_without_an_image
 
     assert made.named == made.files == FILES
     await require_files(power, contents)
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+@pytest.mark.parametrize("source", ["chain", "image"])
+async def test_damaged_pack_costs_a_rebuild_only_the_content_of_its_blocks(
+    power: Power, source: str, damage: str
+) -> None:
+    """All files keep their names; the content that the pack held is a recorded hole."""
+    contents = await fill(power)
+    if source == "chain":
+        lose_images(power, pieces_only=False)
+    else:
+        lose_manifests(power)
+        del power.store.objects[changelog_codec.key_of(Txg(1))]
+    async with power.session("a", tasks=False) as session:
+        lost = dentries.find(session.db, ROOT_INO, b"name 3")
+        assert lost is not None
+        located = block_map.locate(session.db, lost, BlockIndex(0))
+        assert located is not None
+        assert located.pack is not None
+        key = packs.object_key(session.db, located.pack)
+        session.db.commit()
+    data = power.store.objects.pop(key)
+    if damage == "truncated":
+        power.store.objects[key] = data[: len(data) // 2]
+
+    made = await rebuilt(power)
+
+    assert (made.files, made.named, made.lost_blocks) == (FILES, FILES, 1)
+    contents[b"name 3"] = bytes(len(contents[b"name 3"]))
+    await require_files(power, contents)
+    async with power.session("b", tasks=False) as session:
+        size = len(contents[b"name 3"])
+        parts = lost_ranges.parse(xattrs.find(session.db, lost, lost_ranges.ATTRIBUTE) or b"")
+        assert [one.start for one in parts] == [0]
+        assert parts[0].stop >= size
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "claims to be newer"])

@@ -121,6 +121,8 @@ class Right(NamedTuple):
     mend: Mend
     lease: Lease  # the lease as read from the bucket
     holder: str  # random name that identifies this host's state directory in the lease
+    own: Txg | None = None  # the last txg in the local rows that this host may have written
+    no_image: bool = False  # True if no image can be restored, so that fsck --rebuild may help
 
 
 async def require_right(
@@ -147,13 +149,44 @@ async def require_right(
     before = await _read(store, keyring, uuid, kept)
     epoch = before.changelog.epoch if isinstance(before, FetchedChangelog) else None
     if lease.holder == right.holder and epoch == lease.epoch:
-        return
+        newer = await _last_unknown(store, keyring, uuid, right)
+        if newer is None:
+            return
+        rebuild = (
+            " If the changelogs from txg 1 on are intact, move the state directory away, and"
+            " s3fs-meta fsck --rebuild applies them."
+            if right.no_image
+            else ""
+        )
+        raise SettingsError(
+            f"{lost} cannot be restored, and the local state is an older copy: its last txg is"
+            f" {right.own}, but a newer copy of this state directory has written txg {newer}. If you"
+            f" have the newer copy, put it back.{rebuild} Otherwise s3fs-meta fsck -y"
+            f" --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
+        )
     raise SettingsError(
         f"{lost} cannot be restored, and another host may have written it: host {lease.host!r} had"
         f" the lease last, in epoch {lease.epoch}. If that host still has its state directory,"
         f" a mount or s3fs-meta fsck -y on that host uploads the changes again. Otherwise"
         f" s3fs-meta fsck -y --end-at={kept} abandons {lost}; the newest state is then txg {kept}"
     )
+
+
+async def _last_unknown(
+    store: ObjectStore, keyring: Keyring, uuid: str, right: Right
+) -> Txg | None:
+    """Return the last readable txg of the lease's epoch that this state directory did not write.
+
+    A copy of the state directory has written this txg. Unreadable changelogs are ignored, because
+    their writer is unknown.
+    """
+    if right.own is None:
+        return None
+    for txg in reversed(await chain.numbers_from(store, keyring, right.own)):
+        found = await _read(store, keyring, uuid, txg) if txg > right.own else ""
+        if isinstance(found, FetchedChangelog):
+            return txg if found.changelog.epoch >= right.lease.epoch else None
+    return None
 
 
 async def describe(

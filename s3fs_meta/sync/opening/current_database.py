@@ -40,7 +40,7 @@ from s3fs_meta.sync.history.points_in_time import PointsInTime
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening import end_marks
-from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, Rules
+from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, ReplacedState, Rules
 from s3fs_meta.sync.progress import Progress
 
 
@@ -209,7 +209,7 @@ class CurrentDatabase:
         left = chooser.left
         if left is not None and left.link is not None and (last or 0) <= left.link.txg:
             kept = left.link
-            await self._require_right(kept.txg, lease, holder)
+            await self._require_right(kept.txg, lease, holder, left, no_image=last is None)
             db, chooser.left = left.db, None
             db.begin_local()
             # Drop the attempted changelog, because the next txg is an image that has its changes.
@@ -218,7 +218,7 @@ class CurrentDatabase:
         elif last is None:
             raise broken
         else:
-            await self._require_right(last, lease, holder)
+            await self._require_right(last, lease, holder, left, no_image=False)
             path, kept = await self._restore(lease, beside=left is not None, upto=last)
             await chooser.remove_replaced(path)
             db = self._put_in_place(path, lease)
@@ -232,13 +232,16 @@ class CurrentDatabase:
         self.mended += await abandoned_txgs.describe(store, keyring, uuid, kept, self.behind.txg)
         return db
 
-    async def _require_right(self, kept: Txg, lease: Lease, holder: str) -> None:
+    async def _require_right(
+        self, kept: Txg, lease: Lease, holder: str, left: ReplacedState | None, *, no_image: bool
+    ) -> None:
         mend = self._wanted.mend
         assert mend is not None, "only a repair abandons txgs"
         lost = await names.last_name(self._store, self._keyring, kept)
         if lost > kept:
             uuid = self._superblock.uuid
-            right = abandoned_txgs.Right(mend, lease, holder)
+            own = None if left is None else chain.own_txg(left.db)
+            right = abandoned_txgs.Right(mend, lease, holder, own, no_image)
             await abandoned_txgs.require_right(self._store, self._keyring, uuid, kept, lost, right)
 
     def _want_image(self, db: Database, why: str) -> None:

@@ -1,6 +1,7 @@
 """The database that a mount continues with, and local state that is kept during repairs."""
 
 import contextlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.hooks import Hook
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.check.rebuilding import rebuilt
 from tests.sync.conftest import TAKEOVER, Power, flushed, unmount, write_file
 from tests.sync.history.readers import bucket_of
 from tests.sync.opening.histories import (
@@ -320,6 +322,38 @@ async def test_sole_writer_can_abandon_its_last_txgs_without_the_end_at_option(
         await session.publish_as_txg()
         await session.close()
     await require_healthy(power, inos, 8, "c")
+
+
+async def test_older_copy_of_the_state_directory_does_not_abandon_readable_txgs(
+    power: Power,
+) -> None:
+    """If no image is left, a repair with an older copy is refused, and a rebuild finds every txg."""
+    inos = {}
+    async with power.session("a", tasks=False) as session:
+        for txg in range(2, 8):
+            inos[txg] = write_file(session, b"%d" % txg)
+            if txg == 4:
+                session.db.commit()
+                await session.durability.sync_all()
+                shutil.copytree(power.home / "a", power.home / "older")
+            await session.flush()
+        assert session.link.txg == 7
+        await session.close()
+    shutil.rmtree(power.home / "a")
+    (power.home / "older").rename(power.home / "a")
+    for key in [key for key in power.store.objects if key.startswith("image/")]:
+        del power.store.objects[key]
+    before = dict(power.store.objects)
+
+    with pytest.raises(SettingsError, match=r"older copy.* txg 7.*--rebuild.*--end-at=3"):
+        async with power.session("a", options=FSCK, tasks=False):
+            pass
+    require_untouched(power, before)
+    assert power.store.objects.keys() == before.keys()
+
+    await rebuilt(power)
+    async with power.session("b", options=READ_ONLY, tasks=False) as session:
+        await require_files(session, inos, 7)
 
 
 async def test_failed_mount_keeps_local_state_that_does_not_match_the_chain(power: Power) -> None:

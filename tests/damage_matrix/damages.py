@@ -57,6 +57,10 @@ def _images(world: World) -> Keys:
     return tuple(key for key in world.objects if key.startswith(image_codec.PREFIX))
 
 
+def _images_and_pack(world: World) -> Keys:
+    return (*_images(world), *_pack_of(b"/file-13", build.LAST)(world))
+
+
 def _images_and_start(world: World) -> Keys:
     """Return all images, the first changelog, and every level that can replace this changelog."""
     levels = [
@@ -84,6 +88,7 @@ KINDS: Final[Mapping[str, Callable[[World], Keys]]] = {
     "all manifests": _manifests,
     "all images": _images,
     "all images, start of the chain": _images_and_start,
+    "all images, a pack": _images_and_pack,
     "pack": _pack_of(b"/file-13", build.LAST),
     "kept point": _named("kept/", 0),
     "pack of earlier points": _pack_of(b"/file-4", 4),

@@ -39,6 +39,8 @@ _COSTS: Final = {
     " from its start on is deleted or damaged",
     "all images, start of the chain": "history and all names; `fsck --rebuild -y` restores all content"
     " in `lost+found`",
+    "all images, a pack": "the same as all images and the pack: a rebuild keeps the names of files"
+    " whose content is lost",
     "pack": "the content of blocks whose records are damaged and that no host has cached",
     "kept point": "the name of the point; if the object is damaged and not deleted, objects that"
     " the point needs stay until `keep --drop`",

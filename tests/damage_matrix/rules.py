@@ -18,7 +18,12 @@ MOUNTED: Final = ("running writer", "running follower", "promote")
 READING: Final = ("mount -o ro", "restore")
 WRITING: Final = ("mount", "rollback", "reclaim")
 SUPERBLOCKS: Final = ("superblock", "superblock-copy", "both superblocks")
-ALL_IMAGES: Final = ("all manifests", "all images", "all images, start of the chain")
+ALL_IMAGES: Final = (
+    "all manifests",
+    "all images",
+    "all images, start of the chain",
+    "all images, a pack",
+)
 FSCK: Final = ("fsck -y", "fsck -y --deep", "fsck -y --deep, local state")
 BY_METADATA: Final = (
     "first changelog",
@@ -60,7 +65,7 @@ class Verdict(enum.Enum):
         "exits with 4 until keep --drop drops the point, names the object and does not change the"
         " object"
     )
-    REBUILT = "restores all content, and the newest names to which intact objects lead"
+    REBUILT = "restores all remaining content, and the newest names to which intact objects lead"
     STOPS = "uploads nothing more, keeps unshipped data on this host, and reports it"
     SAFE = "does not crash or hang, uses bounded memory, and keeps intact objects"
 
@@ -164,6 +169,13 @@ RULES: Final[tuple[Rule, ...]] = (
         ("fsck --rebuild -y",),
         Verdict.REBUILT,
         "the chain leads from its first changelog to the current state",
+    ),
+    Rule(
+        ("all images, a pack",),
+        ANY,
+        ("fsck --rebuild -y",),
+        Verdict.REBUILT,
+        "the names come from the chain, and a damaged pack loses only its own content",
     ),
     Rule(
         ("all images, start of the chain",),

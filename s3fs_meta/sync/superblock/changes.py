@@ -132,12 +132,15 @@ async def _write_first(store: ObjectStore, copy: SuperblockCopy, data: bytes) ->
     except PreconditionError:
         raise
     except StoreError as exc:
-        if await _has(store, copy, data):
-            return
-        if not isinstance(exc, StoreAccessError):
-            # Even if the object still has its old content, the store may apply the write later.
-            exc.reword(f"{exc.message}; {_OUTCOME_UNKNOWN}")
-        raise
+        failure = exc
+    else:
+        return
+    if await _has(store, copy, data):
+        return
+    if not isinstance(failure, StoreAccessError):
+        # Even if the object still has its old content, the store may apply the write later.
+        failure.reword(f"{failure.message}; {_OUTCOME_UNKNOWN}")
+    raise failure
 
 
 async def _has(store: ObjectStore, copy: SuperblockCopy, data: bytes) -> bool:

@@ -45,7 +45,8 @@ class Paths:
     def of(self, ino: int) -> str | None:
         """Return one path of a directory or of an inode that was passed to ``look_up``.
 
-        Return None if the inode has no path from the root. Bytes that are not UTF-8 are escaped.
+        Return None if the inode has no path from the root, or only a path with more than
+        FSCK_PATH_DEPTH_MAX names. Bytes that are not UTF-8 are escaped.
         """
         parts: list[str] = []
         while ino != ROOT_INO:

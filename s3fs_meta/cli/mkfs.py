@@ -141,7 +141,7 @@ async def _make(
 
 
 async def _refuse_below_another(url: str, s3: S3Options) -> None:
-    """Refuse a URL inside another filesystem, because that one would delete the new objects.
+    """Refuse a URL inside another filesystem, because filesystems cannot be nested.
 
     Raises:
         NotEmptyError: a parent of the URL is a filesystem; nothing was created.

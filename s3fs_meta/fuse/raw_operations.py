@@ -189,7 +189,7 @@ class RawOperations(FrequentRequests):
         return b""
 
     def copy_file_range(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
-        """Copy a range between files: a small range directly, a larger range in a task.
+        """Copy a range between files: a small range at once if possible, any other in a task.
 
         Before this request, the kernel has written back the dirty pages of source and target.
         """
@@ -251,7 +251,7 @@ class RawOperations(FrequentRequests):
     def _try_copy(
         self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
     ) -> int | None:
-        """Copy a small range; return None, with the content unchanged, if the copy must wait."""
+        """Copy a range as ``FileRanges.try_copy`` does; after None, no content has changed."""
         begin = None if uid == 0 else self._clear_privileges
         return self._fs.ranges.try_copy(source, offset, target, at, length, begin)
 

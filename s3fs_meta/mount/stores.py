@@ -112,7 +112,7 @@ def require_answers(url: str) -> None:
 
 @contextlib.contextmanager
 def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
-    """Prefix messages with the URL of the store, and add its options to the commands in them."""
+    """Prefix errors of the store with its URL; add the URL and options to commands in messages."""
     try:
         yield
     except BaseException as exc:

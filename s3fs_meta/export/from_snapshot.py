@@ -51,7 +51,7 @@ def _ignore_omission(_path: bytes, _why: str) -> None:
 
 
 def find(db: Database, path: bytes) -> list[Step]:
-    """Return the steps to a path: its parent directories, starting at the root, then the path.
+    """Return the steps to a path: its parent directories below the root, then the path.
 
     Symbolic links are not followed.
 

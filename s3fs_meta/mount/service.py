@@ -3,7 +3,7 @@
     wait for an earlier mount → open → recover → control socket → detach the mount of a killed
     daemon → background tasks → serve → (unmounted) → upload remaining changes → release → close
 
-Owns: the order of these steps, and the handlers of the control socket.
+Owns: the order of these steps, and the control handlers that need several parts of the mount.
 Does not know: command-line arguments, terminals, forks.
 Design: docs/design/architecture.md, "The life of a mount".
 """

@@ -23,7 +23,9 @@ _PAUSE: Final = 256  # number of archive entries sent before other requests may 
 
 
 async def entries(point: OpenPoint, top: Attributes, name: bytes) -> AsyncGenerator[Step, None]:
-    """Yield a directory and all entries below it; each path begins with *name*.
+    """Yield a directory and the entries below it; each path begins with *name*.
+
+    Entries with invalid names are logged and omitted.
 
     Raises:
         PastUnavailableError: a path has more than BROWSE_PATH_BYTES_MAX bytes, or a directory has

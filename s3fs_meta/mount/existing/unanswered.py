@@ -72,7 +72,7 @@ def of_closed_path(path: str) -> OtherUserError | None:
 
 
 def of_dead_path(path: str) -> NotMountedError | None:
-    """Return the error for a path in a mount whose daemon has exited; None for other paths."""
+    """Return the error for a path whose daemon has exited; None if no mount contains the path."""
     for mounted in reversed(mount_table.read()):
         above = mounted.mountpoint.rstrip("/")
         if mounted.fs_type == mount_table.FS_TYPE and (

@@ -10,7 +10,7 @@ change_requests:  before the last upload, ends the requests that change the file
 request_kinds:    the commands that the control server treats specially.
 requesters:       the processes that send the most requests.
 
-Start at ``tree_handlers``. ``service`` has the handlers that need the whole mount.
+Start at ``tree_handlers``. ``service`` has the handlers that need several parts of the mount.
 Below: requests (the client side), fs, sync.
 Above: service.
 """

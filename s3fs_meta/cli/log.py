@@ -206,7 +206,7 @@ def _require_order(wanted: _Wanted, since: PointInTime | None, last: Link) -> No
 
 
 async def _last(bucket: Bucket, until: PointInTime) -> Link:
-    """Return the newest readable txg; add a notice if newer changelogs cannot be read."""
+    """Return the last txg to list; add a notice if the newest changelogs cannot be read."""
     if until != NEWEST:
         return await bucket.find(until)
     newest = await bucket.points.newest()

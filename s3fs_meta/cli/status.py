@@ -200,7 +200,7 @@ def _limits(max_age: str | None, max_pending: str | None, min_free: str | None) 
 
 
 def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bool) -> int:
-    """Print the statistics of a mount, or facts about the objects in a bucket."""
+    """Print the statistics of a mount, or facts about a bucket; return the exit status."""
     figures = trio.run(_figures, place, access)
     is_mounted = figures["mountpoint"] is not None
     if json:

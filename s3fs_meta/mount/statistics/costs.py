@@ -73,7 +73,7 @@ def _costs(
 
 
 def _of_cause(ledger: Ledger, prices: PriceTable, span: CostSpan, cause: str) -> dict[str, Any]:
-    """Return the requests that have one cause, by request class, with their bytes and cost."""
+    """Return the requests of one cause by class, their bytes and cost, scaled to the span."""
     counts: dict[str, Billed] = {}
     for day, usage in ledger.usage.items():
         for (found, kind), billed in usage.items():
@@ -103,7 +103,8 @@ def _latest(ledger: Ledger, day: int) -> int:
 def _stored(ledger: Ledger, span: CostSpan, now_ns: int) -> float:
     """Return the average number of stored bytes in a span, times the span's fraction of a month.
 
-    For a day without a record, the previous record applies.
+    For costs per month, return the present number. For a day without a record, the previous record
+    applies.
     """
     if span.is_rate:
         return float(_latest(ledger, span.today))

@@ -55,7 +55,7 @@ def copy_of(text: str, options: S3Options) -> BucketCopy:
 async def mend_metadata(
     source: BucketCopy, filesystem: RestoredFilesystem, *, lock_wait_s: float
 ) -> list[str]:
-    """Restore changelogs, levels and images from copies; return a line for each restored object.
+    """Restore metadata objects and kept points from copies; return a line for each of them.
 
     Raises:
         HeldError: another process uses the state directory.

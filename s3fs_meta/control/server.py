@@ -49,7 +49,7 @@ _ACCEPT_RETRY_S = 1.0
 
 
 class RequestKind(enum.Enum):
-    """The treatment of a command's requests by the control server."""
+    """How the control server treats the requests of a command."""
 
     # The request waits in the queue, and is refused if the queue is full.
     # The request finishes even if its client disconnects, because an interrupted flush is useless.

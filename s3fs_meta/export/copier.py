@@ -127,7 +127,7 @@ class Copier:
         self._batch_blocks = max(1, CONTENT_RUN_BYTES // self._block_bytes)
         # For each inode with hard links, the first path that was copied.
         self._firsts: dict[Ino, bytes] = {}
-        # For each such inode without a complete copy, the paths that were linked to the first path.
+        # For each hard-linked inode without a complete copy, the paths linked to its first path.
         self._links: dict[Ino, list[bytes]] = {}
         self._put_off: list[tuple[Attributes, bytes]] = []
         self._is_root = os.geteuid() == 0

@@ -48,6 +48,6 @@ class KernelSide:
             self._served.cache.at_switch()
 
     async def after_switch(self, changes: SwitchChanges | None) -> None:
-        """Make the kernel drop changed file content, and replies older than the txg."""
+        """Make the kernel drop changed file content, and cached replies older than the txg."""
         if self._served is not None:
             await self._served.cache.after_switch(changes)

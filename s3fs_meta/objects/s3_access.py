@@ -263,7 +263,7 @@ def _bound_builder(source: Any, process_timeout_s: float) -> None:
 
 
 class _BoundedBuilder:
-    """Makes time-limited credential sources for the profile that assumes a role."""
+    """Makes credential sources with time limits, for a profile that assumes a role."""
 
     def __init__(self, inner: Any, process_timeout_s: float) -> None:
         self._inner, self._process_timeout_s = inner, process_timeout_s

@@ -141,7 +141,7 @@ _XATTR_NAMES: Final = (b"user.a", b"user.b", b"trusted.c", b"security.d")
 _FLAGS: Final = (0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE)
 _XATTR_CREATE: Final = 1  # from sys/xattr.h
 _XATTR_REPLACE: Final = 2
-_WISHES_PER_ABSENT_NAME: Final = 8  # one in this many chosen names may be absent
+_WISHES_PER_ABSENT_NAME: Final = 8  # of this many chosen names, one may be missing
 _PATTERN_BYTES: Final = 61  # a prime period, so that blocks start at different bytes
 
 

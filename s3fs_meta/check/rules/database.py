@@ -215,7 +215,7 @@ def _mend_facts(exam: Examination, invariant: Invariant) -> None:
 
 # All columns with inode, block or pack numbers. Each has an index, which finds its maximum fast.
 # Every valid number is below PAST_INO_MIN; larger numbers are damaged and are ignored here.
-# I8 and the invariants about rows without an inode replace damaged inode numbers.
+# The repairs of I8 and of rows without an inode replace damaged inode numbers.
 # ``meta.next_numbers`` rejects the same next numbers when a host mounts for writing.
 _NUMBERS: Final = (
     ("next_ino", "ino", ("inodes", "temp.check_names", "block_map", "symlinks", "xattrs")),

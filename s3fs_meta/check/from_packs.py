@@ -252,7 +252,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # by existing txg: the next txg without a changelog
+    missing_after: dict[int, int] = {}  # by txg with a changelog: the next txg without one
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()

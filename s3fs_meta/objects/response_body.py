@@ -133,7 +133,7 @@ class _Timed(_Connection):
     @override
     def send(self, data: Any) -> None:
         if self.sock is not None and not self.is_connecting:
-            self.sock.settimeout(self.send_timeout_s)  # again, because urllib3 changes the timeout
+            self.sock.settimeout(self.send_timeout_s)  # urllib3 sets another before each request
         _send_pieces(super().send, data)
 
 

@@ -513,7 +513,7 @@ TEXT_OBJECT_BYTES_MAX: Final = 64 * KIB
 # Maximum size of the local holder file: a name and LEASE_NONCES_MAX nonces.
 HOLDER_BYTES_MAX: Final = 1 * KIB
 # Maximum difference between the lease's epoch and the last changelog's epoch.
-# Each mount for writing increments the epoch and ships a fence record, unless killed very early.
+# Each acquisition of the lease increments the epoch, and usually appends a fence record.
 EPOCH_LEAP_MAX: Final = 1 << 32
 # Number of nonces that a host keeps for lease acquisitions whose outcome is unknown.
 LEASE_NONCES_MAX: Final = 4

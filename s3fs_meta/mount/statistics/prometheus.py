@@ -58,7 +58,7 @@ def _from_ns(value_ns: int) -> float | None:
 _ROWS: Final = (
     _Row("read_only", "read_only", "1 if the mount accepts no changes.", _flag),
     _Row("offline", "offline", "1 if the mount runs without the bucket.", _flag),
-    _Row("epoch", "epoch", "Epoch: a number that each mount for writing increments."),
+    _Row("epoch", "epoch", "Epoch: a number that each acquisition of the lease increments."),
     _Row("open_txg", "txg", "Number of the open transaction group."),
     _Row("inodes", "inodes", "Number of inodes: files of all kinds."),
     _Row("dentries", "dentries", "Number of names in directories."),

@@ -24,7 +24,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def wait_until(condition: Callable[[], object], failure: str) -> None:
-    """Wait until another process has made the condition true, or fail with a message."""
+    """Wait until the condition is true, or fail with the message after PROCESS_S_MAX seconds."""
     deadline_s = time.monotonic() + PROCESS_S_MAX
     while not condition():
         assert time.monotonic() < deadline_s, failure

@@ -122,8 +122,10 @@ def test_only_one_module_opens_connections_to_sqlite() -> None:
         (apsw.Error(), DatabaseError),
     ],
 )
-def test_every_sqlite_error_has_a_specific_error_class(theirs: apsw.Error, ours: type) -> None:
-    """An SQLite error is translated to the most specific error class of this program."""
+def test_sqlite_errors_are_translated_to_error_classes_of_this_program(
+    theirs: apsw.Error, ours: type
+) -> None:
+    """A full disk and a damaged file have a class each; other errors become DatabaseError."""
     error = translated(theirs, "meta.db")
     assert type(error) is ours
     assert "meta.db" in str(error)

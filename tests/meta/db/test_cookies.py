@@ -20,7 +20,7 @@ def test_hash_of_a_name_depends_on_the_key() -> None:
     assert name_hash(b"a" * 16)(b"name") != name_hash(b"b" * 16)(b"name")
 
 
-def test_hash_of_a_name_never_changes() -> None:
+def test_hash_of_a_known_name_equals_a_recorded_value() -> None:
     """Cookies are stored in the database, so the hash function is part of the format."""
     assert name_hash(bytes(range(16)))(b"hello") == 0x38D6B03607F079
 

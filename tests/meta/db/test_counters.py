@@ -19,7 +19,7 @@ def test_counters_are_read_and_written_in_column_order() -> None:
     assert loaded().values() == tuple(range(1, len(COLUMNS) + 1))
 
 
-def test_every_changed_counter_is_written_to_the_database() -> None:
+def test_values_of_the_counters_include_every_changed_counter() -> None:
     """If values() omitted a counter, this counter would never be stored in the database."""
     counters = loaded()
     for number, name in enumerate(COLUMNS):
@@ -27,7 +27,7 @@ def test_every_changed_counter_is_written_to_the_database() -> None:
     assert counters.values() == tuple(range(1000, 1000 + len(COLUMNS)))
 
 
-def test_numbers_of_inodes_and_blocks_and_packs_are_never_reused() -> None:
+def test_numbers_of_inodes_and_blocks_and_packs_are_taken_in_ascending_order() -> None:
     """Each request for a number returns the next unused number."""
     counters = loaded()
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
@@ -36,10 +36,10 @@ def test_numbers_of_inodes_and_blocks_and_packs_are_never_reused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counters_in_memory_and_in_the_database_equal_a_count_of_all_rows(
+def test_counters_of_inodes_and_names_and_file_bytes_equal_the_rows(
     db: Database, seed: int
 ) -> None:
-    """After random operations, the counters equal a count of all rows."""
+    """After random operations, the counters in memory and in the database equal the rows."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

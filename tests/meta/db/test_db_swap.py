@@ -17,7 +17,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def contents(home: Path) -> dict[str, str]:
-    """Return the contents of all files by name."""
+    """Return the bytes of each file, by file name."""
     return {path.name: path.read_text() for path in home.rglob("*") if path.is_file()}
 
 

@@ -124,10 +124,10 @@ def test_follower_detects_two_names_with_equal_hashes(follower: Database, other:
     assert follower.shares_hashes
 
 
-def test_view_still_exists_if_its_rows_cannot_be_written(
+def test_follower_can_be_promoted_after_a_failed_promotion(
     follower: Database, other: Database
 ) -> None:
-    """After a failed promotion, a follower can still advance and can be promoted later."""
+    """After a failed promotion, a follower can still advance, and keeps its temporary rows."""
     note_copy(follower, 9)
     follower.connection.pragma("query_only", True)
     with pytest.raises(DatabaseError):

@@ -151,8 +151,10 @@ def test_second_schema_upgrade_changes_nothing(make_database: MakeDatabase) -> N
         schema.upgrade(one)
 
 
-def test_database_that_another_connection_uses_is_not_upgraded(make_database: MakeDatabase) -> None:
-    """While another connection writes to the database, its schema is not upgraded."""
+def test_database_to_which_another_connection_writes_is_not_upgraded(
+    make_database: MakeDatabase,
+) -> None:
+    """The upgrade raises BusyError and changes no row."""
     path, _ino = make_former(make_database())
     before = raw(path)
     with closing(apsw.Connection(str(path))) as other, closing(apsw.Connection(str(path))) as one:

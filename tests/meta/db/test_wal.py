@@ -253,7 +253,7 @@ def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
 
 
 def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
-    """On a full disk the WAL is not preallocated, which does not fail but makes commits slower."""
+    """On a full disk no space is added to the WAL, and no error is raised."""
     (tmp_path / "meta.db-wal").symlink_to("/dev/full")
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
@@ -277,7 +277,9 @@ def test_first_sync_of_the_wal_makes_its_directory_entry_durable(
     assert synced == [str(db.path.parent)]
 
 
-def test_lack_of_open_files_is_no_failure_of_the_wal(make_database: MakeDatabase) -> None:
+def test_lack_of_file_descriptors_is_not_recorded_as_a_failed_sync_of_the_wal(
+    make_database: MakeDatabase,
+) -> None:
     """A commit succeeds without a descriptor for syncs, and the next sync opens the WAL."""
     db = make_database(synchronous="normal")
     commit_some(db, range(1))
@@ -462,7 +464,7 @@ def test_sync_failure_while_closing_a_database_is_recorded(
     assert sync_failures.is_noted(db.path.parent)
 
 
-def test_every_failed_sync_of_the_wal_is_recorded(
+def test_failed_sync_of_the_wal_is_recorded(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = make_database(synchronous="normal")

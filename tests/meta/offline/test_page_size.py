@@ -52,8 +52,10 @@ def test_invalid_page_size_is_refused_and_changes_nothing(make_database: MakeDat
     assert path.read_bytes() == before
 
 
-def test_page_size_of_an_open_database_cannot_be_changed(make_database: MakeDatabase) -> None:
-    """The page size is not changed while another connection has the database open."""
+def test_page_size_is_not_changed_while_another_connection_writes(
+    make_database: MakeDatabase,
+) -> None:
+    """If another connection has an open commit group, the change fails and leaves no copy."""
     db = make_database(journal_mode="delete")
     db.begin()
     with pytest.raises(DatabaseError):

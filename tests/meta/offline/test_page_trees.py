@@ -114,10 +114,10 @@ def test_schema_with_a_repeated_page_is_refused(
         (0, b"?", "does not begin with the header of an SQLite database"),
     ],
 )
-def test_database_with_an_impossible_page_number_is_refused(
+def test_database_with_an_impossible_first_page_is_refused(
     image: Path, at: int, value: bytes, why: str
 ) -> None:
-    """If a page number lies outside the file, the database is refused before pages are read."""
+    """The first page contains the header of the file and the root page of the schema."""
     data = image.read_bytes()
     image.write_bytes(data[:at] + value + data[at + len(value) :])
 

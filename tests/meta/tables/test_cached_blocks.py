@@ -20,7 +20,7 @@ def make_block(
 
 
 def test_row_of_a_cached_block_can_be_added_and_changed_and_deleted(db: Database) -> None:
-    """A change of the state of a block without a row is an error."""
+    """A change of the state of a block without a row returns False."""
     block = BlockId(7)
     assert cached_blocks.get(db, block) is None
     assert not cached_blocks.set_state(db, block, BlockState.CLEAN)

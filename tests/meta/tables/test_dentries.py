@@ -52,7 +52,7 @@ def test_lookup_of_a_name_returns_the_attributes_of_its_inode(db: Database) -> N
     "name",
     [b"a" * 255, b"\xff\xfe", bytes(range(1, 47)), "ünïcode".encode(), b" ", b"...", b"1", b"\n"],
 )
-def test_name_may_contain_any_bytes(db: Database, name: bytes) -> None:
+def test_name_of_unusual_bytes_is_read_back_unchanged(db: Database, name: bytes) -> None:
     """A name is stored as bytes, even if it looks like a number or like text."""
     make_file(db, name)
     assert walk(db) == [name]
@@ -79,8 +79,8 @@ def test_removing_a_name_returns_its_inode(db: Database) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_name_with_a_known_cookie_is_removed_without_a_lookup(db: Database, shared: bool) -> None:
-    """A name with a known cookie can be removed even if other names have the same hash."""
+def test_name_that_was_just_looked_up_is_removed_by_its_hash(db: Database, shared: bool) -> None:
+    """The correct name is removed even if another name has the same hash."""
     if shared:
         db.name_hash = lambda _name: ONE_HASH
     for name in (b"a", b"b"):
@@ -102,7 +102,7 @@ def test_name_with_a_known_cookie_is_removed_without_a_lookup(db: Database, shar
     ],
     ids=["free", "own position", "taken position", "shared"],
 )
-def test_name_with_a_known_cookie_is_renamed_without_a_lookup(
+def test_name_that_was_just_looked_up_is_renamed(
     db: Database, hashes: dict[bytes, int], expected: list[tuple[bytes, int]]
 ) -> None:
     """A renamed name gets the lowest free cookie of its new hash."""

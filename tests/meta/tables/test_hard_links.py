@@ -80,7 +80,7 @@ def test_directory_of_the_last_remaining_name_becomes_the_parent(db: Database) -
     assert inodes.get(db, ino).parent == B
 
 
-def test_recorded_parent_of_a_file_always_contains_one_of_its_names(db: Database) -> None:
+def test_parent_of_a_file_contains_one_of_its_names_after_an_unlink(db: Database) -> None:
     """If a directory loses its last name of a file, another directory becomes the file's parent."""
     ino = make_file(db)
     add(db, ino, B)

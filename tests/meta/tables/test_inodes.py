@@ -30,7 +30,7 @@ def test_stored_row_of_a_new_inode_equals_the_returned_attributes(db: Database) 
     assert make_file(db).ino == made.ino + 1
 
 
-def test_inode_numbers_are_never_reused(db: Database) -> None:
+def test_number_of_a_deleted_inode_is_not_reused(db: Database) -> None:
     """Even the highest inode number is not reused after its inode is deleted."""
     gone = make_file(db).ino
     inodes.delete(db, gone)
@@ -38,7 +38,7 @@ def test_inode_numbers_are_never_reused(db: Database) -> None:
 
 
 def test_operation_on_a_missing_inode_raises_an_error(db: Database) -> None:
-    """For a missing inode, find() returns None and all other functions raise NoInodeError."""
+    """For a missing inode, find() returns None; changes of its attributes raise NoInodeError."""
     none = Ino(999)
     assert inodes.find(db, none) is None
     ghost = make_file(db)._replace(ino=none)
@@ -226,7 +226,7 @@ CHANGES: list[Callable[[Database, Ino], object]] = [
 
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
-def test_birth_time_never_changes(
+def test_change_of_an_inode_preserves_its_birth_time(
     db: Database, change: Callable[[Database, Ino], object], is_new: bool
 ) -> None:
     """The birth time is stored relative to ctime, so a change of ctime must adjust it."""

@@ -35,7 +35,7 @@ def test_bytes_of_a_pack_are_not_counted_during_its_upload(db: Database) -> None
     assert (packs.object_key(db, pack), packs.object_bytes(db, pack)) == (key(1), 1000)
 
 
-def test_pack_numbers_are_never_reused(db: Database) -> None:
+def test_number_of_a_deleted_pack_is_not_reused(db: Database) -> None:
     first = make_pack(db, 1)
     packs.delete(db, first)
     assert packs.create(db, key(2), 1) == first + 1
@@ -89,7 +89,7 @@ def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> No
     assert "packs_dead" in plan[0][3]
 
 
-def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -> None:
+def test_repair_records_dead_and_condemned_packs_as_dead_from_the_current_txg(db: Database) -> None:
     made = [make_pack(db, number, 10) for number in range(3)]
     for pack in made[:2]:
         packs.drop_live_bytes(db, pack, 10)
@@ -99,7 +99,7 @@ def test_dead_packs_can_be_recorded_as_dead_from_the_current_txg(db: Database) -
     assert [packs.get(db, pack).died_txg for pack in made] == [9, 9, None]
 
 
-def test_condemned_pack_is_recorded_as_dead_from_the_current_txg_after_a_repair(
+def test_repair_records_a_condemned_pack_without_blocks_as_dead_from_the_current_txg(
     db: Database,
 ) -> None:
     """Another host may still restore an abandoned txg in which the pack had live blocks."""

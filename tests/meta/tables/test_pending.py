@@ -70,7 +70,7 @@ def test_changing_only_the_counters_triggers_no_txg(make_database: MakeDatabase)
 
 
 def test_new_txg_number_alone_is_not_recorded(make_database: MakeDatabase) -> None:
-    """The number of the open txg is not recorded as a change, so an idle mount records nothing."""
+    """Otherwise each new txg of an idle mount would record a change."""
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     db.begin_local()
@@ -101,7 +101,7 @@ def test_shipped_change_records_are_ignored_and_deleted_in_slices(
     assert db.all("SELECT seq FROM pending ORDER BY seq") == [(59,), (60,)]
 
 
-def test_number_of_a_pending_change_record_is_never_reused(make_database: MakeDatabase) -> None:
+def test_number_of_a_deleted_change_record_is_not_reused(make_database: MakeDatabase) -> None:
     db = make_database()
     recorder = ChangeRecorder(db, now_ns)
     create(db)

@@ -4,7 +4,7 @@ from s3fs_meta.meta.trees.inode_set import InodeSet
 from s3fs_meta.model import Ino
 
 
-def test_inode_set_tells_new_numbers_from_numbers_that_it_has() -> None:
+def test_adding_a_number_to_an_inode_set_reports_whether_it_is_new() -> None:
     """Forged rows may contain any integer of SQLite."""
     found = InodeSet()
     numbers = [1, 2, 1023, 1024, 1025, (1 << 63) - 1, 0, -1, -(1 << 63)]

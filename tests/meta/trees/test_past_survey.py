@@ -29,7 +29,7 @@ def _entry(db: Database, parent: Ino, name: bytes, mode: int = 0o100644) -> Ino:
 
 
 def _stored(db: Database, ino: Ino, number: int) -> PackId:
-    """Map one block in a new pack into a file; return the pack."""
+    """Give a file one block that is stored in a new pack; return the pack."""
     pack = packs.create(db, _key(number), 1000)
     packs.stored(db, pack)
     block = db.counters.take_block()

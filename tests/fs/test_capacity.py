@@ -100,7 +100,7 @@ async def _sharing(fs: Filesystem, volume: Volume) -> tuple[Ino, Ino]:
 async def test_overwriting_content_shared_with_another_file_counts_against_the_capacity(
     fs: Filesystem, volume: Volume, offset: int
 ) -> None:
-    """The other file keeps the old content. Content of only one file can always be overwritten."""
+    """The other file keeps the old content. Overwriting unshared content needs no space."""
     ino, other = await _sharing(fs, volume)
     fs.set_capacity(5000)
     with pytest.raises(NoSpaceLeftError):

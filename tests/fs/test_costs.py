@@ -103,7 +103,7 @@ async def test_operations_execute_at_most_a_fixed_number_of_sql_statements(
 
 
 @pytest.mark.parametrize("is_synced", [False, True], ids=["new block", "synced block"])
-async def test_sequential_write_into_a_sparse_file_executes_two_sql_statements(
+async def test_sequential_write_into_a_sparse_file_executes_at_most_two_sql_statements(
     volume: Volume, fs: Filesystem, *, is_synced: bool
 ) -> None:
     """The two statements look up the block and change its length."""
@@ -121,7 +121,7 @@ async def test_sequential_write_into_a_sparse_file_executes_two_sql_statements(
 
 
 @pytest.mark.parametrize(("is_uploaded", "most"), [(False, 10.5), (True, 13.5)])
-async def test_removal_of_a_small_file_reads_and_deletes_each_row_once(
+async def test_removal_of_a_small_file_executes_at_most_a_fixed_number_of_sql_statements(
     volume: Volume, fs: Filesystem, is_uploaded: bool, most: float
 ) -> None:
     for number in range(COUNT):
@@ -149,7 +149,9 @@ async def test_read_of_cached_attributes_executes_no_sql_statement(
     assert counted.count <= 5  # The commit group ends with a few SQL statements.
 
 
-async def test_upload_of_a_small_file_reads_its_block_twice(volume: Volume, fs: Filesystem) -> None:
+async def test_upload_of_a_small_file_executes_at_most_a_fixed_number_of_sql_statements(
+    volume: Volume, fs: Filesystem
+) -> None:
     """An upload reads a block's row, searches for equal blocks, and sets its state three times."""
     for number in range(COUNT):
         ino = make_file(fs, name_of(number))

@@ -83,7 +83,9 @@ async def test_setting_the_present_size_does_not_change_times_that_the_kernel_ke
     assert after == fs.getattr(ino) == before._replace(mode=0o100755)
 
 
-async def test_birth_time_never_changes(fs: Filesystem, volume: Volume) -> None:
+async def test_no_request_that_changes_an_inode_changes_its_birth_time(
+    fs: Filesystem, volume: Volume
+) -> None:
     born = volume.clock.now_ns()
     directory, other = make_directory(fs, b"d"), make_directory(fs, b"other")
     ino = make_file(fs, b"f", directory)

@@ -292,7 +292,7 @@ async def test_rename_exchange_swaps_two_names(fs: Filesystem, volume: Volume) -
 
 
 async def test_invalid_rename_is_refused(fs: Filesystem) -> None:
-    """Each rename that rename(2) and renameat2(2) forbid is refused and changes nothing."""
+    """Renames that rename(2) and renameat2(2) forbid are refused and change nothing."""
     full, empty = make_directory(fs, b"full"), make_directory(fs, b"empty")
     deep = make_directory(fs, b"deep", full)
     make_file(fs, b"f")
@@ -440,7 +440,7 @@ async def test_file_without_a_name_inherits_group_and_acl_of_its_directory(fs: F
 # --- namespace of a read-only mount ------------------------------------------------------------
 
 
-async def test_read_only_mount_refuses_every_change(fs: Filesystem) -> None:
+async def test_degraded_mount_refuses_changes_of_names_and_attributes(fs: Filesystem) -> None:
     make_directory(fs, b"d")
     ino = make_file(fs, b"f")
     fs.status.enter(MountState.DEGRADED, "a test")

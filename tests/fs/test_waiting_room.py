@@ -47,8 +47,8 @@ def test_one_user_of_a_shared_mount_cannot_use_all_waiting_slots() -> None:
             caller.reset(token)
 
 
-def test_waiting_requests_of_all_users_stay_below_the_limit() -> None:
-    """If 1,000 users have waiting requests, workers are still free for metadata requests."""
+def test_waiting_requests_of_all_users_do_not_exceed_the_limit() -> None:
+    """If 1,000 users send requests, at most WAITING_HANDLERS_MAX requests wait."""
     room = WaitingRoom(is_shared=True)
     with contextlib.ExitStack() as users:
         for uid in range(1000):

@@ -19,7 +19,7 @@ def fill(volume: Volume, monkeypatch: pytest.MonkeyPatch, spare_bytes: int) -> N
     assert disk.has_room(0) is (spare_bytes >= 0)  # The free disk space is measured again.
 
 
-async def test_operations_are_refused_on_a_full_disk(
+async def test_operations_that_need_space_are_refused_on_a_full_disk(
     fs: Filesystem, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk, SQLite could not commit the group, so the write gate refuses operations."""
@@ -82,9 +82,7 @@ async def test_reads_on_a_full_disk_store_no_access_times(
         assert fs.getattr(file).atime_ns == volume.clock.time_ns
 
 
-async def test_every_change_of_a_fenced_filesystem_is_refused(
-    fs: Filesystem, volume: Volume
-) -> None:
+async def test_changes_of_a_fenced_filesystem_are_refused(fs: Filesystem, volume: Volume) -> None:
     ino = make_file(fs, b"f")
     volume.session.status.fence("another host took over")
 

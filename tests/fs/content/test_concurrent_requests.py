@@ -79,7 +79,7 @@ class _Weather(FaultyStore):
 
 
 class _File:
-    """A file and all contents that it has had. Only one task at a time changes the file."""
+    """A file and all versions of its content. Only one task at a time changes the file."""
 
     def __init__(self, ino: Ino) -> None:
         self.ino = ino

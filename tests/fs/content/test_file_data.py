@@ -266,7 +266,7 @@ async def test_write_after_a_fetch_sees_a_concurrent_truncation(
 
 @pytest.mark.parametrize("state", ["dirty", "clean", "evicted"])
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES])
-async def test_truncated_content_never_reappears(
+async def test_truncated_content_does_not_reappear_when_the_file_is_extended(
     fs: Filesystem, volume: Volume, state: str, size: int
 ) -> None:
     """A file that is truncated and then extended has zeros beyond the truncated size."""

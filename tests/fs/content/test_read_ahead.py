@@ -102,9 +102,12 @@ async def test_read_ahead_window_grows_to_its_limit(
     """Read-ahead fetches each block once, and its window does not exceed the maximum."""
     record = fs.open_files.find(evicted)
     assert record is not None
+    windows = []
     for position in range(0, (BLOCKS - WINDOW_BLOCKS + 1) * BLOCK_BYTES, STEP):
         await fs.read(evicted, position, STEP)
-        assert record.ahead_blocks <= WINDOW_BLOCKS
+        windows.append(record.ahead_blocks)
+    assert windows == sorted(windows)
+    assert windows[-1] == WINDOW_BLOCKS
     await until_fetched(volume, BLOCKS)
     assert fetched(volume) == BLOCKS
     # The first block and each boundary between two packs need one more request.
@@ -144,7 +147,7 @@ async def test_random_reads_cause_no_read_ahead(
 async def test_read_ahead_request_is_dropped_if_the_queue_is_full(
     fs: Filesystem, volume: Volume
 ) -> None:
-    """If the queue is full, a read-ahead request is dropped. The next read requests it again."""
+    """A dropped request is not recorded as requested, so that a later read requests it again."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, random.Random(1).randbytes(4 * BLOCK_BYTES))
     await volume.evict()
@@ -177,10 +180,10 @@ async def test_block_from_read_ahead_is_read_from_memory_only_once(
     assert first[1:] == second[1:] == (0, BLOCK_BYTES)
 
 
-async def test_memory_of_ranges_is_reused_by_the_next_read_ahead(
+async def test_memory_of_a_released_range_is_kept_for_the_next_read_ahead(
     fs: Filesystem, volume: Volume, evicted: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a run of blocks was fetched, a released range's memory is kept for the next run."""
+    """Memory is kept after a run of blocks was fetched in advance."""
     monkeypatch.setattr(read_ahead, "RANGE_BUFFERS_IDLE_S", 3600.0)
     await read_first_run(fs, volume, evicted)
 

@@ -97,7 +97,7 @@ async def test_immutable_and_append_only_inodes_refuse_changes_by_root(
     fs.namespace.unlink(ROOT_INO, b"file")
 
 
-async def test_only_the_current_time_can_be_set_on_an_append_only_file(fs: Filesystem) -> None:
+async def test_only_the_current_time_can_be_set_on_an_append_only_inode(fs: Filesystem) -> None:
     for ino in await _with_flag(fs, FS_APPEND_FL):
         before = fs.attributes.get(ino)
         now_ns = before.ctime_ns

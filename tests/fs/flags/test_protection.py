@@ -15,7 +15,7 @@ from tests.fs.conftest import look, make_file
 
 
 async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None:
-    """The flags LOCKED and IMMUTABLE protect an inode, and no other flag does."""
+    """The flags HAS_XATTRS and HOLDS_LOCKED do not protect an inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.HAS_XATTRS | InodeFlag.HOLDS_LOCKED)
     require_changeable(row)
@@ -26,7 +26,7 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
                 check(row._replace(flags=row.flags | flag))
 
 
-async def test_append_only_inode_refuses_all_changes_other_than_growth(fs: Filesystem) -> None:
+async def test_append_only_inode_passes_only_the_check_for_growth(fs: Filesystem) -> None:
     """An append-only inode can grow, but refuses every other change."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)

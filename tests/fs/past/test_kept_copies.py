@@ -96,7 +96,7 @@ async def _work(history: KeptHistory) -> None:
 async def test_copies_from_kept_points_survive_garbage_collection(
     volume: Volume, seed: int
 ) -> None:
-    """On all hosts, copies stay intact while kept points are dropped and packs are compacted."""
+    """Copies stay intact on two hosts while kept points are dropped and packs are compacted."""
     await retain_nothing(volume)
     slices = Slices(cloned_names=3, directories=2, shared_blocks=3)
     async with volume.mounted(slices=slices) as fs:

@@ -294,7 +294,7 @@ async def test_disk_that_is_full_during_a_restore_is_reported_as_full(
         assert session.status.writable
 
 
-async def test_requests_for_past_files_do_not_block_other_requests(plain: Power) -> None:
+async def test_number_of_waiting_requests_for_past_files_is_limited(plain: Power) -> None:
     async with shipped(plain, 1) as (session, (txg,)):
         points = points_of(session)
         async with AsyncExitStack() as waiting:

@@ -185,7 +185,7 @@ async def test_copied_names_with_equal_hashes_are_found_by_lookup(volume: Volume
 
 
 async def test_copy_from_a_past_state_with_another_cookie_key_is_refused(volume: Volume) -> None:
-    """A copy is refused after fsck --rebuild, which gives names new positions in directories."""
+    """A new cookie key, which fsck can create, gives names new positions in directories."""
     async with volume.mounted() as fs:
         await make_tree(fs)
         txg = await shipped(volume)
@@ -266,8 +266,8 @@ async def test_database_error_during_a_copy_undoes_the_copy(
         assert_sound(fs)
 
 
-async def test_concurrent_copies_from_the_past_run_one_at_a_time(volume: Volume) -> None:
-    """A finished copy releases all held packs, so a second copy waits for the first."""
+async def test_two_concurrent_copies_from_the_past_equal_their_source(volume: Volume) -> None:
+    """A finished copy releases all held packs, which must not harm the other copy."""
     async with volume.mounted(slices=SMALL) as fs:
         wanted = await facts(fs, await make_tree_with_acl(fs))
         txg = await shipped(volume)

@@ -61,7 +61,7 @@ async def found(tree: PastTree, parent: Ino, name: bytes) -> Attributes:
     return attributes
 
 
-async def test_inode_number_of_a_past_file_stays_the_same_until_unmount(
+async def test_repeated_lookup_in_a_past_tree_returns_the_same_inode_number(
     plain: Power, tmp_path: Path
 ) -> None:
     async with plain.session(tasks=False) as session:
@@ -195,7 +195,7 @@ async def test_snapshots_directory_lists_the_open_points_in_time(
 async def test_number_of_concurrent_downloads_of_past_blocks_is_bounded(
     plain: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 128 parallel reads of large blocks, only a few download at the same time."""
+    """If three times as many reads run in parallel, PAST_DOWNLOADS_MAX of them download."""
     running = most = 0
     read = UncachedReader.read
 

@@ -435,7 +435,7 @@ def _copied_counts(slices: list[TreeProgress]) -> set[int]:
     return {each.done for each in slices}
 
 
-async def test_cancelled_tree_copy_is_removed_immediately(fs: Filesystem) -> None:
+async def test_cancelled_tree_copy_is_removed(fs: Filesystem) -> None:
     """A cancelled copy leaves no name and no inode."""
     top = await _make_linked_tree(fs)
     before = fs.db.counters.inodes

@@ -66,7 +66,7 @@ def _refused_later(fs: Filesystem, top: Ino) -> list[Callable[[], Awaitable[obje
 
 
 async def test_locked_tree_cannot_be_changed(fs: Filesystem) -> None:
-    """Every change of a locked tree is refused, even for root. Reads succeed."""
+    """Changes of a locked tree are refused, even for root. Reads succeed."""
     top = await make_tree(fs)
     make_file(fs, b"other")
     wanted = await facts(fs, top)

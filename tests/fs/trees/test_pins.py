@@ -58,8 +58,10 @@ async def _until_failed(pins: Pins) -> None:
         await trio.sleep(1)
 
 
-async def test_pinned_tree_is_never_evicted(volume: Volume, fs: Filesystem, pins: Pins) -> None:
-    """Eviction skips blocks of a pinned tree until the tree is unpinned."""
+async def test_pinned_tree_is_not_evicted_until_it_is_unpinned(
+    volume: Volume, fs: Filesystem, pins: Pins
+) -> None:
+    """The list of pins contains the tree and its cached bytes."""
     top = make_directory(fs, b"top")
     inside, outside = make_file(fs, b"f", top), make_file(fs, b"f")
     await fill(fs, inside, 3 * BLOCK_BYTES)
@@ -97,7 +99,7 @@ async def test_pins_remain_after_the_daemon_was_killed(volume: Volume) -> None:
 async def test_new_content_of_a_pinned_tree_stays_cached(
     volume: Volume, fs: Filesystem, pins: Pins
 ) -> None:
-    """New, overwritten and moved files of a pinned tree are pinned even before the next check."""
+    """New and overwritten files of a pinned tree are pinned even before the next check."""
     top = make_directory(fs, b"top")
     old = make_file(fs, b"old", top)
     await fill(fs, old, 2 * BLOCK_BYTES)

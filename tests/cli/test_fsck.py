@@ -51,15 +51,15 @@ def test_fsck_exits_with_8_for_a_missing_filesystem(program: Program, tmp_path: 
 
 
 @pytest.mark.parametrize("mode", [["-n"], ["-p"], []])
-def test_fsck_deletes_unknown_objects_only_with_option_y(
+def test_fsck_refuses_to_delete_unknown_objects_without_option_y(
     program: Program, place: Place, mode: list[str]
 ) -> None:
-    """fsck refuses --delete-unknown without -y, for example with -p, which may run at boot."""
+    """The option -p does not suffice, because fsck -p may run at boot."""
     refused = program.run("fsck", *mode, "--delete-unknown", place.url)
     assert (refused.returncode, "needs -y" in refused.stderr) == (16, True)
 
 
-def test_fsck_keeps_unknown_objects_while_quarantined_state_exists(
+def test_fsck_refuses_to_delete_unknown_objects_while_quarantined_state_exists(
     program: Program, place: Place
 ) -> None:
     """Quarantined state may need packs that have no row, so fsck does not delete these packs."""
@@ -207,7 +207,7 @@ def test_fsck_finds_and_repairs_a_missing_pack(program: Program, mounted: Place)
 
 
 @pytest.mark.mount
-def test_fsck_never_changes_a_mounted_filesystem(program: Program, mounted: Place) -> None:
+def test_fsck_repair_of_a_mounted_filesystem_is_refused(program: Program, mounted: Place) -> None:
     """On a mounted filesystem, fsck -n succeeds. fsck -y fails and asks for an unmount."""
     (mounted.mountpoint / "f").write_bytes(b"z")
 
@@ -320,7 +320,7 @@ def _stop_after(program: Program, place: Place, lines: int, number: int) -> tupl
 def test_interrupted_fsck_repair_can_be_retried(
     program: Program, mounted: Place, number: signal.Signals, lines: int
 ) -> None:
-    """If fsck is interrupted at any step, a second fsck completes the repair."""
+    """If fsck is interrupted after one of its first lines, a second fsck completes the repair."""
     (mounted.mountpoint / "f").write_bytes(b"kept" * 50_000)
     program.ok("umount", mounted.mountpoint)
     database = sqlite3.connect(locate(mounted.url, program.cachedir) / "meta.db")

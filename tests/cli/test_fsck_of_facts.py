@@ -44,7 +44,7 @@ async def _open_and_close(place: Place, program: Program) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"2097152", b"a lot", "1048576"])
-def test_fsck_repairs_a_wrong_property_of_the_filesystem_in_place(
+def test_fsck_repairs_a_wrong_block_size_in_place(
     program: Program, place: Place, value: bytes | str
 ) -> None:
     """fsck -y copies the block size from the superblock and does not replace the database.

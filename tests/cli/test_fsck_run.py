@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -372,19 +371,20 @@ def test_fsck_with_option_p_reports_a_lost_block_without_repair(
 
 def _make_former(database: Path) -> None:
     """Convert a database to the tables of schema version 1."""
-    with contextlib.closing(sqlite3.connect(database)) as connection:
+    with changing(database) as connection:
         connection.execute("ALTER TABLE inodes DROP COLUMN btime_delta_ns")
         connection.execute("UPDATE properties SET value = x'31' WHERE name = 'schema_version'")
-        connection.commit()
 
 
 def test_fsck_upgrades_tables_of_an_older_schema_version(program: Program, place: Place) -> None:
     """Every fsck mode upgrades tables of schema version 1."""
+    database = state_of(place, program.cachedir).database
     for mode in Mode:
         check(place, program.cachedir, Mode.REPORT)
-        _make_former(state_of(place, program.cachedir).database)
-
+        _make_former(database)
         assert check(place, program.cachedir, mode).exit_status == 0
+        with changing(database) as upgraded:
+            assert upgraded.execute("SELECT btime_delta_ns FROM inodes").fetchall()
 
 
 def test_fsck_is_refused_while_a_mount_of_an_older_program_runs(
@@ -532,7 +532,7 @@ def test_second_interruption_of_fsck_does_not_commit_a_part_of_the_repairs(
     with contextlib.ExitStack() as stack:
         stack.callback(sys.settrace, sys.gettrace())
         sys.settrace(second := _SecondInterruption())
-        _interrupt(program, place, "repairing I54")  # after the repair of I6 in the counters
+        _interrupt(program, place, "repairing I54")  # I6 in the counters is already repaired.
 
     assert second.is_unwinding
     with changing(state_of(place, program.cachedir).database) as database:

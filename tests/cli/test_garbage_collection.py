@@ -19,10 +19,10 @@ start.program() if sys.argv[1] == "umount" else mount_helper.main()
 
 
 @pytest.mark.parametrize("words", [("umount", "/"), ("local:///x", "/", "-f")])
-def test_garbage_collections_begin_after_the_modules_are_loaded(
+def test_python_garbage_collections_begin_after_the_modules_are_loaded(
     program: Program, words: tuple[str, str]
 ) -> None:
-    """By default, Python's garbage collector runs more than seventy times during the imports."""
+    """By default, Python's garbage collector collects more than seventy times during imports."""
     done = subprocess.run(
         [sys.executable, "-c", _COUNTED, *words],
         capture_output=True,
@@ -36,7 +36,7 @@ def test_garbage_collections_begin_after_the_modules_are_loaded(
     assert is_enabled == "True"
 
 
-def test_garbage_collector_settings_stay_unchanged_if_collection_was_not_postponed() -> None:
+def test_python_garbage_collector_keeps_its_settings_if_collection_was_not_postponed() -> None:
     before = (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count())
 
     garbage_collection.begin()

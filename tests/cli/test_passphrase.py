@@ -25,7 +25,7 @@ def test_new_passphrase_replaces_the_old_passphrase(program: Program, empty: Pla
 
 
 @pytest.mark.slow
-def test_new_passphrase_is_never_read_from_the_environment(program: Program, empty: Place) -> None:
+def test_new_passphrase_is_not_read_from_the_environment(program: Program, empty: Place) -> None:
     """The environment provides only the old passphrase.
 
     The new one is typed or read from a file.

@@ -15,7 +15,9 @@ from tests.programs import Program
 pytestmark = pytest.mark.mount
 
 
-def test_reclaim_dry_run_on_a_mount_deletes_nothing(program: Program, mounted: Place) -> None:
+def test_reclaim_dry_run_on_a_mount_reports_that_it_deleted_nothing(
+    program: Program, mounted: Place
+) -> None:
     """In a dry run, the daemon plans the deletions and the command prints the plan."""
     found = json.loads(program.ok("reclaim", "--dry-run", "--json", mounted.mountpoint))
     assert found["deleted"] is False

@@ -27,7 +27,7 @@ def test_set_command_without_values_lists_the_settings(program: Program, mounted
 def test_smaller_cache_size_set_by_the_user_evicts_blocks_immediately(
     program: Program, mounted: Place
 ) -> None:
-    """If the cache size is reduced, the least recently used blocks are evicted immediately."""
+    """If the cache size is reduced, uploaded blocks are evicted until the cache fits."""
     content = os.urandom(80 * MIB)
     (mounted.mountpoint / "f").write_bytes(content)
     program.ok("flush", mounted.mountpoint)

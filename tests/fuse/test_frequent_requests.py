@@ -129,8 +129,8 @@ async def test_changes_in_a_deep_directory_work_while_a_tree_is_removed(
         nursery.cancel_scope.cancel()
 
 
-async def test_extension_and_pyfuse3_return_equal_errnos(mounted: Mounted) -> None:
-    """Errors of the filesystem reach the program, and the mount stays usable."""
+async def test_errors_of_requests_to_the_extension_reach_the_program(mounted: Mounted) -> None:
+    """After the errors, the mount is still usable."""
 
     def fail(root: Path) -> None:
         with pytest.raises(FileNotFoundError):
@@ -201,7 +201,7 @@ async def test_listing_has_the_inode_number_and_the_type_of_every_entry(mounted:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test needs root privileges")
 async def test_create_request_uses_uid_and_gid_and_umask_of_the_process(mounted: Mounted) -> None:
-    """The extension passes the same group and umask as pyfuse3."""
+    """The umask 027 removes permissions of the group and of others."""
     code = (
         "import os\nos.umask(0o027)\nos.setgid(1234)\nos.setuid(4321)\n"
         "os.close(os.open('f', os.O_WRONLY | os.O_CREAT, 0o666))"
@@ -466,6 +466,6 @@ def set_attributes(root: Path) -> None:
     subprocess.run(["chattr", "-i", path], check=True)
 
 
-async def test_kernel_receives_every_reply_of_the_extension(mounted: Mounted) -> None:
-    """The kernel receives all bytes of the replies and errors that the FUSE extension sends."""
+async def test_kernel_receives_the_replies_to_attribute_changes(mounted: Mounted) -> None:
+    """Programs see the results and the errors that the FUSE extension sends."""
     await mounted.run(set_attributes, mounted.path)

@@ -25,8 +25,8 @@ from tests.polling import WAIT_S_MAX
 CONTENT = os.urandom(3 * BLOCK_BYTES + 100)
 
 
-def test_kernel_always_checks_permissions() -> None:
-    """The option default_permissions is always set."""
+def test_mount_options_let_the_kernel_check_permissions() -> None:
+    """The default options of a mount contain default_permissions."""
     words = FuseOptions(source="s3://bucket/a,b é").fuse_options()
     assert words == {
         "default_permissions",

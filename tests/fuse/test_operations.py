@@ -33,7 +33,7 @@ async def list_root(handlers: Handlers, reply: Reply, rooms: Iterable[int]) -> l
     return replies
 
 
-async def test_every_reply_with_an_inode_increments_the_lookup_count_of_the_inode(
+async def test_replies_with_an_inode_increment_the_lookup_count_of_the_inode(
     handlers: Handlers,
 ) -> None:
     """Requests such as create, lookup and link add 1 to the lookup count, but getattr does not."""
@@ -87,7 +87,7 @@ async def test_listing_of_a_slow_database_is_divided_into_several_replies(
 
     def wait() -> bool:
         time.sleep(READDIR_S_MAX / 10)
-        return False  # continue the query
+        return False  # The query continues.
 
     connection = handlers.fs.db.connection
     connection.set_progress_handler(wait, READDIR_ROWS_MIN)
@@ -149,7 +149,7 @@ async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:
     assert await handlers.operations.read(ino, 0, 10) == b"content"
 
 
-async def test_requests_of_every_handler_are_counted(handlers: Handlers) -> None:
+async def test_requests_are_counted_by_handler(handlers: Handlers) -> None:
     """The status command reports the number of requests of each kind."""
     await make_file(handlers, b"f")
     await handlers.operations.statfs(CONTEXT)

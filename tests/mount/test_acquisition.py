@@ -81,7 +81,9 @@ def test_new_database_page_size_is_uploaded_by_a_later_mount(
     assert _page_size(place, program.cachedir.with_name("elsewhere")) == 8192
 
 
-def test_mount_with_an_unchanged_page_size_changes_nothing(program: Program, place: Place) -> None:
+def test_mount_with_an_unchanged_page_size_begins_only_one_epoch(
+    program: Program, place: Place
+) -> None:
     """Only a change of the page size opens the filesystem a second time, in another epoch."""
     _page_size(place, program.cachedir, "page_size=4K")
 

@@ -75,7 +75,7 @@ async def test_mount_without_writers_starts_no_write_back_process(mounted: Mount
     assert operations.write_back.age_s() == 0.0
 
 
-async def test_collecting_dirty_data_costs_the_same_for_any_number_of_open_files(
+async def test_collection_without_dirty_pages_sends_two_requests_for_20_open_files(
     mounted: Mounted,
 ) -> None:
     """If no file has dirty pages, a collection only opens and releases the barrier file."""

@@ -31,8 +31,8 @@ def _note(mountpoint: Path) -> Path:
     return note
 
 
-def test_every_url_has_exactly_one_state_directory(cachedir: Path, tmp_path: Path) -> None:
-    """A URL always has the same state directory, and two URLs have different directories."""
+def test_state_directory_is_determined_by_the_url(cachedir: Path, tmp_path: Path) -> None:
+    """Two URLs have different state directories below the same --cachedir."""
     assert targets.of_url("local:///a", None) == targets.of_url("local:///a", cachedir)
     assert targets.of_url("local:///a", None).state != targets.of_url("local:///b", None).state
     assert targets.of_url("local:///a", tmp_path).state.parent == tmp_path

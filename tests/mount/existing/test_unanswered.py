@@ -63,7 +63,7 @@ def test_killed_mount_without_changes_is_reported_as_fully_uploaded(
 
 
 def test_killed_idle_mount_is_reported_as_fully_uploaded(program: Program, place: Place) -> None:
-    """An idle daemon uploads all changes without a flush, so a kill loses nothing."""
+    """After sync_interval, an idle daemon uploads its changes, so a later kill loses nothing."""
     program.ok("mount", "-o", "sync_interval=1", place.url, place.mountpoint)
     with (place.mountpoint / "f").open("wb") as file:
         file.write(b"x" * 5000)

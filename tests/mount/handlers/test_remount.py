@@ -119,7 +119,7 @@ async def test_degraded_mount_refuses_remount_read_write(plain: Power) -> None:
 
 
 async def test_read_only_remount_commits_the_open_commit_group(plain: Power) -> None:
-    """A remount with ro commits all changes, so that a later power loss loses nothing."""
+    """A remount also records whether the kernel has the mount read-only."""
     async with plain.session(tasks=False) as session:
         write_file(session, b"content")
         assert session.cache.index.bytes_in[BlockState.DIRTY] == 7

@@ -165,7 +165,7 @@ async def test_metrics_request_with_another_host_name_is_refused(
         (b"GET /metrics HTTP/1.0\r\nUpgrade: h2c\r\nAccept: \xff\r\n\r\n", b"200"),
     ],
 )
-async def test_malformed_metrics_requests_are_answered_and_change_nothing(
+async def test_malformed_metrics_requests_are_answered_without_a_log_line(
     served: Served, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = await trio.open_tcp_stream("127.0.0.1", served.port)

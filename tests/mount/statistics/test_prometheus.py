@@ -113,7 +113,7 @@ def test_unknown_value_has_no_prometheus_sample() -> None:
     assert "s3fs_meta_kernel_age_seconds" not in values
 
 
-def test_every_mount_state_and_error_kind_has_a_prometheus_sample() -> None:
+def test_mount_states_and_errors_that_do_not_apply_have_prometheus_samples() -> None:
     """A state or error that does not apply is exported with the value 0, for alert rules."""
     families = _parsed(open_metrics=True).values()
 

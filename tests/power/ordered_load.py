@@ -168,7 +168,7 @@ class Choices:
         self._synced_share = synced_share
         self._bytes_max = bytes_max
         self._prefix = prefix_of(writer)
-        # Use some contents twice, so that some blocks are duplicates.
+        # Several writes use the same content, so that some blocks are duplicates.
         self._common = [self._content() for _ in range(3)]
         self._places = [f"{folder}{self._prefix}{n}" for folder in FOLDERS for n in range(_NAMES)]
 
@@ -256,7 +256,7 @@ class Writer(threading.Thread):
     def _is_gone(self) -> bool:
         """Return True if the mount is dead, so that write-back fails with EIO."""
         try:
-            os.statvfs(self._root)  # the kernel answers most other requests from its caches
+            os.statvfs(self._root)  # The kernel does not cache statfs.
         except OSError as exc:
             return exc.errno in _GONE
         return False

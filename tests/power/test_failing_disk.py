@@ -345,7 +345,8 @@ def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
     host.wait_for_room()  # Later rows fit into allocated disk blocks.
-    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)  # make the new inodes durable
+    # This sync makes the new inodes durable.
+    subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)
     with thin_disk.full():
         path.write_bytes(BLOCK)
         host.lose_power()

@@ -76,7 +76,7 @@ ACTS: Final = [act for act in Act if act is not Act.CLONE for _ in range(4 if ac
 
 
 def make_program(seed: int, steps: int) -> list[Step]:
-    """Return a random program; its contents have no zeros, so that lost bytes are visible."""
+    """Return a random program that writes no zero bytes, so that lost bytes are visible as zeros."""
     dice = random.Random(seed)
     program: list[Step] = [Wish(Act.MAKE_FILE), Wish(Act.WRITE, 0, 0, 5, 1)]
     for _ in range(steps):

@@ -33,8 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # Compute the size per row from the smallest blocks, which have the most rows. With few rows,
-    # partly filled database pages would distort it.
+    # The smallest blocks have the most rows, so partly filled pages change the size per row least.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")

@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
 
 def run(scratch: Path, *, copy_mib: int, fsyncs: int, rounds: int) -> dict[str, Any]:
-    """Measure s3fs-meta, the do-nothing filesystem with contents in plain files, and the disk."""
+    """Measure s3fs-meta, the disk, and the do-nothing filesystem with content in plain files."""
     source = scratch / "large"
     sequential.write_file(source, copy_mib * MIB)
     subjects, _ = local_subjects.available(scratch, (DISK, CEILING, OURS))

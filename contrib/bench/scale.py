@@ -54,9 +54,9 @@ Row = dict[str, float]
 class FirstAnswer(NamedTuple):
     """The start of a mount with dropped kernel caches."""
 
-    wall_s: float  # until a directory of PER_DIRECTORY files was listed
-    cpu_s: float  # CPU time of the daemon until then
-    root_s: float  # time of a later listing of the root
+    wall_s: float  # From the start of the mount until PER_DIRECTORY files were listed.
+    cpu_s: float  # CPU time of the daemon until these files were listed.
+    root_s: float  # Time of a later listing of the root directory.
     memory_mb: float
 
 

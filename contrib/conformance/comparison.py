@@ -229,8 +229,7 @@ def _difference(
     start_ns: int,
 ) -> str:
     theirs, ours = sides
-    # EPERM because of inode flags is ignored: the kernel does not know the flags of a FUSE
-    # filesystem, and may report another error before the daemon can.
+    # The kernel does not know the flags of FUSE inodes, so it may return another error than EPERM.
     is_refused = results[0] is False or results[0] == "E:EPERM"
     if results[0] != results[1] and not (is_refused and theirs.has_flags):
         return f"result: ext4 {_short(results[0])}, here {_short(results[1])}"

@@ -34,8 +34,7 @@ JOBS: Final[dict[str, tuple[str, ...]]] = {
     "filename": (),
     "flock": (),
     "fpunch": (),
-    # Limited by operations instead of time: without fallocate(2), stress-ng fills its files with
-    # write(2), and reports an error if its time limit expires during such a write.
+    # Without fallocate(2), stress-ng reports an error if a time limit ends during a write(2).
     "fsize": ("--fsize-ops", "4"),
     "fstat": (),
     "handle": (),

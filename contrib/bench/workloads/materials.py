@@ -62,7 +62,7 @@ def _text() -> bytes:
 
 
 def _sources(files: int) -> Iterator[tuple[Path, bytes]]:
-    """Yield the paths and the contents of a source tree in which all files differ."""
+    """Yield the path and the content of each file of a source tree; all files differ."""
     dice, text = random.Random(SEED), _text()
     for number in range(files):
         directory = number // FILES_PER_DIRECTORY

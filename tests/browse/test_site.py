@@ -95,7 +95,7 @@ def test_browse_server_accepts_only_get_and_head_requests(served: Served, method
         *((path, "'self'", "SAMEORIGIN") for path in ("/since/2/reports", "/since/x/")),
     ],
 )
-def test_every_browse_page_has_the_security_headers(
+def test_browse_replies_have_the_security_headers(
     served: Served, path: str, ancestors: str, options: str
 ) -> None:
     """Only the list of changes may be in a frame, and only in a frame of this server."""
@@ -116,7 +116,7 @@ def test_every_browse_page_has_the_security_headers(
 
 @pytest.mark.mount
 def test_browse_pages_load_nothing_from_other_hosts(served: Served) -> None:
-    """No page has a URL of another host, an inline style or an inline script."""
+    """Three pages are searched for URLs of other hosts, inline styles and inline scripts."""
     for path in ("/", f"/at/{served.txg}/reports/page.html", f"/space/{served.txg}/"):
         page = served.page(path)
         assert "http:" not in page

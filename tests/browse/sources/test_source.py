@@ -1,4 +1,4 @@
-"""Tests of pages and downloads of content that the bucket has lost."""
+"""Tests of pages about content that the bucket has lost."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_download_of_lost_content_fails_and_never_contains_zeros(served: Served) -> None:
-    """A request for lost content fails with an error, and other pages can still be read."""
+def test_page_of_a_file_with_lost_content_reports_the_loss(served: Served) -> None:
+    """Other pages can still be read, and the file as soon as its packs are available again."""
     packs = [path for path in (served.tree.parent / "bucket" / "pack").rglob("*") if path.is_file()]
     hidden = [(path, path.rename(path.with_name(f"{path.name}.hidden"))) for path in packs]
     try:

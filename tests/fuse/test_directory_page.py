@@ -79,7 +79,7 @@ async def test_name_with_an_unreadable_inode_row_is_listed_without_attributes(
             db.rollback()
 
 
-def test_directory_reply_never_exceeds_the_requested_size() -> None:
+def test_directory_reply_does_not_exceed_the_requested_size() -> None:
     """Rows that do not fit into a reply are not added to the reply."""
     converter = Converter(1 << 20)
     rows = [(b"name%d" % number, Cookie(AT + number), *FILE) for number in range(9)]

@@ -57,7 +57,7 @@ def test_extension_is_imported_before_the_pyfuse3_library() -> None:
 def test_mount_without_the_extension_fails_with_one_line(
     tmp_path: Path, module: str, words: list[str], status: int
 ) -> None:
-    """Without the extension, the error names the packages for a build. Nothing is mounted."""
+    """The error names a package that a build of the extension needs."""
     code = f"{MISSING}from s3fs_meta.{module} import main\nsys.exit(main())"
 
     done = ran(code, *words, f"local://{tmp_path}", str(tmp_path))
@@ -91,7 +91,7 @@ def test_extension_contains_the_hash_of_its_source() -> None:
     assert extension.fuse_intercept.SOURCE_SUM == extension.SOURCE_SUM
 
 
-def test_commands_other_than_mount_work_without_the_extension() -> None:
+def test_help_of_fsck_is_printed_without_the_extension() -> None:
     code = f"{MISSING}from s3fs_meta.cli.entry import main\nsys.exit(main())"
 
     assert ran(code, "fsck", "--help").returncode == 0

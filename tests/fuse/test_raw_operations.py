@@ -512,8 +512,8 @@ def write_and_check_privileges(path: Path) -> None:
     assert oct(path.stat().st_mode & 0o7777) == "0o777"
 
 
-async def test_every_kind_of_change_clears_the_privilege_bits(mounted: Mounted) -> None:
-    """Each kind of change by another user clears suid, sgid and capabilities, unless it fails."""
+async def test_changes_by_another_user_clear_the_privilege_bits(mounted: Mounted) -> None:
+    """Several kinds of changes clear suid, sgid and capabilities, unless the change fails."""
     await mounted.run((mounted.path / "f").touch)
     await mounted.run(write_and_check_privileges, mounted.path / "f")
 

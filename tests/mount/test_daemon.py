@@ -78,8 +78,8 @@ def test_mount_command_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
     assert (tmp_path / "log.after").exists()
 
 
-def test_daemon_always_has_three_standard_streams(tmp_path: Path) -> None:
-    """If a standard stream is closed, the daemon opens /dev/null as this descriptor."""
+def test_daemon_has_three_standard_streams_although_one_was_closed(tmp_path: Path) -> None:
+    """The daemon opens /dev/null as the closed descriptor."""
     done = _run(
         tmp_path,
         """

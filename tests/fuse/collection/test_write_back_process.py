@@ -42,8 +42,8 @@ def started(place: Path, parent: int) -> tuple["subprocess.Popen[bytes]", socket
     return process, ours
 
 
-def test_write_back_process_answers_every_request(tmp_path: Path) -> None:
-    """Several requests in one message are answered in order. An error is a number and a text."""
+def test_write_back_process_answers_requests_in_order(tmp_path: Path) -> None:
+    """One message contains several requests. An error is a number and a text."""
     (tmp_path / "barrier").touch()
     device = tmp_path.stat().st_dev
     process, ours = started(tmp_path, os.getpid())

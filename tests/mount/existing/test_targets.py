@@ -111,7 +111,7 @@ def test_mount_note_of_a_killed_daemon_is_removed(cachedir: Path, tmp_path: Path
 
 
 def test_incomplete_mount_notes_of_killed_processes_are_removed(cachedir: Path) -> None:
-    """Incomplete mount notes are removed. Other files in the directory are kept."""
+    """Incomplete notes of running processes and all other files are kept."""
     notes = cachedir / "notes"
     notes.mkdir(parents=True)
     names = ("4194305.new", f"{os.getpid()}.new", "x.new", "\N{SUPERSCRIPT TWO}")

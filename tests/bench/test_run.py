@@ -42,7 +42,7 @@ def test_environment_variables_of_a_benchmark_are_unset_afterwards(
     assert VARIABLE not in os.environ
 
 
-def test_failed_benchmark_is_recorded_and_the_next_benchmark_runs(
+def test_error_of_a_failed_benchmark_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -53,7 +53,7 @@ def test_failed_benchmark_is_recorded_and_the_next_benchmark_runs(
 
 
 @pytest.mark.parametrize("signalled", [SystemExit(143), KeyboardInterrupt()])
-def test_signal_stops_all_benchmarks_even_if_their_cleanup_fails(
+def test_signal_ends_the_run_even_if_the_cleanup_of_a_benchmark_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: BaseException
 ) -> None:
     def run(_scratch: Path, **_sizes: int) -> bench.Figures:
@@ -108,7 +108,7 @@ def test_benchmark_of_few_files_measures_one_full_turn() -> None:
     assert [samples.full_turns(files, 500) for files in (1, 499, 999, 1000)] == [1, 1, 1, 2]
 
 
-def test_complete_benchmark_plan_uses_the_largest_sizes() -> None:
+def test_benchmark_sizes_of_a_longer_plan_are_not_below_those_of_a_shorter_plan() -> None:
     for sizes in plans.BENCHMARKS.values():
         for size in sizes.values():
             assert size.complete >= size.hour >= size.quick

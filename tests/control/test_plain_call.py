@@ -95,7 +95,7 @@ def stopped_mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pa
 async def test_stopped_daemon_causes_an_error_instead_of_an_endless_wait(
     stopped_mount: Path,
 ) -> None:
-    """No client waits forever for a daemon that hangs or was stopped by SIGSTOP."""
+    """The synchronous client and the asynchronous client stop waiting after a limit."""
     soon = plain_call.Patience(probe_s=0.01, answer_s=0.01)
 
     with pytest.raises(SilentDaemonError, match="did not answer"):

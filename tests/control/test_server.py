@@ -361,7 +361,7 @@ def _is_closed(stream: trio.SocketStream) -> bool:
 async def test_silent_control_client_is_disconnected_to_make_room_for_another_client(
     tmp_path: Path, commands: Commands, nursery: trio.Nursery, words: bytes
 ) -> None:
-    """A client that is stopped at any point of a request does not block other clients."""
+    """Clients that stop before, during or after a request do not block other clients."""
     await nursery.start(_server(tmp_path, commands, _FEW).serve)
     async with contextlib.AsyncExitStack() as silent:
         for _ in range(2 * _FEW.connections):

@@ -252,7 +252,7 @@ async def test_changelog_of_a_cancelled_flush_is_synced_before_it_is_uploaded(
 async def test_host_recovers_its_first_lease_after_a_power_cut(
     template: MemoryStore, boots: Boots
 ) -> None:
-    """After a power cut at any point, a host can use the filesystem with its first lease."""
+    """After a power cut at any event since the first lease, the host can open the filesystem."""
     run = await record([], boots.next_home(), template, WAL)
     taken = [
         number

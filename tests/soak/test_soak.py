@@ -44,7 +44,7 @@ def _done(tree: Path) -> History:
     return history
 
 
-def test_printed_command_repeats_a_soak_run_with_the_same_events() -> None:
+def test_printed_command_contains_seed_and_duration_and_events_of_a_soak_run() -> None:
     every = command_of_repetition(17, 20.0, "")
     some = command_of_repetition(17, 20.0, "kill,outage")
 

@@ -12,6 +12,6 @@ def test_brackets_in_help_texts_are_printed() -> None:
     assert "\\[A]" in words.epilog or "[A]" in words.epilog
 
 
-def test_help_of_every_command_lists_the_common_exit_statuses() -> None:
-    """Each help text lists the statuses of success, bugs, wrong usage and interrupts, in order."""
+def test_common_exit_statuses_are_added_to_those_of_a_command() -> None:
+    """The common statuses are those of success, bugs, wrong usage and interrupts."""
     assert list(exits_of(ExitStatus.HELD)) == [0, 1, 2, 7, 130]

@@ -44,7 +44,7 @@ def test_acl_is_encoded_in_the_format_of_the_kernel() -> None:
     ids=["no other", "two others", "order", "no mask", "no id", "perm", "tag", "two masks"],
 )
 def test_decoder_refuses_an_acl_that_the_kernel_would_refuse(entries: acl.Acl) -> None:
-    """The decoder refuses each ACL that posix_acl_valid() in Linux refuses."""
+    """The function posix_acl_valid() in Linux refuses these ACLs."""
     with pytest.raises(InvalidRequestError):
         acl.decode(acl.encode(entries))
 

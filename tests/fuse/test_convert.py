@@ -32,7 +32,7 @@ def test_inode_generation_depends_only_on_the_birth_time() -> None:
     assert Converter(MIB, has_generations=False).entry(birth).generation == 0
 
 
-def test_device_number_is_shown_only_for_device_files() -> None:
+def test_device_number_of_a_device_file_is_shown() -> None:
     device = FILE._replace(mode=0o020600, rdev=0x801, mapped_blocks=0, size_bytes=0)
     assert Converter(MIB).entry(device).st_rdev == 0x801
 

@@ -483,10 +483,10 @@ async def test_write_to_a_copy_does_not_change_the_source(fs: Filesystem, volume
         (10 * BLOCK_BYTES, 0, 5),
     ],
 )
-async def test_copy_of_any_range_equals_its_source(
+async def test_copy_of_a_range_equals_its_source(
     fs: Filesystem, volume: Volume, uploaded: bool, offset: int, at: int, length: int
 ) -> None:
-    """A copy of any range has the same result as a copy between bytearrays."""
+    """The result is the same as that of a copy between bytearrays."""
     ino, content = await filled(fs, b"f", 4 * BLOCK_BYTES + 100)
     await fs.ranges.allocate(ino, PUNCH, BLOCK_BYTES, BLOCK_BYTES)
     source = bytearray(content)

@@ -120,7 +120,7 @@ async def test_tree_removal_is_refused_if_the_name_refers_to_another_inode(fs: F
 
 
 async def test_removed_tree_cannot_be_changed(fs: Filesystem) -> None:
-    """Directories at any depth of a removed tree refuse changes before their rows are deleted."""
+    """The top directory and its subdirectories refuse changes before their rows are deleted."""
     top = await make_tree(fs)
     below = look(fs, b"below", top).ino
     other = make_file(fs, b"other")
@@ -293,8 +293,8 @@ async def test_large_file_of_a_removed_tree_is_purged_in_several_steps(fs: Files
     assert _rows(fs)["blocks"] == 0
 
 
-async def test_tree_removal_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
-    """A degraded mount refuses to remove a tree, and does not continue an earlier removal."""
+async def test_tree_removal_is_refused_on_a_degraded_mount(fs: Filesystem) -> None:
+    """A degraded mount also does not continue an earlier removal."""
     top, other = await make_tree(fs), await make_tree(fs, b"other")
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     fs.status.enter(MountState.DEGRADED, "a test")

@@ -79,7 +79,7 @@ def test_all_extended_attributes_of_one_inode_are_deleted(db: Database, ino: Ino
     assert xattrs.names(db, ROOT_INO) == [b"user.a"]
 
 
-def test_total_size_of_all_xattrs_follows_every_change(db: Database, ino: Ino) -> None:
+def test_total_size_of_all_xattrs_is_updated_by_set_and_remove(db: Database, ino: Ino) -> None:
     """The total size includes names and values, and is computed at the first request."""
     xattrs.set(db, ino, b"user.a", b"12345")
     before = db.counters.xattr_bytes

@@ -71,7 +71,7 @@ def drop_kernel_caches(pages: bool = True) -> None:
 
 
 def settle(pid: int) -> None:
-    """Wait until *pid* is idle, so that the next measurement does not include earlier work."""
+    """Wait until *pid* has finished earlier work and is idle, at most SETTLE_S_MAX seconds."""
     deadline = time.monotonic() + SETTLE_S_MAX
     before = cpu_s(pid)
     while time.monotonic() < deadline:

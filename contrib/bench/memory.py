@@ -1,9 +1,9 @@
 """The memory of daemons while a benchmark runs: the PSS of all their processes.
 
 The PSS (proportional set size) of a process divides the size of each shared page by the number of
-processes that share it. So the sum over a daemon's processes counts each page once. A separate
-process reads the PSS several times a second, because reading in the benchmark's process would need
-its interpreter lock. A peak between two readings may be missed.
+processes that share it. So the sum over a daemon's processes counts each page at most once. A
+separate process reads the PSS several times a second, because reading in the benchmark's process
+would need its interpreter lock. A peak between two readings may be missed.
 
 ``python -m contrib.bench.memory`` reads commands from its standard input, one per line.
 ``watch PID`` begins to watch a daemon. ``peak PID`` prints the largest PSS in bytes since the last

@@ -1,8 +1,8 @@
 """The do-nothing filesystem: a pyfuse3 filesystem with names and attributes in dictionaries.
 
 The handlers do almost nothing: they return one stored `EntryAttributes` for each inode, count no
-lookups and check no permissions. So no pyfuse3 filesystem can be faster: the measured time is that
-of the kernel, libfuse, pyfuse3, trio and CPython.
+lookups and check no permissions. So no filesystem whose requests pyfuse3 handles can be faster: the
+measured time is that of the kernel, libfuse, pyfuse3, trio and CPython.
 
 File contents are in memory. With --data-dir they are in plain files that are accessed with pread
 and pwrite; this is the upper limit for sequential reads and writes. All names are lost at unmount.

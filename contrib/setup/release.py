@@ -1,9 +1,9 @@
 """The program of ``make release VERSION=0.2.0``, which makes a release.
 
-The order of the steps ensures that a failure leaves no commit and no tag: write the version to
-setup.cfg; move the fragments of changes/ into CHANGELOG.md; generate man pages and completion;
-build a wheel and an sdist; try each in a new environment; commit; tag. The maintainer publishes the
-release (``git push --follow-tags``, ``twine upload dist/*``).
+The steps in order: write the version to setup.cfg; move the fragments of changes/ into
+CHANGELOG.md; generate man pages and completion; build a wheel and an sdist; try each in a new
+environment; commit; tag. So a failure before the commit leaves no commit and no tag. The maintainer
+publishes the release (``git push --follow-tags``, ``twine upload dist/*``).
 """
 
 import datetime as dt

@@ -70,10 +70,10 @@ class Commands:
             shown: the name of the command in the journal.
             environment: the environment of the command.
             folder: the directory for its output.
-            expected: the allowed exit statuses; None allows every status except that of a bug.
+            expected: the allowed exit statuses; None allows every status.
 
         Raises:
-            FindingError: the command hangs, exits with an unexpected status, or prints a traceback.
+            FindingError: the command hangs, exits with an unexpected status, or reports a bug.
         """
         began_s = time.monotonic()
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:

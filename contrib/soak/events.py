@@ -267,7 +267,7 @@ def promote(run: Run) -> None:
 
 
 def outage(run: Run) -> None:
-    """Write during an outage of the store, and require that no change is lost."""
+    """Write during an outage of the store; only a kill in the outage may lose the last changes."""
     run.operate_somewhat()
     run.check()  # Read all content into the host's cache.
     run.bucket.go_away(run.rnd.randrange(2))

@@ -80,7 +80,7 @@ class Host:
         return found
 
     def umount(self, *words: str, expected: Collection[int] | None = (0,)) -> Done:
-        """Unmount the filesystem; wait until the daemon exits."""
+        """Unmount the filesystem; if it is unmounted, wait until the daemon exits."""
         done = self.run("umount", *words, self.mnt, expected=expected)
         if not self.is_mounted():
             self.wait_until_gone()

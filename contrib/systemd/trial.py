@@ -143,7 +143,7 @@ def step_stop() -> None:
 
 
 def step_busy() -> None:
-    """A stop of the unit while a file is open returns after 10 s, and the written data is kept."""
+    """A stop of the unit while a file is open succeeds, and the written data is kept."""
     with (MOUNTPOINT / "open").open("w") as file:
         file.write("before the stop")
         file.flush()

@@ -87,7 +87,9 @@ def test_browser_does_not_run_scripts_injected_into_a_page(served: Served) -> No
         assert "Content Security Policy" in "".join(browser.messages)
 
 
-def test_browse_pages_can_be_used_without_scripts(served: Served, browser: Browser) -> None:
+def test_two_versions_of_a_file_can_be_compared_without_scripts(
+    served: Served, browser: Browser
+) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.go(served.url("/versions/reports/report.txt"))

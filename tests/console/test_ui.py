@@ -118,7 +118,7 @@ def test_closed_terminal_does_not_end_the_command(call: str) -> None:
     ("typed", "expected"),
     [("y\n", True), ("Yes \n", True), ("n\n", False), ("\n", False), ("", False)],
 )
-def test_only_the_answer_yes_is_a_confirmation(
+def test_only_the_answers_y_and_yes_are_a_confirmation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, expected: bool
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))

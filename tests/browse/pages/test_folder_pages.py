@@ -12,7 +12,7 @@ from tests.browse.serving import Served
 pytestmark = pytest.mark.mount
 
 
-def test_folder_page_lists_the_tree_at_each_point_in_time(served: Served) -> None:
+def test_folder_page_lists_the_tree_at_the_chosen_point_in_time(served: Served) -> None:
     then, now = served.page("/at/2/reports"), served.page(f"/at/{served.txg}/reports")
     assert "old name" in then
     assert "picture.png" not in then

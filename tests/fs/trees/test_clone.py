@@ -518,7 +518,7 @@ async def test_copy_that_fails_while_it_gets_its_name_is_undone(fs: Filesystem) 
     assert_sound(fs)
 
 
-async def test_tree_copy_is_refused_on_a_read_only_mount(fs: Filesystem) -> None:
+async def test_tree_copy_is_refused_on_a_degraded_mount(fs: Filesystem) -> None:
     await make_tree(fs)
     fs.status.enter(MountState.DEGRADED, "a test")
     with pytest.raises(ReadOnlyStateError):

@@ -13,8 +13,7 @@ def test_committed_page_of_mount_options_is_up_to_date() -> None:
     assert (DOCS / "reference" / "settings.md").read_text() == reference.settings_page()
 
 
-def test_tuning_guide_explains_every_sqlite_option() -> None:
-    """The tuning guide explains the risks of each SQLite option."""
+def test_tuning_guide_mentions_every_sqlite_option() -> None:
     guide = (DOCS / "guide" / "tuning.md").read_text()
     first = [option.word for option in OPTIONS]
     sqlite = first[: first.index("temp_store") + 1]

@@ -196,7 +196,7 @@ async def test_unsynced_content_is_reported_after_a_power_loss(
     assert (tmp_path / "out" / "young").read_bytes() == b"young"
 
 
-async def test_unsynced_content_is_reported_until_a_mount_has_verified_it(
+async def test_unsynced_content_is_reported_before_a_mount_has_verified_it(
     power: Power, tmp_path: Path
 ) -> None:
     async with power.session("a", tasks=False) as session:

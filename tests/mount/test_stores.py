@@ -16,8 +16,7 @@ from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
 
 
-async def test_store_is_open_only_within_its_context_manager(tmp_path: Path) -> None:
-    """The store is open within the context, and an exception in the context is not changed."""
+async def test_exception_in_the_context_of_an_open_store_is_not_changed(tmp_path: Path) -> None:
     url = f"local://{tmp_path}"
 
     async def use() -> None:

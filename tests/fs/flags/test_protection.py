@@ -27,7 +27,7 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
 
 
 async def test_append_only_inode_passes_only_the_check_for_growth(fs: Filesystem) -> None:
-    """An append-only inode can grow, but refuses every other change."""
+    """The check before overwrites and removals refuses an append-only inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)
     require_changeable(row)

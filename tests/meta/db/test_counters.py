@@ -39,7 +39,7 @@ def test_numbers_of_inodes_and_blocks_and_packs_are_taken_in_ascending_order() -
 def test_counters_of_inodes_and_names_and_file_bytes_equal_the_rows(
     db: Database, seed: int
 ) -> None:
-    """After random operations, the counters in memory and in the database equal the rows."""
+    """After random operations, the counters in memory and on disk equal counts of the rows."""
     tree = Tree(db, seed)
     for _ in range(150):
         tree.step()

@@ -38,7 +38,7 @@ def test_number_of_a_deleted_inode_is_not_reused(db: Database) -> None:
 
 
 def test_operation_on_a_missing_inode_raises_an_error(db: Database) -> None:
-    """For a missing inode, find() returns None; changes of its attributes raise NoInodeError."""
+    """For a missing inode, find() returns None; changes of times, size and links raise an error."""
     none = Ino(999)
     assert inodes.find(db, none) is None
     ghost = make_file(db)._replace(ino=none)

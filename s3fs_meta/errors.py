@@ -499,10 +499,10 @@ class NotAFilesystemError(SettingsError):
 
 
 class AbsentDirectoryError(NotAFilesystemError):
-    """The directory of a local store does not exist; its disk may not be mounted."""
+    """The directory of a local store is missing or empty; its disk may not be mounted."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, "that directory does not exist; mount its disk, or")
+        super().__init__(url, "that directory does not exist or is empty; mount its disk, or")
 
 
 class BeingRemovedError(SettingsError):

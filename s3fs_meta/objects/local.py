@@ -11,7 +11,8 @@ link(2) if the key must be free. ``replace`` compares and renames under flock(2)
 ``tmp/replace.lock``, so it is atomic between processes. Every store that may have an unfinished
 file holds a shared flock on ``tmp/lock``. A store that can make its lock exclusive is the only such
 store, and removes the leftovers of a crash. The file ``tmp/lock`` also distinguishes the real
-directory from the empty mount point of an unmounted disk.
+directory from the empty mount point of an unmounted disk. If the disk is mounted again, the new
+file is locked.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree, can_lock
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     HASHED_BYTES_MAX,
@@ -63,6 +64,13 @@ from s3fs_meta.objects.contract import (
     check_key,
     check_range,
     listing_of,
+)
+from s3fs_meta.objects.local_directory import (
+    is_absent,
+    is_free,
+    make_root_directory,
+    open_lock,
+    suppress_read_only,
 )
 
 UNFINISHED: Final = "tmp"  # name of a reserved directory; no key starts with this component
@@ -95,8 +103,6 @@ _TRANSIENT: Final = frozenset(
 )
 # Errors of a path that does not exist, or that is too long to be a key.
 _UNREACHABLE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-# Errors of a change on a read-only disk, or without write permission.
-_NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _ADVICE: Final = {
     errno.EACCES: "check the owner and the permissions of the directory",
     errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
@@ -122,20 +128,23 @@ class LocalStore:
             make_root: True to create the directory and its missing parents.
             probe_only: True if the caller reads a few objects from a directory that may not be a
                 store; then no lock is taken and no leftovers are removed.
-            may_be_absent: True to let every request fail while the directory does not exist, as if
-                a server could not be reached.
+            may_be_absent: True to let every request fail while the directory does not exist or is
+                empty, as if a server could not be reached.
 
         Raises:
             UsageError: *root* does not exist, is not a directory, or cannot be created.
             StoreError: the disk failed, or permissions are missing.
         """
         if make_root:
-            _make_root(root)
+            make_root_directory(root)
         self.root = root
-        self._was_absent = may_be_absent and not os.path.lexists(root)
+        self._was_absent = False
         try:
+            self._was_absent = may_be_absent and is_absent(root)
             is_dir = root.is_dir()
             has_lock = is_dir and (root / UNFINISHED / LOCK).is_file()
+            # If true, an empty directory is the mount point of an unmounted disk.
+            self._has_content = self._was_absent or (is_dir and not is_absent(root))
         except OSError as exc:
             raise self.translate(exc, UNFINISHED) from exc
         if not self._was_absent and not is_dir:
@@ -206,9 +215,10 @@ class LocalStore:
 
     async def close(self) -> None:
         """Release the lock on the directory."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        if self._lock_fd is not None:  # then no thread holds the guard while it waits for the disk
+            with self._lock_fd_guard:
+                os.close(self._lock_fd)
+                self._lock_fd = None
         await trio.lowlevel.checkpoint()
 
     async def _in_thread(self, key: str, work: Callable[[], _Result]) -> _Result:
@@ -247,19 +257,40 @@ class LocalStore:
         return UnexpectedStoreError(key, code)
 
     def _require_root(self, key: str) -> None:
-        """Raise an error if the store's directory was removed or replaced since it was opened.
+        """Raise an error if the store's directory was removed, or its disk is not mounted.
 
         Raises:
             TransientStoreError: the directory is missing, or a directory at its path has no lock
-                file.
+                file. Before this store has opened the lock file, the directory must not be empty.
+            OSError: the lock file cannot be opened.
         """
-        witness = self.root if self._lock_fd is None else self._unfinished / LOCK
-        if not os.path.lexists(witness):
-            since = (
-                "does not exist; is its disk mounted?" if self._was_absent else "no longer exists"
-            )
-            code = f"directory {os.fspath(self.root)!r} {since}"
+        if self._lock_fd is None:
+            is_missing = is_absent(self.root) if self._has_content else not self.root.exists()
+        else:
+            is_missing = not self._keeps_lock(self._lock_fd)
+        if is_missing:
+            is_there = os.path.lexists(self.root)
+            what = "does not contain the bucket" if is_there else "does not exist"
+            code = f"directory {os.fspath(self.root)!r} {what}; is its disk mounted?"
             raise TransientStoreError(key, code, unresolved=self._was_absent)
+
+    def _keeps_lock(self, held_fd: int) -> bool:
+        """Return whether the directory has a lock file; lock it if the disk was mounted again."""
+        location, held = self._unfinished / LOCK, os.fstat(held_fd)
+        try:
+            if os.path.samestat(os.stat(location), held):
+                return True
+            fd = open_lock(location, 0)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            with self._lock_fd_guard:
+                if self._lock_fd == held_fd:  # otherwise the store was closed meanwhile
+                    os.dup2(fd, held_fd, inheritable=False)
+        finally:
+            os.close(fd)
+        return True
 
     # --- read objects ----------------------------------------------------------------------
 
@@ -374,7 +405,7 @@ class LocalStore:
     def _put(self, key: ObjectKey, data: bytes | memoryview) -> None:
         with self._unfinished_file(key, data) as source:
             self._tree.put_from(source, key)
-        self._tree.sync_parents([key])
+        self._sync(key)
 
     def _create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         with self._unfinished_file(key, data) as source:
@@ -382,19 +413,23 @@ class LocalStore:
                 self._tree.link_new(source, key)
             except FileExistsError as exc:
                 # Sync the existing object, because its writer may have crashed before the sync.
-                self._tree.sync_parents([key])
+                self._sync(key)
                 raise PreconditionError(key) from exc
-        self._tree.sync_parents([key])
+        self._sync(key)
         return _etag(data)
 
     def _replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         with self._unfinished_file(key, data) as source, self._replace_lock():
             if self._present_etag(key) != etag:
-                self._tree.sync_parents([key])
+                self._sync(key)
                 raise PreconditionError(key)
             self._tree.put_from(source, key)
-            self._tree.sync_parents([key])
+            self._sync(key)
         return _etag(data)
+
+    def _sync(self, key: ObjectKey) -> None:
+        self._tree.sync_parents([key])
+        self._require_root(key)  # if the disk was unmounted, missing directories were skipped
 
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
@@ -427,10 +462,10 @@ class LocalStore:
                 self._take_lock(os.O_CREAT)
 
     def _take_lock(self, flags: int) -> None:
-        fd = _open_lock(self._unfinished / LOCK, flags)
+        fd = open_lock(self._unfinished / LOCK, flags)
         try:
-            if _is_free(fd, self._unfinished / LOCK):
-                with _suppress_read_only():
+            if is_free(fd, self._unfinished / LOCK):
+                with suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)
         except BaseException:
@@ -459,15 +494,6 @@ class LocalStore:
             os.close(fd)
 
 
-def _make_root(root: Path) -> None:
-    try:
-        root.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-    except OSError as exc:
-        why = "it is not a directory" if isinstance(exc, FileExistsError) else exc.strerror
-        text = f"directory {os.fspath(root)!r} cannot be created: {why}"
-        raise UsageError(text) from exc
-
-
 @contextlib.contextmanager
 def _suppress_unreachable() -> Iterator[None]:
     """Suppress errors that show that no object can be at a path."""
@@ -476,39 +502,6 @@ def _suppress_unreachable() -> Iterator[None]:
     except OSError as exc:
         if exc.errno not in _UNREACHABLE:
             raise
-
-
-@contextlib.contextmanager
-def _suppress_read_only() -> Iterator[None]:
-    """Suppress errors from a read-only filesystem or missing write permission."""
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in _NOT_WRITABLE:
-            raise
-
-
-def _open_lock(path: Path, flags: int) -> int:
-    """Open a lock file, for writing if possible: NFS requires this for an exclusive lock.
-
-    Source: flock(2), "NFS details".
-    """
-    try:
-        return os.open(path, os.O_RDWR | flags | os.O_CLOEXEC, FILE_MODE)
-    except OSError as exc:
-        if flags & os.O_CREAT or exc.errno not in _NOT_WRITABLE:
-            raise
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _is_free(fd: int, path: Path) -> bool:
-    """Make a lock exclusive, if no other store is open; return whether this succeeded."""
-    try:
-        return can_lock(fd, path)
-    except OSError as exc:
-        if exc.errno != errno.EBADF:
-            raise
-        return False  # the disk is a read-only NFS mount, so no leftovers can be removed
 
 
 def _check_key(key: str) -> None:

@@ -15,6 +15,7 @@ from s3fs_meta.errors import AbsentDirectoryError, InvalidRequestError, UsageErr
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.objects.contract import ObjectStore, check_key
 from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.local_directory import is_absent
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, RetryingStore, ignore_charge, ignore_notice
 
@@ -157,11 +158,11 @@ def open_store(
         options: settings of a bucket's store; without effect on a local store.
         make_root: True to create the directory of a local store, for mkfs.
         probe_only: True if the caller only reads a few objects, and the URL may be no store.
-        may_be_absent: True to treat a missing directory as a store that cannot be reached.
+        may_be_absent: True to treat a missing or empty directory as a store that cannot be reached.
         notify, charge: arguments of ``RetryingStore``.
 
     Raises:
-        AbsentDirectoryError: the directory does not exist.
+        AbsentDirectoryError: the directory does not exist or is empty.
         UsageError: the URL is invalid, its path is a file instead of a directory, or the endpoint
             of a bucket is invalid.
     """
@@ -184,9 +185,9 @@ def open_store(
 
 
 def _is_absent(root: Path) -> bool:
-    """Return whether a path does not exist; return False if the disk reports an error."""
+    """Return whether a path is absent, as in ``is_absent``; return False after a disk error."""
     try:
-        return not root.exists()
+        return is_absent(root)
     except OSError:
         return False
 

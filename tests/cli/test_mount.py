@@ -181,10 +181,11 @@ def test_mount_reports_an_unreachable_endpoint_before_it_retries(
 
 
 @pytest.mark.mount
+@pytest.mark.parametrize("mount_point_stays", [False, True])
 def test_read_only_mount_succeeds_while_the_bucket_directory_is_missing(
-    program: Program, place: Place
+    program: Program, place: Place, mount_point_stays: bool
 ) -> None:
-    """If the directory of the bucket is missing, only a mount with ro succeeds."""
+    """If the directory of the bucket is missing or empty, only a mount with ro succeeds."""
     url, mnt = place.url, place.mountpoint
     program.ok("mount", url, mnt)
     (mnt / "f").write_bytes(b"content")
@@ -192,6 +193,8 @@ def test_read_only_mount_succeeds_while_the_bucket_directory_is_missing(
     there = Path(url.removeprefix("local://"))
     away = there.with_name("away")
     there.rename(away)
+    if mount_point_stays:
+        there.mkdir()
 
     done = program.run("mount", "-o", "ro", url, mnt)
     assert done.returncode == 0, done.stderr
@@ -206,6 +209,8 @@ def test_read_only_mount_succeeds_while_the_bucket_directory_is_missing(
         refused = program.run("mount", "-o", options, url, mnt)
         assert refused.returncode == ExitStatus.NO_FILESYSTEM
         assert ("mount it with -o ro" in refused.stderr) == (options == "rw")
+    if mount_point_stays:
+        there.rmdir()  # the directory is still empty
     assert not there.exists()
     away.rename(there)
     program.ok("mount", url, mnt)

@@ -29,7 +29,7 @@ IN_PROCESS: dict[str, Callable[[Path], ObjectStore]] = {
     "counting": lambda _: CountingStore(MemoryStore()),
     "metered": lambda _: MeteredStore(MemoryStore(), Meter()),
     "faulty": lambda _: FaultyStore(MemoryStore()),
-    "opened": lambda folder: open_store(f"local://{folder}"),
+    "opened": lambda folder: open_store(f"local://{folder}", make_root=True),
 }
 ON_SERVERS = {"http": "s3_server", "https": "s3_tls_server", "second make": "s3_second_server"}
 

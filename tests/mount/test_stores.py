@@ -20,7 +20,7 @@ async def test_exception_in_the_context_of_an_open_store_is_not_changed(tmp_path
     url = f"local://{tmp_path}"
 
     async def use() -> None:
-        async with opened_store(url, S3Options()) as store:
+        async with opened_store(url, S3Options(), make_root=True) as store:
             raise KeyError(store.url)
 
     with pytest.raises(KeyError, match=url):
@@ -116,7 +116,7 @@ async def test_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: P
     """An option without effect is omitted from messages about the store."""
     warnings: list[str] = []
     url, options = f"local://{tmp_path}", S3Options("no URL")
-    async with opened_store(url, options, notify=warnings.append):
+    async with opened_store(url, options, make_root=True, notify=warnings.append):
         pass
     assert warnings == [
         f"the option endpoint_url has no effect on '{url}', because only s3:// URLs use it"

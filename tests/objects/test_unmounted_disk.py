@@ -1,13 +1,20 @@
 """The store in a local directory while its disk is unmounted."""
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from s3fs_meta.errors import StoreAccessError, TransientStoreError, UsageError
+from s3fs_meta.errors import (
+    AbsentDirectoryError,
+    StoreAccessError,
+    TransientStoreError,
+    UsageError,
+)
+from s3fs_meta.hashed_dir import PrunedTree
 from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.local import LocalStore
@@ -35,7 +42,7 @@ async def attempts(store: LocalStore) -> None:
         lambda: store.delete([KEY]),
         lambda: keys_of(store),
     ):
-        with pytest.raises(TransientStoreError, match="no longer exists"):
+        with pytest.raises(TransientStoreError, match="is its disk mounted"):
             await request()
     with pytest.raises(TransientStoreError, match="for the list of objects: "):
         await keys_of(store)
@@ -105,7 +112,7 @@ async def test_listing_fails_if_the_disk_is_unmounted_during_the_listing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", unmounting)
-        with pytest.raises(TransientStoreError, match="no longer exists"):
+        with pytest.raises(TransientStoreError, match="is its disk mounted"):
             await keys_of(store, prefix)
 
     await trio.to_thread.run_sync(move_back, root, mount_point_stays)
@@ -124,11 +131,105 @@ async def test_deletion_fails_if_the_disk_is_unmounted_before_the_deletion(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", unmounting)
-        with pytest.raises(TransientStoreError, match="no longer exists"):
+        with pytest.raises(TransientStoreError, match="is its disk mounted"):
             await store.delete([KEY])
 
     await trio.to_thread.run_sync(move_back, root, False)
     assert await keys_of(store) == [KEY]
+
+
+@pytest.mark.parametrize("write", ["put", "create", "replace"])
+async def test_write_fails_if_the_disk_is_unmounted_before_its_directories_are_synced(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """A write is not reported as successful if the directories above its file were not synced."""
+    await store.put(LEASE, b"old")
+    etag = (await store.get(LEASE, 9)).etag
+    sync = PrunedTree.sync_parents
+
+    def unmounting(tree: PrunedTree, names: Iterable[str]) -> None:
+        move_away(root, True)
+        sync(tree, names)
+
+    requests: dict[str, Callable[[], Awaitable[object]]] = {
+        "put": lambda: store.put(KEY, b"new"),
+        "create": lambda: store.create(KEY, b"new"),
+        "replace": lambda: store.replace(LEASE, b"new", etag),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(PrunedTree, "sync_parents", unmounting)
+        with pytest.raises(TransientStoreError, match="is its disk mounted"):
+            await requests[write]()
+
+    assert os.listdir(root) == []
+    await trio.to_thread.run_sync(move_back, root, True)
+
+
+async def test_conditional_write_to_an_unmounted_disk_is_not_refused(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk is unmounted before the comparison, the object has not changed."""
+    await store.put(LEASE, b"old")
+    etag = (await store.get(LEASE, 9)).etag
+    opened = PrunedTree.open
+
+    def unmounting(tree: PrunedTree, name: str, flags: int, mode: int = 0) -> int:
+        move_away(root, True)
+        return opened(tree, name, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrunedTree, "open", unmounting)
+        with pytest.raises(TransientStoreError, match="is its disk mounted"):
+            await store.replace(LEASE, b"new", etag)
+
+    await trio.to_thread.run_sync(move_back, root, True)
+    assert (await store.get(LEASE, 9)).data == b"old"
+
+
+async def test_empty_mount_point_is_treated_like_a_missing_directory(root: Path) -> None:
+    """A store that may be absent reports no missing object and writes nothing."""
+    store = LocalStore(root, may_be_absent=True)
+    await attempts(store)
+    assert os.listdir(root) == []
+
+    with pytest.raises(AbsentDirectoryError, match="mount its disk"):
+        open_store(f"local://{root}")
+
+    (root / LEASE).write_bytes(b"content")
+    assert (await store.get(LEASE, 100)).data == b"content"
+    await store.close()
+
+
+async def test_unmounted_disk_is_noticed_without_a_lock_file(root: Path) -> None:
+    """A copy of a bucket may lack the lock file; an empty directory then is a mount point."""
+    (root / LEASE).write_bytes(b"content")
+    store = LocalStore(root)
+    await trio.to_thread.run_sync(move_away, root, True)
+
+    await attempts(store)
+
+    await trio.to_thread.run_sync(move_back, root, True)
+    assert (await store.get(LEASE, 100)).data == b"content"
+
+
+async def test_store_locks_its_directory_again_after_the_disk_was_exchanged(
+    root: Path, store: LocalStore
+) -> None:
+    """Another store must not remove the unfinished files of this store as leftovers."""
+    await store.put(LEASE, b"content")
+    await trio.to_thread.run_sync(shutil.copytree, root, root.with_name("copy"))
+    await trio.to_thread.run_sync(move_away, root, False)
+    root.with_name("copy").rename(root)
+    await store.get(LEASE, 100)
+    unfinished = root / "tmp" / ("0" * 32)
+    unfinished.write_bytes(b"unfinished")
+
+    await LocalStore(root).close()
+    assert unfinished.exists()
+
+    await store.close()
+    await LocalStore(root).close()
+    assert not unfinished.exists()
 
 
 @pytest.fixture

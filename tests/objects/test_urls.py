@@ -113,7 +113,7 @@ def test_wrong_s3_endpoint_is_refused(endpoint_url: str) -> None:
 def test_option_of_a_bucket_has_no_effect_on_a_local_store(tmp_path: Path, word: str) -> None:
     """An S3 option has no effect if no URL is an S3 URL; only mkfs refuses such an option."""
     url, options = f"local://{tmp_path}", S3Options(**{word: "no URL"})
-    open_store(url, options)
+    open_store(url, options, make_root=True)
     expected = f"the option {word} has no effect on '{url}'"
     assert without_effect(options, url, "local:///srv/copy").startswith(expected)
     assert not without_effect(options, url, "s3://bucket/copy")
@@ -141,7 +141,7 @@ async def test_missing_directory_is_refused_unless_it_may_be_created(tmp_path: P
 
 
 def test_store_opened_by_url_counts_and_retries_requests(tmp_path: Path) -> None:
-    local = open_store(f"local://{tmp_path}")
+    local = open_store(f"local://{tmp_path}", make_root=True)
     bucket = open_store("s3://bucket/prefix", S3Options("http://127.0.0.1:9000/", region="x-1"))
 
     for store in (local, bucket):

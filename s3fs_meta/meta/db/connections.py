@@ -25,6 +25,7 @@ from s3fs_meta.errors import (
     DatabaseError,
     DatabaseFullError,
     S3fsError,
+    UsageError,
 )
 from s3fs_meta.limits import (
     DATABASE_BUSY_MS,
@@ -33,6 +34,7 @@ from s3fs_meta.limits import (
     STATEMENTS_CACHED_MAX,
 )
 
+_SUFFIXES: Final = ("", "-journal", "-wal", "-shm")  # a database and SQLite's files next to it
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
 # SQLite could not extend the -shm file. It does not report why; the usual reason is a full disk.
 _NO_SHM_ROOM: Final = apsw.SQLITE_IOERR_SHMSIZE
@@ -86,6 +88,32 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def set_journal_mode(connection: apsw.Connection, mode: str, synchronous: str, path: Path) -> None:
+    """Set the journal mode of a database, which no other connection may use except under WAL.
+
+    Args:
+        synchronous: the value of this pragma during the change and afterwards.
+
+    Raises:
+        UsageError: SQLite cannot use the mode for this file.
+        apsw.Error: another connection uses the database, or the disk failed.
+    """
+    if mode != "wal":
+        connection.pragma("locking_mode", "exclusive")
+    connection.pragma("synchronous", synchronous)
+    found = connection.pragma("journal_mode", mode)
+    if found != mode:
+        raise UsageError(
+            f"SQLite cannot use journal_mode={mode} for {str(path)!r}: the mode is still {found}"
+        )
+
+
+def remove_files(path: Path) -> None:
+    """Remove a database that no connection uses, with its journal and write-ahead log."""
+    for suffix in _SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def immutable_uri(path: Path) -> str:

@@ -24,7 +24,7 @@ import apsw
 from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
-from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError, S3fsError, UsageError
+from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError, S3fsError
 from s3fs_meta.meta.db import connections, counters, schema, snapshot
 from s3fs_meta.meta.db.connections import is_full, note_failed_sync, translated
 from s3fs_meta.meta.db.cookies import NameHash, name_hash
@@ -133,7 +133,11 @@ class Database(Statements):
             connection.close()
             if not made:
                 path.unlink(missing_ok=True)
-        return cls.open(path, pragmas)
+        try:
+            return cls.open(path, pragmas)
+        except BaseException:
+            connections.remove_files(path)
+            raise
 
     @classmethod
     def open(
@@ -141,7 +145,8 @@ class Database(Statements):
     ) -> "Database":
         """Open an existing database; after a crash SQLite recovers it.
 
-        If the database has an earlier schema version, it is first upgraded durably.
+        A database of an earlier schema version is upgraded durably, but only once its journal mode
+        has been set: an upgraded database could not be opened by the earlier program.
 
         Args:
             read_only: change and upgrade nothing. Under WAL another process may write concurrently.
@@ -159,7 +164,9 @@ class Database(Statements):
         try:
             connection = connections.connect(path, read_only=read_only)
             _require_tables(connection, path)
-            if not read_only:
+            if not read_only and schema.is_former(connection):
+                mode = pragmas.journal_mode if pragmas.has_durable_journal else "delete"
+                connections.set_journal_mode(connection, mode, "extra", path)
                 schema.upgrade(connection)
             database = cls(path, pragmas, connection)
             database._configure(read_only=read_only)
@@ -180,18 +187,11 @@ class Database(Statements):
         pragma("temp_store", self.pragmas.temp_store)
         if read_only:
             return
-        if not self.pragmas.is_wal:
-            pragma("locking_mode", "exclusive")
         # SQLite changes journal_mode in a transaction that still uses the old mode.
         # With synchronous=NORMAL, a power cut during this transaction could damage the database.
-        pragma("synchronous", "extra" if self.pragmas.survives_power_loss else "off")
-        mode = pragma("journal_mode", self.pragmas.journal_mode)
+        safe = "extra" if self.pragmas.survives_power_loss else "off"
+        connections.set_journal_mode(self.connection, self.pragmas.journal_mode, safe, self.path)
         pragma("synchronous", self.pragmas.synchronous)
-        if mode != self.pragmas.journal_mode:
-            raise UsageError(
-                f"SQLite cannot use journal_mode={self.pragmas.journal_mode} for"
-                f" {str(self.path)!r}: the mode is still {mode}"
-            )
         pragma("journal_size_limit", self.pragmas.journal_size_limit)
         if self.pragmas.is_wal:
             self.wal = Wal(self.path, pragma("page_size"), self.pragmas.synchronous)

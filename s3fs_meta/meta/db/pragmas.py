@@ -69,9 +69,14 @@ class Pragmas(SqliteOptions):
         return self.journal_mode != "off"
 
     @property
+    def has_durable_journal(self) -> bool:
+        """Return whether the journal is a file, which undoes an incomplete commit after a crash."""
+        return self.journal_mode not in {"memory", "off"}
+
+    @property
     def survives_power_loss(self) -> bool:
         """Return whether the settings let synced data survive a power loss."""
-        return self.synchronous != "off" and self.journal_mode not in {"memory", "off"}
+        return self.synchronous != "off" and self.has_durable_journal
 
     @property
     def effective_cache_size(self) -> int:

@@ -109,18 +109,17 @@ def script(name: str) -> str:
 def upgrade(connection: apsw.Connection) -> None:
     """Upgrade a database of an earlier schema version; a current database stays unchanged.
 
-    The upgrade is atomic even under power loss: no pragma is set yet, so the journal of the
-    database survives a power cut. The call blocks, has its own transaction, and must be the first
-    use of the connection.
+    The upgrade is atomic even under power loss if the journal mode of the connection survives a
+    power cut. The call blocks and has its own transaction.
 
     Raises:
         apsw.Error: the database is unchanged.
     """
-    if not _is_former(connection):
+    if not is_former(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_former(connection):
+        if is_former(connection):
             connection.execute(_COLUMN)
             connection.execute(_NOTE, (_PRESENT,))
         connection.execute("COMMIT")
@@ -139,11 +138,12 @@ def show_as_present(connection: apsw.Connection) -> bool:
     Returns:
         True if the database has an earlier schema version.
     """
-    if not _is_former(connection):
+    if not is_former(connection):
         return False
     connection.execute(_VIEW)
     return True
 
 
-def _is_former(connection: apsw.Connection) -> bool:
+def is_former(connection: apsw.Connection) -> bool:
+    """Return whether a database has the earlier schema version that ``upgrade`` accepts."""
     return connection.execute(_VERSION).fetchall() == [(_FORMER,)]

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from s3fs_meta.codec.fields import INTEGER_MAX
 from s3fs_meta.errors import FormatError, MetadataError
 from s3fs_meta.meta import placements
+from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.placements import Placed
@@ -21,8 +22,6 @@ from s3fs_meta.model import BlockId, ObjectKey, PackId, Txg
 
 # The copy need not be durable, because a failed copy is repeated.
 _THROWAWAY: Final = Pragmas(journal_mode="off", synchronous="off")
-
-_SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
 
 
 class StoredPack(Protocol):
@@ -153,5 +152,4 @@ def describe(path: Path) -> ImageFacts:
 
 def remove(path: Path) -> None:
     """Remove a database copy and SQLite's files next to it, if they exist."""
-    for suffix in _SUFFIXES:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    connections.remove_files(path)

@@ -89,6 +89,16 @@ def test_no_database_is_created_if_a_pragma_is_invalid(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_database_is_left_if_a_new_database_cannot_be_opened(
+    tmp_path: Path, properties: dict[str, bytes]
+) -> None:
+    """The next attempt is not refused because of an existing file."""
+    incomplete = {name: value for name, value in properties.items() if name != "uuid"}
+    with pytest.raises(FormatError, match="uuid"):
+        Database.create(tmp_path / "meta.db", Pragmas(), incomplete)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_existing_database_is_never_replaced_by_a_new_one(make_database: MakeDatabase) -> None:
     """Creating a database over an existing file is refused."""
     db = make_database("one.db")

@@ -11,7 +11,7 @@ import pytest
 
 from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError
 from s3fs_meta.meta import changesets
-from s3fs_meta.meta.db import schema
+from s3fs_meta.meta.db import connections, schema
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import create_tables
@@ -141,6 +141,23 @@ def test_failed_schema_upgrade_leaves_the_database_unchanged(
     with closing(Database.open(path, Pragmas(journal_mode=journal_mode, synchronous="off"))):
         pass
     assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
+
+
+def test_schema_is_not_upgraded_if_the_journal_mode_cannot_be_set(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed mount, an earlier version of the program can still open the database."""
+    monkeypatch.setattr(connections, "DATABASE_BUSY_MS", 1)
+    path, _ino = make_former(make_database(journal_mode="wal"))
+    before = raw(path)
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("SELECT * FROM properties").fetchall()
+        for mode in ("delete", "off"):
+            with pytest.raises(DatabaseError):
+                Database.open(path, Pragmas(journal_mode=mode))
+    assert raw(path) == before
+    with closing(Database.open(path, Pragmas(journal_mode="delete"))) as db:
+        assert all_of(db)["schema_version"] == b"2"
 
 
 def test_second_schema_upgrade_changes_nothing(make_database: MakeDatabase) -> None:

@@ -125,7 +125,7 @@ async def _in_thread(path: Path, work: Callable[[], None]) -> None:
         raise DatabaseError(
             "fsync of the local state failed in the last mount, and"
             f" {str(exc.filename or path)!r} cannot be written to the disk again: {exc.strerror};"
-            " nothing was changed. Until a reboot, the memory of"
-            " this machine may have the only copy: free space on the disk, repair the disk, or copy"
-            " the directory to another disk"
+            " no readable content was lost, and the next mount repeats this. Until a reboot, the"
+            " memory of this machine may have the only copy: free space on the disk, repair the"
+            " disk, or copy the directory to another disk"
         ) from exc

@@ -27,6 +27,7 @@ from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.key_slots import STANDARD_COST, KdfCost
 from s3fs_meta.codec.keyring import Keyring
+from s3fs_meta.codec.lease import Head
 from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import FormatError, NotEmptyError, ObjectMissingError, PreconditionError
 from s3fs_meta.limits import (
@@ -90,7 +91,7 @@ async def make_filesystem(
 
     Raises:
         NotEmptyError: the URL contains a filesystem or other objects, or another process creates
-            a filesystem there at the same time.
+            a filesystem there at the same time. The message says if objects were stored.
         UnconditionalStoreError: the store ignores conditional writes, and the user did not
             allow that.
     """
@@ -102,11 +103,27 @@ async def make_filesystem(
     data = superblock_codec.encode(superblock)
     try:
         await store.create(superblock_codec.KEY, data)
-        hook("superblock put")
-        await store.create(superblock_codec.COPY_KEY, data)
-        hook("superblock copy put")
     except PreconditionError as exc:
         raise NotEmptyError(f"another process is creating a filesystem at {store.url}") from exc
+    hook("superblock put")
+    try:
+        await store.create(superblock_codec.COPY_KEY, data)
+        hook("superblock copy put")
+        head = await _put_image(store, superblock, keyring, tmp, clock)
+        await keeper.create(uuid.uuid4().hex, head)
+    except PreconditionError as exc:
+        raise NotEmptyError(
+            f"another process stored {exc.key!r} at {store.url} while mkfs created a filesystem,"
+            " which is therefore incomplete; s3fs-meta destroy, or destroy --by-name if their keys"
+            " differ, removes the objects of both"
+        ) from exc
+    return superblock
+
+
+async def _put_image(
+    store: ObjectStore, superblock: Superblock, keyring: Keyring, tmp: Path, clock: Clock
+) -> Head:
+    """Store the first image of a new filesystem; return the head for its lease."""
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
@@ -117,8 +134,7 @@ async def make_filesystem(
     finally:
         image_copy.remove(database)
     await store.create(head.manifest_key, manifest)
-    await keeper.create(uuid.uuid4().hex, head)
-    return superblock
+    return head
 
 
 async def _require_empty(store: ObjectStore) -> None:

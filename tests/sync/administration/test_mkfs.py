@@ -8,6 +8,8 @@ from typing_extensions import override
 
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
+from s3fs_meta.codec import superblock as superblock_codec
+from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import NotEmptyError, UnconditionalStoreError
 from s3fs_meta.limits import MIB, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey
@@ -35,6 +37,43 @@ async def test_mkfs_ignores_the_probe_object_of_an_interrupted_mkfs(power: Power
     await power.make()
 
     assert lease_codec.KEY in power.store.objects
+
+
+@pytest.mark.parametrize("key", [superblock_codec.COPY_KEY, lease_codec.KEY])
+async def test_mkfs_reports_an_incomplete_filesystem_after_a_conflict(
+    power: Power, key: ObjectKey
+) -> None:
+    """If another process stores one of the objects, destroy can remove the new filesystem."""
+    foreign = power.store.objects[key]
+    power.store.objects.clear()
+
+    def store_meanwhile(step: str) -> None:
+        if step == "superblock put":
+            power.store.objects[key] = foreign
+
+    with pytest.raises(NotEmptyError, match=f"another process stored '{key}' .*destroy"):
+        await power.make(store_meanwhile)
+
+    assert superblock_codec.KEY in power.store.objects
+    assert power.store.objects[key] == foreign
+    with pytest.raises(NotEmptyError, match="s3fs-meta destroy removes it"):
+        await power.make()
+
+
+async def test_second_of_two_concurrent_mkfs_stores_nothing(power: Power) -> None:
+    other = power.store.objects[superblock_codec.KEY]
+    power.store.objects.clear()
+    wanted = NewFilesystem(label="", block_bytes=1 * MIB, page_size=4096, passphrase=None)
+
+    def store_meanwhile(_superblock: Superblock, _recovery_key: str | None) -> None:
+        power.store.objects[superblock_codec.KEY] = other
+
+    with pytest.raises(NotEmptyError, match="another process is creating"):
+        await make_filesystem(
+            power.store, wanted, power.home, SystemClock(), keep_key=store_meanwhile
+        )
+
+    assert power.store.objects == {superblock_codec.KEY: other}
 
 
 @pytest.mark.parametrize("key", ["other/superblock", "a/b/pack/ab/1-ab" + "0" * 30])

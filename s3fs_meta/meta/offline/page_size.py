@@ -25,8 +25,9 @@ _SUFFIX: Final = "-resized"
 def change_page_size(path: Path, page_size: int, *, busy_ms: int = DATABASE_BUSY_MS) -> None:
     """Rewrite a database with another page size. The disk needs space for a second database.
 
-    The new file has journal_mode=delete; when it is opened, the configured mode is set. The call
-    takes a long time. After an error, the database has its old page size and the same rows.
+    The new file has journal_mode=delete, and so may the old file after an error; when the file is
+    opened, the configured mode is set. The call takes a long time. After an error, the database has
+    its old page size and the same rows.
 
     Args:
         busy_ms: longest wait, in ms, for other processes that use the database.

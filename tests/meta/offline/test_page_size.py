@@ -1,6 +1,9 @@
 """Changing the page size of a database that is not in use."""
 
+import contextlib
 import os
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,26 @@ def test_changing_the_page_size_of_a_missing_database_creates_no_file(tmp_path: 
     with pytest.raises(DatabaseError):
         change_page_size(tmp_path / "meta.db", 8192)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_database_stays_usable_if_the_disk_is_too_full_to_change_the_page_size(
+    make_database: MakeDatabase, small_disk: Path
+) -> None:
+    """The rows and the page size stay the same, and the configured journal mode is set again."""
+    path = small_disk / "meta.db"
+    shutil.copyfile(filled(make_database).path, path)
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb") as filler:
+        while True:
+            filler.write(bytes(4096))
+            filler.flush()
+
+    with pytest.raises(DatabaseError):
+        change_page_size(path, 8192)
+
+    (small_disk / "filler").unlink()
+    assert sorted(os.listdir(small_disk)) == ["meta.db"]
+    with closing(Database.open(path, Pragmas(journal_mode="wal"))) as db:
+        assert db.one("PRAGMA journal_mode") == ("wal",)
+        assert db.one("PRAGMA page_size") == (4096,)
+        assert db.one("SELECT count(*) FROM dentries") == (200,)
+        assert db.counters.dentries == 200

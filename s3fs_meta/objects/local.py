@@ -11,8 +11,8 @@ link(2) if the key must be free. ``replace`` compares and renames under flock(2)
 ``tmp/replace.lock``, so it is atomic between processes. Every store that may have an unfinished
 file holds a shared flock on ``tmp/lock``. A store that can make its lock exclusive is the only such
 store, and removes the leftovers of a crash. The file ``tmp/lock`` also distinguishes the real
-directory from the empty mount point of an unmounted disk. If the disk is mounted again, the new
-file is locked.
+directory from the empty mount point of an unmounted disk, and its content distinguishes two disks.
+If the disk is mounted again, the new file is locked.
 """
 
 import contextlib
@@ -66,11 +66,13 @@ from s3fs_meta.objects.contract import (
     listing_of,
 )
 from s3fs_meta.objects.local_directory import (
+    identity_of,
     is_absent,
     is_free,
     make_root_directory,
     open_lock,
     suppress_read_only,
+    write_identity,
 )
 
 UNFINISHED: Final = "tmp"  # name of a reserved directory; no key starts with this component
@@ -153,6 +155,8 @@ class LocalStore:
         self._unfinished = root / UNFINISHED
         self._limiter = trio.CapacityLimiter(STORE_THREADS_MAX)
         self._lock_fd: int | None = None
+        self._identity = b""  # content of the lock file; b"" if unknown
+        self._identity_guard = threading.Lock()
         self._lock_fd_guard = threading.Lock()
         if not probe_only and has_lock:
             self._translated(UNFINISHED, partial(self._take_lock, 0))
@@ -261,21 +265,26 @@ class LocalStore:
 
         Raises:
             TransientStoreError: the directory is missing, or a directory at its path has no lock
-                file. Before this store has opened the lock file, the directory must not be empty.
+                file or the lock file of another bucket. Before this store has opened the lock
+                file, the directory must not be empty.
             OSError: the lock file cannot be opened.
         """
         if self._lock_fd is None:
             is_missing = is_absent(self.root) if self._has_content else not self.root.exists()
         else:
-            is_missing = not self._keeps_lock(self._lock_fd)
+            is_missing = not self._keeps_lock(key, self._lock_fd)
         if is_missing:
             is_there = os.path.lexists(self.root)
             what = "does not contain the bucket" if is_there else "does not exist"
             code = f"directory {os.fspath(self.root)!r} {what}; is its disk mounted?"
             raise TransientStoreError(key, code, unresolved=self._was_absent)
 
-    def _keeps_lock(self, held_fd: int) -> bool:
-        """Return whether the directory has a lock file; lock it if the disk was mounted again."""
+    def _keeps_lock(self, key: str, held_fd: int) -> bool:
+        """Return whether the directory has a lock file; lock it if the disk was mounted again.
+
+        Raises:
+            TransientStoreError: another bucket is mounted at the path.
+        """
         location, held = self._unfinished / LOCK, os.fstat(held_fd)
         try:
             if os.path.samestat(os.stat(location), held):
@@ -284,6 +293,10 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
+            found = identity_of(fd)  # b"" if an earlier version made the file
+            if found and self._identity and found != self._identity:
+                code = f"directory {os.fspath(self.root)!r} contains another bucket;"
+                raise TransientStoreError(key, f"{code} is another disk mounted there?")
             fcntl.flock(fd, fcntl.LOCK_SH)
             with self._lock_fd_guard:
                 if self._lock_fd == held_fd:  # otherwise the store was closed meanwhile
@@ -460,6 +473,10 @@ class LocalStore:
                 with contextlib.suppress(FileExistsError):
                     self._unfinished.mkdir(DIRECTORY_MODE)
                 self._take_lock(os.O_CREAT)
+        if not self._identity:
+            # Not under the other guard, for which ``close`` waits: the disk may not respond.
+            with self._identity_guard, self._replace_lock():
+                self._identity = write_identity(self._unfinished / LOCK)
 
     def _take_lock(self, flags: int) -> None:
         fd = open_lock(self._unfinished / LOCK, flags)
@@ -468,6 +485,7 @@ class LocalStore:
                 with suppress_read_only():
                     self._remove_leftovers()
             fcntl.flock(fd, fcntl.LOCK_SH)
+            self._identity = identity_of(fd)
         except BaseException:
             os.close(fd)
             raise

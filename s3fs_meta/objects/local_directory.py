@@ -1,12 +1,15 @@
 """The directory of a local store: whether its disk is mounted, and the lock file in it.
 
-Owns: recognising a missing directory and an empty mount point; opening the lock file.
+Owns: recognising a missing directory and an empty mount point; opening the lock file. It contains a
+random identity of the directory, which distinguishes two disks that are mounted at the same path.
 Does not know: objects, when the lock is held (``local``).
 """
 
 import contextlib
 import errno
+import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +17,7 @@ from typing import Final
 from s3fs_meta.errors import UsageError
 from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, can_lock
 
+_IDENTITY_BYTES: Final = 16  # number of random bytes, which are written as hexadecimal digits
 # Errors of a change on a read-only disk, or without write permission.
 _NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -58,6 +62,36 @@ def open_lock(path: Path, flags: int) -> int:
         if flags & os.O_CREAT or exc.errno not in _NOT_WRITABLE:
             raise
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def identity_of(fd: int) -> bytes:
+    """Return the identity in an open lock file, or b"" if no store has written yet."""
+    return os.pread(fd, 2 * _IDENTITY_BYTES, 0)
+
+
+def write_identity(path: Path) -> bytes:
+    """Return the identity in a lock file; first write one if the file is empty.
+
+    The caller must exclude other processes.
+
+    Returns:
+        b"" if the file can be opened only for reading.
+    """
+    fd = open_lock(path, 0)
+    try:
+        found = identity_of(fd)
+        if found or fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            return found
+        made = secrets.token_hex(_IDENTITY_BYTES).encode()
+        try:
+            os.pwrite(fd, made, 0)
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, 0)  # an identity that is not durable could be lost with the disk
+            raise
+        return made
+    finally:
+        os.close(fd)
 
 
 def is_free(fd: int, path: Path) -> bool:

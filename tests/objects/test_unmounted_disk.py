@@ -31,7 +31,7 @@ def store(root: Path) -> LocalStore:
     return LocalStore(root)
 
 
-async def attempts(store: LocalStore) -> None:
+async def attempts(store: LocalStore, why: str = "is its disk mounted") -> None:
     """Require that each of seven store methods fails with a transient error."""
     for request in (
         lambda: store.get(KEY, PACK_BYTES_MAX),
@@ -42,7 +42,7 @@ async def attempts(store: LocalStore) -> None:
         lambda: store.delete([KEY]),
         lambda: keys_of(store),
     ):
-        with pytest.raises(TransientStoreError, match="is its disk mounted"):
+        with pytest.raises(TransientStoreError, match=why):
             await request()
     with pytest.raises(TransientStoreError, match="for the list of objects: "):
         await keys_of(store)
@@ -230,6 +230,50 @@ async def test_store_locks_its_directory_again_after_the_disk_was_exchanged(
     await store.close()
     await LocalStore(root).close()
     assert not unfinished.exists()
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*"))
+
+
+async def test_other_bucket_at_the_same_path_is_neither_read_nor_written(
+    root: Path, store: LocalStore
+) -> None:
+    """If another disk is mounted at the path, requests fail until the first disk is back."""
+    await store.put(KEY, b"content")
+    await trio.to_thread.run_sync(move_away, root, True)
+    other = LocalStore(root)
+    await other.put(LEASE, b"of another filesystem")
+    await other.close()
+    before = _files(root)
+
+    await attempts(store, "contains another bucket")
+
+    assert _files(root) == before
+    await trio.to_thread.run_sync(shutil.rmtree, root)
+    await trio.to_thread.run_sync(move_back, root, False)
+    assert (await store.get(KEY, PACK_BYTES_MAX)).data == b"content"
+
+
+async def test_first_write_gives_an_identity_to_a_bucket_of_an_earlier_version(root: Path) -> None:
+    """Earlier versions created an empty lock file; reading leaves it unchanged."""
+    lock = root / "tmp" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    (root / LEASE).write_bytes(b"content")
+    store = LocalStore(root)
+    await store.get(LEASE, 100)
+    assert lock.read_bytes() == b""
+
+    await store.put(KEY, b"content")
+
+    identity = lock.read_bytes()
+    assert len(identity) == 32
+    again = LocalStore(root)
+    await again.put(KEY, b"content")
+    assert lock.read_bytes() == identity
+    await again.close()
+    await store.close()
 
 
 @pytest.fixture

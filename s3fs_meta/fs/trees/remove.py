@@ -239,16 +239,17 @@ class TreeRemoval:
         """Make the kernel drop removed names, and its cached entries below them.
 
         Slices wait for this task, because only inodes without a lookup count are deleted in bulk.
+        After a failure the next run begins with the name that was not dropped.
         """
         while True:
-            await self._forget_requested.wait()
-            self._forget_requested = trio.Event()
             while self._to_forget:
                 parent, name, forgotten = self._to_forget[0]
                 await self._notices.forget_name(parent, name)
                 self._to_forget.popleft()
                 forgotten.set()
             self.all_forgotten.set()
+            await self._forget_requested.wait()
+            self._forget_requested = trio.Event()
 
     async def _run_slices(self) -> None:
         while True:

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from s3fs_meta.background_task import lacks_thread
 from s3fs_meta.errors import NoEntryError, NotPermittedError, ReadOnlyStateError
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.slices import Slices
@@ -306,6 +307,30 @@ async def test_tree_removal_is_refused_on_a_degraded_mount(fs: Filesystem) -> No
 
     assert look(fs, b"other").ino == other
     assert exists(fs, top)
+
+
+async def test_tree_is_deleted_after_the_task_has_failed_and_runs_again(volume: Volume) -> None:
+    """The name that the kernel has not dropped yet is dropped by the next run."""
+    failures = [RuntimeError("can't start new thread")]
+
+    async def forget(_parent: Ino, _name: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        if failures:
+            raise failures.pop()
+
+    async with volume.mounted(notices=KernelNotices(lambda _changed: None, forget)) as fs:
+        before = _rows(fs)
+        top = make_directory(fs, b"tree")
+        make_file(fs, b"file", top)
+        done = fs.tree_removal.remove(ROOT_INO, b"tree", top)
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - an exception group of nurseries
+            await fs.run()
+        assert lacks_thread(failed.value)
+        async with running(fs.run):
+            await until(lambda: not len(fs.orphans.trees))
+
+        assert done.is_set()
+        assert _rows(fs) == before
 
 
 async def test_tree_removed_while_the_kernel_forgets_another_is_deleted(volume: Volume) -> None:

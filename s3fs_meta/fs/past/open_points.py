@@ -182,6 +182,7 @@ class OpenPoints:
 
     async def run(self) -> None:
         """Close idle points in time, until cancelled; then close all points not in use."""
+        self._has_ended = False  # True if an earlier run could not start a thread
         try:
             while True:
                 await trio.sleep(PAST_CHECK_S)

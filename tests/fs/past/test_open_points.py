@@ -156,6 +156,21 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
                 await trio.sleep(1)
 
 
+async def test_points_in_time_stay_open_between_requests_if_the_task_runs_again(
+    plain: Power,
+) -> None:
+    """The task runs again after it could not start a thread."""
+    async with shipped(plain, 1) as (session, (txg,)):
+        points = points_of(session)
+        async with running(points.run):
+            await trio.testing.wait_all_tasks_blocked()
+
+        async with running(points.run):
+            await trio.testing.wait_all_tasks_blocked()
+            await inodes_at(points, txg)
+            assert points.txgs == [txg]
+
+
 class HeldStateDir(StateDir):
     """A state directory whose removal waits for an event."""
 

@@ -114,13 +114,15 @@ def settle_before_quarantine(db: Database) -> None:
 
     Without this record, ``recover-state`` would treat the next reboot as a power loss, and report
     unsynced content as lost. A failure is only logged, because the state is quarantined anyway.
+    If the quarantine does not take place, the next mount may use the state. The row ``changed``
+    then makes this mount upload changes that only the rows show.
     """
     try:
         if is_power_lost(db, db.path.parent):
             marks = {"power_lost": "1"}
         else:
             _sync_disk_of(db)
-            marks = {"clean": "1"}
+            marks = {"clean": "1", "changed": "1"}
         _note(db, marks)
         db.sync_wal()
     except (S3fsError, OSError) as exc:

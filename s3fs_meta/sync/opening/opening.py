@@ -312,7 +312,8 @@ class _Opening:
             raise ExchangedSuperblockError(
                 self._store.url, f"has other keys than the local state in {path}"
             )
-        await trio.to_thread.run_sync(end_marks.settle_before_quarantine, local.db)
+        if not local.doubtful:
+            await trio.to_thread.run_sync(end_marks.settle_before_quarantine, local.db)
         local.db.close()
         self.db = None
         stamp = str(self._clock.now_ns())

@@ -1,13 +1,18 @@
 """End marks: rows that record whether the last process ended normally."""
 
+from contextlib import closing
+
 import pytest
 
+from s3fs_meta.export.quarantine_list import find_all, open_database
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
-from s3fs_meta.meta.tables import local_state
+from s3fs_meta.meta.tables import inodes, local_state
+from s3fs_meta.model import ROOT_INO
 from s3fs_meta.sync.host_state.state_dir import StateDir
-from s3fs_meta.sync.opening.end_marks import synced, unclean
-from tests.sync.conftest import Power
+from s3fs_meta.sync.opening.end_marks import settle_before_quarantine, synced, unclean
+from s3fs_meta.sync.volume import OpenOptions
+from tests.sync.conftest import REGULAR, TAKEOVER, Power, unmount
 
 MARKS = ("clean", "volatile")
 
@@ -69,3 +74,38 @@ async def test_error_in_an_open_commit_group_is_raised_and_the_mark_remains(plai
     db.rollback()
     assert local_state.get(db, "clean") == "0"
     db.close()
+
+
+async def test_state_that_was_synced_for_an_interrupted_quarantine_is_uploaded_by_the_next_mount(
+    plain: Power,
+) -> None:
+    """The next mount may choose the state, although it is then marked as cleanly closed."""
+    async with plain.session("a", tasks=False) as session:
+        await unmount(session)
+    async with plain.session("a", tasks=False) as session:
+        session.db.begin()
+        ino = inodes.create(session.db, REGULAR, 0, 0, ROOT_INO, 0).ino
+        session.durability.commit()
+    with closing(Database.open(StateDir(plain.home / "a").database, Pragmas())) as db:
+        settle_before_quarantine(db)
+
+    async with plain.session("a", tasks=False) as session:
+        await session.flush()
+    async with plain.session("b", options=TAKEOVER, tasks=False) as session:
+        assert inodes.find(session.db, ino) is not None
+
+
+async def test_doubtful_state_with_other_keys_is_quarantined_without_a_mark(plain: Power) -> None:
+    """A mark would show ``recover-state`` that the content and the rows belong together."""
+    doubtful = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
+    async with plain.session("a", options=doubtful, tasks=False) as session:
+        session.db.begin_local()
+        local_state.put(session.db, "key_check", "other")
+        session.durability.commit()
+
+    async with plain.session("a", options=OpenOptions(accept_superblock=True), tasks=False):
+        pass
+
+    [kept] = find_all(plain.home / "a")
+    with closing(open_database(kept)) as db:
+        assert [local_state.get(db, name) for name in MARKS] == ["0", "crash"]

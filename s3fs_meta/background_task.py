@@ -100,6 +100,24 @@ async def in_thread(
         raise ThreadShortageError from exc
 
 
+async def in_thread_or_here(
+    work: Callable[..., _Result],
+    *arguments: object,
+    abandon_on_cancel: bool = False,
+    limiter: trio.CapacityLimiter | None = None,
+) -> _Result:
+    """Call a function in a thread, or on the event loop if no thread can be started.
+
+    Use this for work that must not be left out, and that is short enough to block the event loop.
+    """
+    try:
+        return await in_thread(
+            work, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter
+        )
+    except ThreadShortageError:
+        return work(*arguments)
+
+
 async def continuing(name: str, task: Callable[[], Awaitable[None]]) -> None:
     """Run a background task; if it cannot start a thread, start it again after THREAD_PAUSE_S."""
     while True:

@@ -10,14 +10,27 @@ import trio.testing
 
 from s3fs_meta.background_task import in_thread, lacks_thread
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
-from s3fs_meta.errors import ThreadShortageError, TransientStoreError
+from s3fs_meta.errors import DatabaseFullError, ThreadShortageError, TransientStoreError
 from s3fs_meta.limits import THREAD_PAUSE_S
+from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables.cached_blocks import unsynced_tails
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain.replay import Replayer
+from s3fs_meta.sync.volume import OpenOptions
 from tests.faults import raising
-from tests.sync.conftest import Power, power, read_file, unmount, write_file
+from tests.sync.conftest import (
+    Power,
+    location_of,
+    power,
+    read_file,
+    ship,
+    unmount,
+    write_file,
+)
+from tests.sync.follower.following import FOLLOWS, READS
 
 __all__ = ["power"]
 
@@ -134,6 +147,65 @@ async def test_upload_without_threads_fails_and_succeeds_later(power: Power) -> 
         with no_threads(), pytest.raises(ThreadShortageError):
             await read_file(session, ino)
         assert await read_file(session, ino) == b"content"
+
+
+async def test_files_of_evicted_blocks_are_removed_without_threads(power: Power) -> None:
+    """Their rows are deleted already, so no later task would remove the files."""
+    async with power.session("a", tasks=False) as session:
+        located = location_of(session, write_file(session, b"content" * 1000))
+        await session.flush()
+        with no_threads():
+            dropped = await session.cache.evictor.drop([located.block])
+
+        assert dropped.blocks == 1
+        assert list(session.files.numbers()) == []
+        await unmount(session)
+
+
+async def test_failed_txg_is_undone_without_threads(power: Power) -> None:
+    """The second application of a txg to its own rows would damage them."""
+    async with power.session("a", tasks=False) as writer:
+        write_file(writer, b"first")
+        await ship(writer)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False
+        ) as session:
+            write_file(writer, b"second")
+            txg = await ship(writer)
+            volume, before = session.volume, session.db.counters.inodes
+            fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, txg)
+            with contextlib.ExitStack() as refused:
+
+                def hear(_changeset: bytes) -> None:
+                    refused.enter_context(no_threads())
+                    raise InterruptedError
+
+                with contextlib.closing(
+                    Database.open(session.db.path, session.db.pragmas)
+                ) as applier:
+                    replayer = Replayer(
+                        volume.store, volume.keyring, volume.uuid, applier, heard=hear
+                    )
+                    with pytest.raises(InterruptedError):
+                        await replayer.apply(fetched)
+                    assert not applier.in_group
+                    assert applier.counters.inodes == before
+
+
+async def test_opening_that_fails_without_threads_reports_its_own_error(power: Power) -> None:
+    with contextlib.ExitStack() as refused:
+
+        def fail(step: str) -> None:
+            if step == "lease taken":
+                refused.enter_context(no_threads())
+                raise DatabaseFullError("full")
+
+        with pytest.raises(DatabaseFullError):
+            async with power.session("a", options=OpenOptions(hook=fail)):
+                pass
+
+    async with power.session("a", tasks=False) as session:  # the state is not locked
+        await unmount(session)
 
 
 async def test_store_requests_are_repeated_until_a_thread_can_be_started(tmp_path: Path) -> None:

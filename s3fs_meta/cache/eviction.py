@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.index import CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
@@ -169,11 +169,12 @@ class Evictor:
     async def remove_files(self, blocks_gone: Sequence[BlockId]) -> None:
         """Remove the cache files of blocks without a row in ``cached_blocks``.
 
-        A cancellation does not interrupt the removal, because the rows are already deleted.
+        A cancellation does not interrupt the removal, because the rows are already deleted. If no
+        thread can be started, the event loop removes the files.
         """
         self._files.let_go(blocks_gone)
         with trio.CancelScope(shield=True):
-            await in_thread(self._files.remove_all, blocks_gone)
+            await in_thread_or_here(self._files.remove_all, blocks_gone)
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:

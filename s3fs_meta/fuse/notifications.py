@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.errors import ThreadShortageError
 from s3fs_meta.fuse import request_loop
 from s3fs_meta.fuse.extension import pyfuse3
@@ -206,7 +206,4 @@ async def _in_own_thread(function: Callable[..., _T], *arguments: float) -> _T:
     started, the function runs on the event loop, because the session must end anyway.
     """
     own = trio.CapacityLimiter(1)
-    try:
-        return await in_thread(function, *arguments, abandon_on_cancel=True, limiter=own)
-    except ThreadShortageError:
-        return function(*arguments)
+    return await in_thread_or_here(function, *arguments, abandon_on_cancel=True, limiter=own)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
@@ -206,7 +207,7 @@ class Replayer:
             await trio.to_thread.run_sync(self._finish_level, level, link)
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await trio.to_thread.run_sync(self._replica.abandon)
+                await in_thread_or_here(self._replica.abandon)
             raise
         return link
 
@@ -249,7 +250,7 @@ class Replayer:
                 )
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await trio.to_thread.run_sync(self._replica.abandon)
+                await in_thread_or_here(self._replica.abandon)
             raise
 
     def _add(self, section: Section, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from s3fs_meta import machine
-from s3fs_meta.background_task import finish, is_orderly
+from s3fs_meta.background_task import finish, in_thread_or_here, is_orderly
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.recovery import restore_content
@@ -508,12 +508,12 @@ async def mark_clean(db: Database) -> None:
         OSError, DatabaseError: the disk failed; the end counts as a crash.
     """
     db.commit()  # SQLite changes its level of syncs only outside a commit group
-    await trio.to_thread.run_sync(end_marks.sync_from_now, db)
+    await in_thread_or_here(end_marks.sync_from_now, db)
     db.begin_local()
     local_state.put(db, "clean", "1")
     local_state.put(db, "changed", "1" if db.changed else "0")
     db.commit_durable()
-    await trio.to_thread.run_sync(db.sync_wal)
+    await in_thread_or_here(db.sync_wal)
 
 
 def let_go(volume: Volume) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from typing_extensions import override
 
 from s3fs_meta.background_task import in_thread, lacks_thread
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
@@ -19,6 +20,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
+from s3fs_meta.sync.kernel import NoKernel, SwitchChanges
 from s3fs_meta.sync.volume import OpenOptions
 from tests.faults import raising
 from tests.sync.conftest import (
@@ -160,6 +162,46 @@ async def test_files_of_evicted_blocks_are_removed_without_threads(power: Power)
         assert dropped.blocks == 1
         assert list(session.files.numbers()) == []
         await unmount(session)
+
+
+class _Kernel(NoKernel):
+    """A kernel to which the first notifications after a switch cannot be sent."""
+
+    def __init__(self) -> None:
+        self._failures = [REFUSED]
+        self.dropped: list[SwitchChanges | None] = []
+
+    @override
+    async def after_switch(self, changes: SwitchChanges | None) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._failures:
+            raise self._failures.pop()
+        self.dropped.append(changes)
+
+
+async def test_follower_repeats_notifications_for_which_no_thread_could_be_started(
+    power: Power,
+) -> None:
+    """Otherwise the kernel could return old content for the whole mount."""
+    kernel = _Kernel()
+    async with power.session("a", tasks=False) as writer:
+        write_file(writer, b"first")
+        await ship(writer)
+        async with power.session(
+            "b", options=READS, session_options=FOLLOWS, tasks=False, kernel=kernel
+        ) as session:
+            follower = session.follower
+            assert follower is not None
+            write_file(writer, b"second")
+            txg = await ship(writer)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await follower.poll_once()
+            assert follower.link.txg == txg
+            assert kernel.dropped == []
+
+            for _ in range(2):
+                await follower.poll_once()
+            assert kernel.dropped == [None]
 
 
 async def test_failed_txg_is_undone_without_threads(power: Power) -> None:

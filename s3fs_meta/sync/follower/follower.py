@@ -87,6 +87,8 @@ class Follower:
         self._touched: Touched | None = None
         # blocks that applied txgs removed, but whose cache files still exist
         self._removed_blocks: list[BlockId] = []
+        # True if the kernel may have replies that are older than the shown txg
+        self._has_old_replies = False
         self._switch_lock = trio.Lock()
         self._ended = trio.Event()
         self._missed = 0  # number of polls without a new txg since the last listing
@@ -228,11 +230,14 @@ class Follower:
     async def _show_applied(self) -> None:
         """Show the last applied txg if an error or a cancellation prevented that before.
 
-        The txg cannot be applied again, because its changes would no longer fit the rows.
+        The txg cannot be applied again, because its changes would no longer fit the rows. If only
+        the last notifications to the kernel failed, they are repeated.
         """
         link = None if self._applier is None else chain.recorded(self._applier)
         if link is not None and link != self.link:
             await self._show(None, link)
+        elif self._has_old_replies:
+            await self._drop_replies(None)
 
     def _hear(self, changeset: bytes) -> None:
         """Collect the rows that a section of a txg changes, up to a limit. The call blocks."""
@@ -285,7 +290,7 @@ class Follower:
             failure = self._exchange(path, link)
         finally:
             self._kernel.at_switch()
-        await self._kernel.after_switch(None)
+        await self._drop_replies(None)
         await self._cache.evictor.remove_files(without_row)
         await trio.to_thread.run_sync(
             image_copy.remove, unfinished(self._volume.state_dir.tmp, "gone.db")
@@ -324,9 +329,15 @@ class Follower:
             self._position.advance(link)
         finally:
             self._kernel.at_switch()
-        await self._kernel.after_switch(changes)
+        await self._drop_replies(changes)
         await self._cache.forget_removed(self._removed_blocks)
         self._removed_blocks = []
+
+    async def _drop_replies(self, changes: SwitchChanges | None) -> None:
+        """Make the kernel drop replies that are older than the shown txg."""
+        self._has_old_replies = True
+        await self._kernel.after_switch(changes)
+        self._has_old_replies = False
 
 
 def _switch_changes(db: Database, touched: Touched | None) -> SwitchChanges | None:

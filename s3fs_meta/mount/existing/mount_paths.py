@@ -80,6 +80,7 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
         found = os.stat(absolute)
     except OSError as exc:
         raise _unusable(path, exc) from exc
+    place = _place(mounts, absolute, found.st_dev, cachedir)
     if found.st_ino >= PAST_INO_MIN:
         raise UsageError(
             f"content of past points in time, such as {path}, is not in the cache of the mount; to"
@@ -88,7 +89,7 @@ def _node(path: Path, mounts: list[Mounted], cachedir: Path | None) -> Node:
     wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(found.st_mode) else 0)
     if not os.access(absolute, wanted):
         raise UsageError(f"no permission to read {path}")
-    return Node(_place(mounts, absolute, found.st_dev, cachedir), Ino(found.st_ino), absolute)
+    return Node(place, Ino(found.st_ino), absolute)
 
 
 def shown(place: Target, path: str) -> str:

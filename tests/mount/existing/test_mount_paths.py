@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     with pytest.raises(NotMountedError, match=rf"^the path {tmp_path}/f is not on an s3fs-meta"):
         mount_paths.existing([tmp_path / "f"], None)
+
+
+@pytest.mark.parametrize("read", [mount_paths.changeable, mount_paths.nodes])
+def test_large_inode_number_of_another_filesystem_is_no_past_point_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[..., object]
+) -> None:
+    """Filesystems such as mergerfs use all 64 bits of an inode number."""
+    monkeypatch.setattr(mount_paths, "PAST_INO_MIN", 1)
+    (tmp_path / "f").touch()
+    with pytest.raises(NotMountedError, match="is not on an s3fs-meta"):
+        read([tmp_path / "f"], None)
 
 
 def test_url_in_place_of_a_path_is_named_as_a_url(tmp_path: Path) -> None:

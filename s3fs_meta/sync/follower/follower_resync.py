@@ -48,7 +48,7 @@ async def restore_beside(
         applier: the follower's second connection; it has the local state of this host.
         shown: the chain position of the txg that the mount shows.
         image: the image to start from; None: the newest image.
-        cache: the cache of the mount, which is not changed.
+        cache: the cache of the mount; its clean blocks may be evicted to make room on the disk.
         clock: the clock for the time in the name of a quarantine directory.
 
     Raises:

@@ -195,7 +195,8 @@ def keep(
     _require_one_action(wanted, policy, named=name is not None)
     place = targets.of_either(target, access.cachedir)
     opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S)
-    with interruption.explained(_remains(wanted)), TerminalFront(quiet=json) as front:
+    remains = with_options(_remains(wanted), place.url, access.s3)
+    with interruption.explained(remains), TerminalFront(quiet=json) as front:
         result = trio.run(_run, _Opening(place, access, opening, front), wanted)
     if json:
         output.print_json({"url": place.url, **result})

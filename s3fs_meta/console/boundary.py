@@ -16,7 +16,7 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.console.output_stream import OutputError
 from s3fs_meta.console.printable import printable
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import S3fsError, ThreadShortageError
 
 PROGRAM: Final = "s3fs-meta"
 
@@ -117,7 +117,7 @@ def _discard(stream: TextIO) -> None:
 
 def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
     """Print an error to standard error and return its exit status."""
-    found = list(exits.leaves(exc))
+    found = list(map(_named, exits.leaves(exc)))
     known = [leaf for leaf in found if exits.status_of(leaf) is not ExitStatus.BUG]
     if len(known) < len(found):
         traceback.print_exception(exc, file=sys.stderr)
@@ -125,6 +125,16 @@ def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
         return ExitStatus.BUG
     print_line(program, text_of(known[0]))
     return exits.status_of(known[0])
+
+
+def _named(exc: BaseException) -> BaseException:
+    """Return ThreadShortageError for Python's error that no thread can be started."""
+    if isinstance(exc, RuntimeError):
+        from s3fs_meta.background_task import lacks_thread  # a slow import, which loads trio
+
+        if lacks_thread(exc):
+            return ThreadShortageError()
+    return exc
 
 
 def text_of(exc: BaseException) -> str:

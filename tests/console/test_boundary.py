@@ -48,6 +48,17 @@ def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str
     assert "RuntimeError: boom" in shown
 
 
+def test_shortage_of_threads_is_reported_with_the_limit_and_not_as_a_bug(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Python raises a RuntimeError if no thread can be started."""
+    error = RuntimeError("can't start new thread")
+    assert boundary.run(_raising(error)) is ExitStatus.LOCAL
+    printed = capsys.readouterr().err
+    assert printed.startswith("s3fs-meta: no thread can be started")
+    assert printed.count("\n") == 1
+
+
 def test_interrupted_program_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C ends the program with status 130, which shells expect."""
     assert boundary.run(_raising(KeyboardInterrupt())) is ExitStatus.INTERRUPTED

@@ -24,8 +24,7 @@ from typing_extensions import ParamSpec
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
-from s3fs_meta.objects.wrapper import StoreWrapper
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, StoreWrapper
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

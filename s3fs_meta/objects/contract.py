@@ -1,6 +1,7 @@
 """The contract of every object store.
 
-Owns: the protocol, the rules for keys, the types of results. Does not know: any store.
+Owns: the protocol, the rules for keys, the types of results, the base class of stores that wrap
+another store. Does not know: any store.
 Implementations: ``local``, ``s3``, ``memory``; decorators with the same contract: ``retry``,
 ``metrics``. All pass the test suite ``tests/contract/store_contract.py``.
 """
@@ -140,6 +141,32 @@ class ObjectStore(Protocol):
     async def close(self) -> None:
         """Release connections and threads; the store must not be used afterwards."""
         ...
+
+
+class StoreWrapper:
+    """A store that wraps another store; subclasses implement the requests."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the inner store."""
+        return self.inner.url
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Return whether the inner store has its own clock."""
+        return self.inner.has_own_clock
+
+    @property
+    def endpoint(self) -> str:
+        """Return the address of the inner store's server."""
+        return self.inner.endpoint
+
+    async def close(self) -> None:
+        """Close the inner store."""
+        await self.inner.close()
 
 
 def described(store: ObjectStore) -> str:

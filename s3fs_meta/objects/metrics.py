@@ -11,8 +11,7 @@ from typing import Final
 from s3fs_meta.errors import ObjectMissingError, PreconditionError, StoreError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
-from s3fs_meta.objects.wrapper import StoreWrapper
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, StoreWrapper
 
 METHODS: Final = ("now", "get", "get_range", "put", "create", "replace", "delete", "list")
 

@@ -36,8 +36,14 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contact import NO_OUTAGE, Contact, Outage
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, listing_of
-from s3fs_meta.objects.wrapper import StoreWrapper
+from s3fs_meta.objects.contract import (
+    ETag,
+    Fetched,
+    ObjectInfo,
+    ObjectStore,
+    StoreWrapper,
+    listing_of,
+)
 
 _Result = TypeVar("_Result")
 

@@ -15,8 +15,7 @@ import trio
 
 from s3fs_meta.errors import StoreError, TransientStoreError
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore
-from s3fs_meta.objects.wrapper import StoreWrapper
+from s3fs_meta.objects.contract import ETag, Fetched, ObjectInfo, ObjectStore, StoreWrapper
 
 ANY: Final = "any"
 WRITES: Final = ("put", "create", "replace", "delete")

@@ -11,7 +11,7 @@ import pytest
 
 from s3fs_meta.errors import DatabaseError, FormatError, NewerFormatError
 from s3fs_meta.meta import changesets
-from s3fs_meta.meta.db import connections, schema
+from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import create_tables
@@ -143,11 +143,14 @@ def test_failed_schema_upgrade_leaves_the_database_unchanged(
     assert len(raw(path)["inodes"][0]) == len(before["inodes"][0]) + 1
 
 
+@pytest.mark.slow
 def test_schema_is_not_upgraded_if_the_journal_mode_cannot_be_set(
-    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+    make_database: MakeDatabase,
 ) -> None:
-    """After a failed mount, an earlier version of the program can still open the database."""
-    monkeypatch.setattr(connections, "DATABASE_BUSY_MS", 1)
+    """After a failed mount, an earlier version of the program can still open the database.
+
+    Each attempt waits DATABASE_BUSY_MS for the other connection.
+    """
     path, _ino = make_former(make_database(journal_mode="wal"))
     before = raw(path)
     with closing(apsw.Connection(str(path))) as other:

@@ -2,8 +2,8 @@
 
 from typing_extensions import override
 
+from s3fs_meta.objects.contract import StoreWrapper
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.objects.wrapper import StoreWrapper
 
 
 class Closable(MemoryStore):

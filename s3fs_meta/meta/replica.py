@@ -148,21 +148,24 @@ class Replica:
         return [BlockId(row[0]) for row in removed]
 
     def _require_places(self, where: str) -> None:
-        """Raise FormatError for a used block without a location or pack, or a negative count."""
+        """Raise FormatError for a used block without a location or stored pack, or with refs < 0."""
         wrong = self._db.one(
-            "SELECT b.block, b.refs, b.pack FROM temp.touched_blocks AS t"
+            "SELECT b.block, b.refs, b.plain_bytes, b.pack FROM temp.touched_blocks AS t"
             " CROSS JOIN blocks AS b ON b.block = t.number"
             " LEFT JOIN packs AS p ON p.pack = b.pack"
             " WHERE b.refs < 0 OR b.refs > 0 AND (b.plain_bytes = 0"
             f" OR b.pack IS NOT NULL AND p.state IS NOT {PackState.STORED:d}) LIMIT 1"
         )
-        if wrong is not None:
-            block, refs, pack = wrong
-            raise FormatError(
-                where,
-                f"block {block} has {refs} references, but no location in an intact pack (pack"
-                f" number: {pack})",
-            )
+        if wrong is None:
+            return
+        block, refs, plain_bytes, pack = wrong
+        if refs < 0:
+            text = f"block {block} has a negative reference count: {refs}"
+        elif plain_bytes == 0:
+            text = f"block {block} is in use, but has no location"
+        else:
+            text = f"block {block} is in use, but its pack {pack} is not recorded as stored"
+        raise FormatError(where, text)
 
     def _count_totals(self, stored_bytes: int) -> None:
         """Add the changes of the txg to the totals, which statfs(2) and the metrics report.

@@ -393,7 +393,11 @@ class S3Store:
             source.close()
             self._current.received_bytes += received_bytes
             self._meter.count(RequestClass.GET, key, 0, received_bytes=received_bytes)
-        if received_bytes != len(buffer):
+        if received_bytes > len(buffer):
+            raise TransientStoreError(
+                key, f"the response body is longer than the expected {len(buffer)} bytes"
+            )
+        if received_bytes < len(buffer):
             raise TransientStoreError(
                 key,
                 f"the length of the response body is {received_bytes} bytes instead of"

@@ -112,12 +112,22 @@ def test_replica_keeps_a_lost_block_without_its_location(pair: Pair) -> None:
     assert (row.plain_bytes, row.hash, row.pack) == (10, None, None)
 
 
-@pytest.mark.parametrize("wrong", ["no place", "no pack", "condemned pack", "forgotten pack"])
-def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("no place", "block 1 is in use, but has no location"),
+        ("no pack", "block 1 is in use, but its pack 1 is not recorded as stored"),
+        ("condemned pack", "block 1 is in use, but its pack 1 is not recorded as stored"),
+        ("forgotten pack", "the txg deletes pack 1, which still contains blocks of files"),
+    ],
+)
+def test_txg_that_does_not_match_the_replica_changes_no_row(
+    pair: Pair, wrong: str, why: str
+) -> None:
     """A replica applies a txg completely or not at all."""
     block = write(pair.db, a_file(pair.db), 0)
     before = contents(pair.copy.connection)
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match=why):
         pair.apply_note(
             1,
             locations=() if wrong == "no place" else (place(block),),
@@ -130,6 +140,20 @@ def test_txg_that_does_not_match_the_replica_changes_no_row(pair: Pair, wrong: s
     assert contents(pair.copy.connection) == before
     assert local_state.get(pair.copy, "chain") is None
     assert packs.find(pair.copy, PackId(1)) is None
+
+
+def test_txg_that_makes_a_reference_count_negative_is_refused(pair: Pair) -> None:
+    ino = a_file(pair.db)
+    block = write(pair.db, ino, 0)
+    pair.apply_note(1, locations=(place(block),), notes=(note(),))
+    pair.copy.begin_local()
+    pair.copy.run("UPDATE blocks SET refs = 0")
+    pair.copy.commit()
+
+    pair.db.begin()
+    block_map.remove(pair.db, ino, BlockIndex(0))
+    with pytest.raises(FormatError, match="block 1 has a negative reference count: -1"):
+        pair.apply_note(2)
 
 
 def test_replica_deletes_the_row_of_a_deleted_pack_without_reusing_its_number(pair: Pair) -> None:

@@ -173,10 +173,20 @@ def test_response_body_larger_than_expected_is_not_read_into_memory() -> None:
     store = S3Store(BUCKET, place=S3Place())
     body = io.BytesIO(bytes(64 * MIB))
 
-    with traced() as peak, pytest.raises(TransientStoreError, match="instead of 10"):
+    with (
+        traced() as peak,
+        pytest.raises(TransientStoreError, match="longer than the expected 10 bytes"),
+    ):
         store.read_body(KEY, StreamingBody(body, 64 * MIB), memoryview(bytearray(10)))
 
     assert peak() < 4 * MIB
+
+
+def test_response_body_shorter_than_expected_is_refused() -> None:
+    store = S3Store(BUCKET, place=S3Place())
+
+    with pytest.raises(TransientStoreError, match="is 9 bytes instead of 10"):
+        store.read_body(KEY, StreamingBody(io.BytesIO(bytes(9)), 9), memoryview(bytearray(10)))
 
 
 def test_response_that_arrives_too_slowly_is_abandoned() -> None:

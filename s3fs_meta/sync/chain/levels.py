@@ -281,8 +281,10 @@ def piece_of_changelog(fetched: FetchedChangelog) -> MergeInput:
         NotMergedError: the changelog is of kind IMAGE, or has separate parts.
     """
     changelog = fetched.changelog
-    if changelog.kind is Kind.IMAGE or changelog.parts:
-        raise NotMergedError(f"changelog {changelog.txg} has separate parts, or is an image")
+    if changelog.kind is Kind.IMAGE:
+        raise NotMergedError(f"changelog {changelog.txg} refers to an image, so it is not merged")
+    if changelog.parts:
+        raise NotMergedError(f"changelog {changelog.txg} has separate parts, so it is not merged")
     return MergeInput(
         changelog.txg,
         fetched.link,

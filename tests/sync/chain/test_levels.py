@@ -373,12 +373,12 @@ def test_changelogs_with_too_many_changes_are_not_merged() -> None:
         levels.merge(1, UUID, pieces, section_bytes_max=3)
 
 
-def test_images_and_changelogs_stored_in_parts_are_not_merged() -> None:
-    """An image has no changes to merge, and a changelog in parts is too large for a merge."""
+def test_changelog_that_has_parts_or_refers_to_an_image_is_not_merged() -> None:
+    """A changelog of an image has no changes to merge; one with parts is too large to merge."""
     from tests.codec.changelogs import GROUP, IMAGE
 
-    for changelog in (GROUP, IMAGE):
-        with pytest.raises(NotMergedError):
+    for changelog, why in ((GROUP, "has separate parts"), (IMAGE, "refers to an image")):
+        with pytest.raises(NotMergedError, match=why):
             levels.piece_of_changelog(FetchedChangelog(changelog, Link(Txg(7), NO_HASH, 1), 1))
 
 

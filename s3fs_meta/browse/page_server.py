@@ -58,8 +58,8 @@ async def listening(address: Address) -> HttpServer:
     """
     if not address.is_loopback:
         raise SettingsError(
-            "the pages are served to this host only; use ssh -L to reach them from another host"
-            f" (not a loopback address: {address})"
+            f"cannot listen on {address}: it is not a loopback address; the pages are served to"
+            " this host only, use ssh -L to reach them from another host"
         )
     server = HttpServer(_BOUNDS, HEADERS)
     await server.listen(address)

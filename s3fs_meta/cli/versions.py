@@ -39,8 +39,9 @@ HELP = CommandHelp(
         "at= and restore accept the number or the time as shown; the file then has its state "
         "after that change.",
         "With a path in a mounted filesystem the command queries the mount, so changes that are "
-        "not uploaded yet are also listed. With a URL everything is read from the bucket, and "
-        "PATH is relative to the root; the filesystem may be mounted on any host.",
+        "not uploaded yet are also listed. With a URL, the command reads only the bucket, and "
+        "PATH is relative to the root. This also works while a host has the filesystem mounted; "
+        "changes that are not uploaded yet are then not listed.",
         "The history index in the bucket lists the changelogs to read; without it, all are read.",
     ),
     examples=(

@@ -28,7 +28,11 @@ class LineReader:
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > CONTROL_MESSAGE_BYTES_MAX:
-                raise ControlError("ControlError", "the control message is too long")
+                raise ControlError(
+                    "ControlError",
+                    "the control message is too long; the limit is"
+                    f" {CONTROL_MESSAGE_BYTES_MAX} bytes",
+                )
             received = await self._stream.receive_some(_RECEIVE_BYTES)
             if not received:
                 if self._buffer:

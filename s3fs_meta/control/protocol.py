@@ -46,7 +46,8 @@ def encode(message: Message) -> bytes:
     """
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) > CONTROL_MESSAGE_BYTES_MAX:
-        raise ControlError("ControlError", f"a control message of {len(line)} bytes is too long")
+        text = f"a control message of {len(line)} bytes is too long; the limit is"
+        raise ControlError("ControlError", f"{text} {CONTROL_MESSAGE_BYTES_MAX} bytes")
     return line
 
 

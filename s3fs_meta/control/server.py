@@ -52,9 +52,10 @@ class RequestKind(enum.Enum):
     """How the control server treats the requests of a command."""
 
     # The request waits in the queue, and is refused if the queue is full.
-    # The request finishes even if its client disconnects, because an interrupted flush is useless.
+    # If the client disconnects, a queued request is dropped, but a running request finishes,
+    # because an interrupted flush is useless.
     ORDINARY = "ordinary"
-    # Like ORDINARY, but the request is cancelled if the client disconnects.
+    # Like ORDINARY, but a running request is also cancelled if the client disconnects.
     BOUND = "bound"
     # The request is handled immediately, not in the queue, because it takes little time.
     PROMPT = "prompt"

@@ -222,7 +222,9 @@ class Namespace:
             changed.
         """
         if not inodes.get(self._db, parent).nlink or (self._trees and self._trees.hold(parent)):
-            raise NotPermittedError("a removed directory cannot have a new file without a name")
+            raise NotPermittedError(
+                "cannot create a nameless file (O_TMPFILE) in a removed directory"
+            )
         directory = self._directory(parent)
         mode = mode & ~_TYPE | stat.S_IFREG
         gid = directory.gid if directory.mode & stat.S_ISGID else caller.gid

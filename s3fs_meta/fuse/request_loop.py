@@ -159,5 +159,5 @@ def descriptor() -> int:
     """
     current = vars(pyfuse3)["trio"]
     if not isinstance(current, DirectTrio) or current.gate.fd < 0:
-        raise OSError(errno.ENOTCONN, "no session is served")
+        raise OSError(errno.ENOTCONN, "the FUSE main loop is not running")
     return current.gate.fd

@@ -155,8 +155,8 @@ class LeaseKeeper:
         if not conditional and not unsafe_allowed:
             raise UnconditionalStoreError(
                 f"the store {self._store.url} ignores conditional writes, so nothing would stop a"
-                " second writer; use another store, or --unsafe-single-writer if only one host will"
-                " ever mount it"
+                " second writer; use another store, or use --unsafe-single-writer if only one host"
+                " will ever use the filesystem"
             )
         self._conditional = conditional
 

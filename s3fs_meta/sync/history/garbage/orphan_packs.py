@@ -90,12 +90,13 @@ class OrphanPacks:
 
 
 def _without_doubtful(found: list[ObjectInfo], missing: Set[int]) -> list[ObjectInfo]:
-    """Remove objects as large as a stored pack without object, whose row may have a damaged key."""
+    """Remove each object with the size of a missing pack, whose row may have a damaged key."""
     doubtful = [info for info in found if info.size_bytes in missing]
     if doubtful:
         _log.error(
-            "the object %s has no row in the table packs, and a row of this table with the same size"
-            " has no object; unmount, and run s3fs-meta fsck -y",
+            "garbage collection did not delete %s: no row refers to it, but the object of a pack with"
+            " the same size is missing, so the key in that pack's row may be damaged; unmount, and"
+            " run s3fs-meta fsck -y",
             doubtful[0].key,
         )
     return [info for info in found if info.size_bytes not in missing]

@@ -146,10 +146,10 @@ OVERVIEW_CHANGELOGS_MAX: Final = 100_000
 REMOVAL_FETCHES_MAX: Final = 16
 # Maximum number of directories in memory during a search of the history for changes below a path.
 WATCHED_DIRECTORIES_MAX: Final = 100_000
-FORMER_NAMES_MAX: Final = 2_000_000  # maximum number of former names in a table, at 50 bytes each
+# Maximum number of removed or renamed names that a search of the history follows, at 50 bytes each.
+FORMER_NAMES_MAX: Final = 2_000_000
 MARK_HASH_DIGITS: Final = 32  # number of digits of a changelog's hash that a mount prints
-# Minimum number of digits of a changelog's hash in the at_least= option.
-MARK_HASH_DIGITS_MIN: Final = 16
+MARK_HASH_DIGITS_MIN: Final = 16  # minimum digits of a changelog's hash in the at_least= option
 
 # --- level objects -----------------------------------------------------------------------------
 # Number of objects of one level that are merged into one object of the next level.
@@ -520,7 +520,7 @@ LEASE_NONCES_MAX: Final = 4
 LABEL_CHARS_MAX: Final = 64
 # Number of objects on which encryption keys are tried, because some objects may be damaged.
 PROOF_OBJECTS_MAX: Final = 4
-# Number of keys listed for each kind of object if the superblock is missing.
+# Maximum number of keys examined under each prefix to detect a filesystem without a superblock.
 TRACE_KEYS_MAX: Final = 1000
 HOST_CHARS_MAX: Final = 255  # Linux has HOST_NAME_MAX 64; some systems allow more
 
@@ -537,7 +537,7 @@ PACK_TAIL_BYTES: Final = 64 * KIB
 PAGE_CACHE_BYTES_MIN: Final = 4 * MIB  # size of SQLite's page cache on a small machine
 # Maximum size of SQLite's page cache. A larger cache would only duplicate the kernel's cache.
 PAGE_CACHE_BYTES_MAX: Final = 8 * MIB
-# Maximum number of cached inode rows for directories in use and new files, at 0.7 KB per row.
+# Maximum number of cached inode rows, at 0.7 KB per row. Changed rows do not count until written.
 INODE_ROWS_MAX: Final = 8192
 # Maximum number of block locations that are cached while no row changes: about 1 MB.
 RECENT_ANSWERS_MAX: Final = 4096

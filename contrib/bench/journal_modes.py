@@ -31,7 +31,7 @@ MODES: Final = (
 )  # fmt: skip
 TURN_FILES: Final = 500
 DIRECTORIES: Final = 16
-FINDS: Final = 8  # Number of find commands in each round.
+FINDS: Final = 8  # Number of find commands for each journal mode in each round.
 # A pause in which the open commit group ends (GROUP_DELAY_S after its last operation).
 LEFT_S: Final = 0.03
 CHANGE_MAX: Final = 1.05

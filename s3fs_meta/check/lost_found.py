@@ -1,8 +1,10 @@
 """lost+found: the directory for inodes that have lost their names.
 
-Owns: the directory, the names in it, and new inode numbers for content without an inode.
+Owns: the directory; the names in it; new inode numbers for content that its inode's type forbids,
+for blocks beyond the maximum file size, and for invalid inode numbers.
 Does not know: the cause of a lost name or inode.
-Keeps: each inode in lost+found has one name: ``#`` and the inode number, which is never reused.
+Keeps: an inode gets the name ``#NUMBER`` with its inode number, which is never reused; if that name
+is in use, it gets the name ``#NUMBER~1``, ``#NUMBER~2`` and so on.
 """
 
 import stat

@@ -246,7 +246,8 @@ async def _unmount_busy(mounted: _Mounted, write_back: WriteBack, collected: tri
 
     When the last open file is closed, the request loop and this task end.
     """
-    await write_back.collect()  # collect before the detach, which makes open files unreachable
+    # Collect first: after the detach, the daemon has no path for syncfs(2).
+    await write_back.collect()
     collected.set()
     if mounted.is_here():  # another process may have unmounted the filesystem already
         await detach(mounted.mountpoint)

@@ -83,7 +83,7 @@ def _pattern(text: str) -> str:
 
 
 def _like(text: str) -> str:
-    """Return a case-insensitive pattern for SQL's LIKE that matches what the user typed."""
+    """Return a pattern for SQL's LIKE, which ignores the case of ASCII letters, from typed text."""
     found = _pattern(text)
     for one in "\\%_":
         found = found.replace(one, "\\" + one)
@@ -91,7 +91,7 @@ def _like(text: str) -> str:
 
 
 def _glob(text: str) -> bytes:
-    """Return a case-insensitive fnmatch pattern that matches what the user typed."""
+    """Return an fnmatch pattern that ignores the case of ASCII letters, from typed text."""
     return "".join(_either(one) for one in _pattern(text)).encode(errors="surrogateescape")
 
 

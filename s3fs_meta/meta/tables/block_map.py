@@ -21,7 +21,8 @@ class Located(NamedTuple):
     pack: PackId | None
     pack_offset: int | None
     stored_bytes: int | None
-    state: BlockState | None  # state of the block in the cache, or None if it is not cached
+    # State of the block in the cache; None if the block is not cached, or if ``of_row`` made this.
+    state: BlockState | None
 
 
 class FilePart(NamedTuple):

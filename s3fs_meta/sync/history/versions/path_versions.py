@@ -288,7 +288,7 @@ class PathVersions:
         return found
 
     async def _add_lost(self, binding: Binding, names: "_Names") -> None:
-        """Add the names that a directory lost while it was at a path."""
+        """Add the names that were removed from a directory in the txgs of a binding to *names*."""
 
         def take(index: HistoryIndex, mask: int) -> None:
             rows = takewhile(

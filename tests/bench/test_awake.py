@@ -72,7 +72,7 @@ def test_killed_benchmark_stops_the_processes_that_keep_processors_busy() -> Non
     wait_until(lambda: all(_state(pid) in "ZX" for pid in pids), "the end of the processes")
 
 
-def test_reported_load_excludes_processes_that_keep_processors_busy(
+def test_reported_load_excludes_keep_awake_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = len(os.sched_getaffinity(0))

@@ -122,7 +122,7 @@ async def test_writer_gives_up_if_a_pack_fails_after_each_transfer(autojump_cloc
     assert transfers_s <= taken_s <= transfers_s + 2 * TIMEOUT_S
 
 
-async def test_writer_gives_up_if_pieces_are_sent_below_the_minimum_speed(
+async def test_writer_gives_up_if_an_upload_is_below_minimum_speed_after_a_failed_request(
     autojump_clock: Clock,
 ) -> None:
     writers = new_writers(is_away=lambda: True)

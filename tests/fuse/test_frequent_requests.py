@@ -64,7 +64,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def use(root: Path) -> None:
-    """Create, write, read, rename and remove a file, and look up a missing name."""
+    """Cause each kind of request in ``NOT_PASSED_ON``, for small files, a directory and links."""
     path = root / "f"
     path.write_bytes(b"content")
     fd = os.open(path, os.O_RDWR)

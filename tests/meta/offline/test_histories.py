@@ -44,7 +44,7 @@ def _remove(db: Database) -> None:
 
 
 def _rename(db: Database) -> None:
-    """Change the times of a file, as a rename does."""
+    """Change the ctime of the root directory, as a rename changes the ctime of an inode."""
     db.inodes.run(f"UPDATE inodes SET ctime_ns = 1, btime_delta_ns = -1 WHERE ino = {ROOT_INO}")
 
 

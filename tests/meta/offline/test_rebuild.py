@@ -1,4 +1,4 @@
-"""Rows of files and blocks that are rebuilt from indexes of packs alone."""
+"""Tests of rebuilding the rows of files and blocks from the indexes of packs alone."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.lost_names import LOST_FOUND

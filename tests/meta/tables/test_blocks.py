@@ -1,4 +1,4 @@
-"""Rows of blocks: their sizes, reference counts and locations."""
+"""Tests of the table blocks: sizes, reference counts and locations of blocks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows of cached blocks: states, synced lengths and totals."""
+"""Tests of the table cached_blocks: states, synced lengths and totals of cached blocks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows of hard links: the directories in which an inode has names."""
+"""Tests of the table hard_links, which lists the directories in which an inode has names."""
 
 import random
 from collections import Counter

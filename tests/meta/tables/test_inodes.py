@@ -1,4 +1,4 @@
-"""Rows of inodes: their attributes, and the totals in the counters."""
+"""Tests of the table inodes: attributes of inodes, and the totals in the counters."""
 
 from collections.abc import Callable
 

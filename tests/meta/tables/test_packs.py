@@ -1,4 +1,4 @@
-"""Rows of packs, which are objects that contain blocks."""
+"""Tests of the table packs: states, sizes and live bytes of packs."""
 
 import pytest
 

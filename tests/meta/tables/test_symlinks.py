@@ -1,4 +1,4 @@
-"""Rows of the targets of symbolic links."""
+"""Tests of the table symlinks, which contains the targets of symbolic links."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows of the blocks of many files, read in slices."""
+"""Tests of the query for the blocks of many files, which returns its rows in slices."""
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, blocks

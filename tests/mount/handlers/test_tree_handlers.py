@@ -65,10 +65,10 @@ async def test_file_name_in_a_control_request_can_contain_arbitrary_bytes(fs: Fi
 async def test_malformed_request_about_a_tree_is_refused(
     fs: Filesystem, arguments: Message
 ) -> None:
-    """The error about a malformed request suggests that the client has a different version."""
+    """If a field is missing or has a wrong type, the error names the required fields."""
     trees = TreeHandlers(fs, check_remount=bool, collect=_collected)
     for command in ("remove", "lock"):
-        with pytest.raises(UsageError, match="needs the fields"):
+        with pytest.raises(UsageError, match="needs the fields parent, name and ino"):
             await trees.handlers()[command](arguments, print)
 
 

@@ -170,7 +170,7 @@ async def test_lease_write_with_a_lost_response_is_recognised_as_successful(
     """If the response to a write is lost, the stored lease shows whether the write succeeded."""
     keeper = await Host(store, "a").acquire()
     ours = lease_codec.encode(replace(keeper.lease, head=HEAD))
-    # The first request succeeded, so the store answers the retry with status 412.
+    # Simulate a lost response: the store already has the new lease, and answers with status 412.
     store.objects[lease_codec.KEY] = ours
 
     await keeper.move_head(HEAD)

@@ -64,6 +64,7 @@ from s3fs_meta.sync.image.salvage import SalvagedImage, Salvager
 from s3fs_meta.sync.lease.keeper import released
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.pack_index import read_index
+from s3fs_meta.sync.upload.pack_salvage import copy_intact
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class Rebuilt(NamedTuple):
     named: int = 0  # number of files outside lost+found
     missing_pieces: int = 0  # number of unreadable pieces in the salvaged image
     lost_blocks: int = 0  # number of blocks that no readable pack contains, and that became holes
+    # Number of blocks that were copied from packs with unreadable indexes into new packs.
+    copied_blocks: int = 0
 
 
 class _Traces(NamedTuple):
@@ -124,10 +127,10 @@ async def rebuild(
         made = await _make_from_metadata(store, keyring, new, old_path, chain_path)
         if made is None:
             made = await _make_database(store, keyring, new, None, None)
-        if traces.packs and not made.packs:
+        if traces.packs and not made.packs and not made.copied_blocks:
             raise FormatError(
                 superblock_codec.KEY,
-                f"none of the {len(traces.packs)} packs in the bucket can be read with the keys of"
+                f"none of the {len(made.unreadable)} packs in the bucket can be read with the keys of"
                 " this superblock, which may belong to another filesystem; nothing in the bucket"
                 " was changed",
             )
@@ -311,6 +314,7 @@ async def _make_database(
     block_bytes = new.superblock.block_bytes
     unreadable: list[ObjectKey] = []
     rows: ImageRows | None = None
+    copied = 0
     try:
         if damaged is not None:
             rows = await trio.to_thread.run_sync(image_rows.adopt, db, damaged)
@@ -325,13 +329,16 @@ async def _make_database(
             await trio.to_thread.run_sync(
                 rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries
             )
+        made = Rebuilt(0, len(packs) - len(unreadable), unreadable)
+        if rows is not None and unreadable:
+            new_packs, copied = await copy_intact(store, keyring, db, unreadable)
+            packs.extend(new_packs)  # if these rows prove unusable, the next rows use the packs
         now_ns = new.clock.now_ns()
         files = await trio.to_thread.run_sync(
             rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows
         )
-        made = Rebuilt(files, len(packs) - len(unreadable), unreadable)
         if remains is None or rows is None:
-            return made
+            return made._replace(files=files)
         lost_blocks = await trio.to_thread.run_sync(partial(_mend, db, new.clock))
         files, named = image_rows.count_files(db)
     finally:
@@ -343,6 +350,7 @@ async def _make_database(
         named=named,
         missing_pieces=remains.missing,
         lost_blocks=lost_blocks,
+        copied_blocks=copied,
     )
 
 
@@ -366,7 +374,8 @@ def _mend(db: Database, clock: Clock) -> int:
     """Repair the rebuilt rows with fsck, so that they form a tree; return the number of new holes.
 
     Only the index of a pack provides the location of a block. A block that is in the index of no
-    readable pack becomes a hole, which the attribute of its file lists.
+    readable pack, nor in a new pack of ``copy_intact``, becomes a hole, which the attribute of its
+    file lists.
 
     Raises:
         FormatError: fsck cannot repair the rows; the rebuilt database is unusable.

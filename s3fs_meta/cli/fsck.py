@@ -279,8 +279,13 @@ def _rebuilt_line(made: Rebuilt) -> str:
     if changelog_codec.parse_key(made.source) is not None:
         source = f"from the changes up to {made.source}"
     lost = ""
-    if made.lost_blocks:
+    if made.copied_blocks:
         lost = (
+            f"; {counted(made.copied_blocks, 'intact block')} of packs with an unreadable index"
+            f" {'was' if made.copied_blocks == 1 else 'were'} copied into new packs"
+        )
+    if made.lost_blocks:
+        lost += (
             f"; {counted(made.lost_blocks, 'block')} of content in no readable pack"
             f" {'is now a hole' if made.lost_blocks == 1 else 'are now holes'}, which the attribute"
             f" {ATTRIBUTE.decode()} lists"

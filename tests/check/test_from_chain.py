@@ -8,10 +8,11 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import NewerFormatError
+from s3fs_meta.limits import PACK_BYTES_MAX
 from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import block_map, dentries, inodes, packs, xattrs
-from s3fs_meta.model import ROOT_INO, BlockIndex, Txg
+from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, ObjectKey, Txg
 from tests.check.rebuilding import rebuilt
 from tests.damage import claim_newer
 from tests.sync.conftest import Power, read_file, write_file
@@ -55,6 +56,29 @@ def lose_manifests(power: Power) -> None:
         del power.store.objects[key]
 
 
+def lose_metadata(power: Power, source: str) -> None:
+    """Delete metadata, so that a rebuild takes all names from *source*: the chain or an image."""
+    if source == "chain":
+        lose_images(power, pieces_only=False)
+    else:
+        lose_manifests(power)
+        del power.store.objects[changelog_codec.key_of(Txg(1))]
+
+
+async def pack_of(power: Power, name: bytes) -> tuple[Ino, ObjectKey, int]:
+    """Return a file's inode number, the key of its pack, and the length of its only record."""
+    async with power.session("a", tasks=False) as session:
+        ino = dentries.find(session.db, ROOT_INO, name)
+        assert ino is not None
+        located = block_map.locate(session.db, ino, BlockIndex(0))
+        assert located is not None
+        assert located.pack is not None
+        assert located.stored_bytes is not None
+        key = packs.object_key(session.db, located.pack)
+        session.db.commit()
+    return ino, key, located.stored_bytes
+
+
 async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
     """Require that all files have their names, fsck finds no damage, and no lost+found exists."""
     async with power.session("b", tasks=False) as session:
@@ -91,26 +115,16 @@ async def test_damaged_pack_costs_a_rebuild_only_the_content_of_its_blocks(
 ) -> None:
     """All files keep their names; the content that the pack held is a recorded hole."""
     contents = await fill(power)
-    if source == "chain":
-        lose_images(power, pieces_only=False)
-    else:
-        lose_manifests(power)
-        del power.store.objects[changelog_codec.key_of(Txg(1))]
-    async with power.session("a", tasks=False) as session:
-        lost = dentries.find(session.db, ROOT_INO, b"name 3")
-        assert lost is not None
-        located = block_map.locate(session.db, lost, BlockIndex(0))
-        assert located is not None
-        assert located.pack is not None
-        key = packs.object_key(session.db, located.pack)
-        session.db.commit()
+    lose_metadata(power, source)
+    lost, key, record_bytes = await pack_of(power, b"name 3")
     data = power.store.objects.pop(key)
     if damage == "truncated":
-        power.store.objects[key] = data[: len(data) // 2]
+        power.store.objects[key] = data[: record_bytes - 1]
 
     made = await rebuilt(power)
 
     assert (made.files, made.named, made.lost_blocks) == (FILES, FILES, 1)
+    assert made.copied_blocks == 0
     contents[b"name 3"] = bytes(len(contents[b"name 3"]))
     await require_files(power, contents)
     async with power.session("b", tasks=False) as session:
@@ -118,6 +132,68 @@ async def test_damaged_pack_costs_a_rebuild_only_the_content_of_its_blocks(
         parts = lost_ranges.parse(xattrs.find(session.db, lost, lost_ranges.ATTRIBUTE) or b"")
         assert [one.start for one in parts] == [0]
         assert parts[0].stop >= size
+
+
+@pytest.mark.parametrize("damage", ["truncated", "longer than any pack", "without any record"])
+@pytest.mark.parametrize("source", ["chain", "image"])
+async def test_rebuild_copies_intact_records_of_a_pack_whose_index_is_lost(
+    power: Power, source: str, damage: str
+) -> None:
+    """The rows contain the location and the hash of each block, which prove its content."""
+    contents = await fill(power)
+    lose_metadata(power, source)
+    _ino, key, record_bytes = await pack_of(power, b"name 3")
+    data = power.store.objects[key]
+    power.store.objects[key] = {
+        "truncated": data[:-1],
+        "longer than any pack": data + bytes(PACK_BYTES_MAX),
+        "without any record": bytes(record_bytes) + data[record_bytes:-1],
+    }[damage]
+    damaged = power.store.objects[key]
+    copied = 0 if damage == "without any record" else 1
+    if not copied:
+        contents[b"name 3"] = bytes(len(contents[b"name 3"]))
+
+    made = await rebuilt(power)
+
+    assert (made.files, made.named, made.unreadable) == (FILES, FILES, [key])
+    assert (made.lost_blocks, made.copied_blocks) == (1 - copied, copied)
+    assert power.store.objects[key] == damaged
+    await require_files(power, contents)
+
+
+async def test_rebuild_copies_all_content_if_every_index_is_lost(power: Power) -> None:
+    """The keyed hashes of the content prove that the packs are of this filesystem."""
+    contents = await fill(power)
+    lose_metadata(power, "chain")
+    for key in [key for key in power.store.objects if key.startswith("pack/")]:
+        power.store.objects[key] = power.store.objects[key][:-1]
+
+    made = await rebuilt(power)
+
+    assert (made.named, made.packs, made.lost_blocks) == (FILES, 0, 0)
+    assert made.copied_blocks == FILES
+    await require_files(power, contents)
+
+
+async def test_repeated_rebuild_copies_no_record_again(power: Power) -> None:
+    """The second rebuild finds the copied block in the index of the new pack."""
+    contents = await fill(power)
+    lose_metadata(power, "chain")
+    _ino, key, _record_bytes = await pack_of(power, b"name 3")
+    power.store.objects[key] = power.store.objects[key][:-1]
+    before = dict(power.store.objects)
+    assert (await rebuilt(power)).copied_blocks == 1
+    # Restore the state before the rebuild, except that the new pack remains.
+    for one in [one for one in power.store.objects if not one.startswith("pack/")]:
+        del power.store.objects[one]
+    power.store.objects.update(before)
+
+    made = await rebuilt(power)
+
+    assert (made.files, made.named) == (FILES, FILES)
+    assert (made.lost_blocks, made.copied_blocks) == (0, 0)
+    await require_files(power, contents)
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "claims to be newer"])

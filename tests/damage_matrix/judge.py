@@ -13,7 +13,6 @@ from typing import Final
 
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import MIB
@@ -27,7 +26,6 @@ from tests.damage_matrix.world import Objects, Tree, World
 
 CPU_SECONDS_MAX: Final = 40
 MEMORY_BYTES_MAX: Final = 200 * MIB
-_TRAILER_BYTES: Final = 32  # less than the trailer of a pack
 _CHANGES_NOTHING: Final = ("mount -o ro", "mount -o ro,at=", "restore", "fsck -n")
 _MUTABLE: Final = (superblock_codec.KEY, superblock_codec.COPY_KEY, lease_codec.KEY)
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\)|this is a bug")
@@ -283,7 +281,7 @@ class Judge:
         tree = seen.tree or {}
         there = {block for blocks in tree.values() for block in blocks}
         last = self.world.last
-        present, remaining = self.world.points[last], self._with_intact_indexes().tree(last)
+        present, remaining = self.world.points[last], self.oracle.tree(last)
         named = self.world.points[self._newest_names()]
         for path in self.world.records[last].keys() & named.keys():
             if named[path] == present[path]:
@@ -292,19 +290,6 @@ class Judge:
         for path in self.world.records[last]:
             missing = set(remaining[path]) - {None} - there
             self._expect(not missing, f"the content of {path!r} is lost")
-
-    def _with_intact_indexes(self) -> Oracle:
-        """Return an oracle without packs whose end, which contains the index, is changed.
-
-        A rebuild takes the locations of blocks only from the indexes of packs.
-        """
-        intact = {
-            key: data
-            for key, data in self.cell.damaged.items()
-            if pack_codec.parse_key(key) is None
-            or data[-_TRAILER_BYTES:] == self.world.objects.get(key, b"")[-_TRAILER_BYTES:]
-        }
-        return Oracle(self.world, intact)
 
     def _newest_names(self) -> Txg:
         """Return the last txg whose names are in intact objects other than manifests."""

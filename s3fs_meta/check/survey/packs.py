@@ -26,16 +26,15 @@ from s3fs_meta.errors import (
     BadRowError,
     DamagedDatabaseError,
     FormatError,
-    ObjectMissingError,
-    ObjectTooLargeError,
     S3fsError,
 )
-from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX, PACK_BYTES_MAX
+from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.sync.upload.pack_index import read_pack
 
 _PACKS: Final = (
     "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
@@ -167,7 +166,7 @@ async def _read_pack(
     marked = damage_marks.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
-        data = await _fetch(store, key)
+        data = await read_pack(store, key)
         if len(data) == object_bytes:  # replace the size from the listing, which may be outdated
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
@@ -176,16 +175,6 @@ async def _read_pack(
     if verdict.index_fault or verdict.unreadable:  # read the pack again to confirm the damage
         verdict = await read(files)
     _note(exam, pack, key, rows, verdict)
-
-
-async def _fetch(store: ObjectStore, key: ObjectKey) -> bytes:
-    """Return the bytes of a pack, or b"" if the object is missing."""
-    try:
-        return (await store.get(key, PACK_BYTES_MAX)).data
-    except ObjectMissingError:
-        return b""
-    except ObjectTooLargeError:  # bytes after the end of a pack do not affect its blocks
-        return bytes(await store.get_range(key, 0, PACK_BYTES_MAX))
 
 
 def _note(

@@ -2,7 +2,8 @@
 
 Owns: comparing rows with the indexes of packs (``temp.claims`` of ``rebuild``).
 Does not know: reading rows, pack objects.
-Keeps: a block has a location only if the index of a pack confirms it. A file whose inode was read
+Keeps: a block has a location only if the index of a pack confirms it (``sync.upload.pack_salvage`` writes
+a new pack for intact blocks of a pack whose index is lost). A file whose inode was read
 keeps the blocks that the image lists; newer content becomes a separate file. If rows of its block
 map are unreadable, the indexes of packs supply them. fsck repairs contradictions between rows.
 Tasks: all calls block; call them in a thread, on a database that no other task uses.
@@ -17,13 +18,14 @@ from s3fs_meta.limits import SALVAGE_ROWS_AT_ONCE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.lost_names import LOST_FOUND
-from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, DamagedDatabase, Table
+from s3fs_meta.meta.offline.salvage import BLOCKS, NAMING, PACKS, DamagedDatabase, Table
 from s3fs_meta.model import ROOT_INO
 
 _NEXT_MAX: Final = 1 << 62  # a larger counter is damaged, and would leave no numbers for new rows
 _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns that contain inode or block numbers
     "inodes": ("ino",),
     "blocks": ("block",),
+    "packs": ("pack",),
     "dentries": ("parent", "ino"),
     "hard_links": ("ino", "parent"),
     "symlinks": ("ino",),
@@ -32,8 +34,10 @@ _NUMBERED: Final[Mapping[str, tuple[str, ...]]] = {  # columns that contain inod
 }
 
 _IMAGE_BLOCKS: Final = (
-    "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB)"
+    "CREATE TEMP TABLE image_blocks (block INTEGER PRIMARY KEY, plain_bytes INTEGER, hash BLOB,"
+    " pack INTEGER, pack_offset INTEGER, stored_bytes INTEGER)"
 )
+_IMAGE_PACKS: Final = "CREATE TEMP TABLE image_packs (pack INTEGER PRIMARY KEY, object_key BLOB)"
 
 # Find a location for the content of each block in the image.
 # Of several index entries with the same content, the entry with the block's number is preferred.
@@ -100,8 +104,9 @@ def adopt(db: Database, damaged: DamagedDatabase) -> ImageRows:
     db.inodes.write_through()  # the statements in this module bypass the inode cache
     db.begin()
     db.run(_IMAGE_BLOCKS)
+    db.run(_IMAGE_PACKS)
     inodes = damaged.inodes
-    targets = [(inodes, "inodes"), (BLOCKS, "temp.image_blocks")]
+    targets = [(inodes, "inodes"), (BLOCKS, "temp.image_blocks"), (PACKS, "temp.image_packs")]
     for table, target in (*targets, *((table, table.name) for table in NAMING)):
         reader = damaged.reader(table)
         _insert(db, table, target, reader.rows())

@@ -35,7 +35,7 @@ _NAMES_AT_ONCE: Final = 1000
 _NUMBER_MAX: Final = 1 << 61
 
 # A claim is one entry in the index of a pack: a block, its hash, and its position in a file.
-_CLAIMS: Final = (
+CLAIMS: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
     " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
     " block_index INTEGER, doubted INTEGER,"
@@ -83,7 +83,7 @@ def add_pack(db: Database, key: ObjectKey, object_bytes: int, entries: Sequence[
     epoch = pack_codec.parse_key(key)
     assert epoch is not None, "the key of a pack has an epoch"
     db.begin()
-    db.run(_CLAIMS)
+    db.run(CLAIMS)
     pack = packs.create(db, key, object_bytes)
     packs.stored(db, pack)
     db.run_many(
@@ -125,7 +125,7 @@ def finish(
     db.inodes.write_through()  # the statements in this module bypass the inode cache
     db.begin()
     properties.keep_packs(db, unreadable)
-    db.run(_CLAIMS)
+    db.run(CLAIMS)
     _doubt_overtaken(db)
     if image is not None:
         image_rows.locate(db)

@@ -48,6 +48,7 @@ class Table(NamedTuple):
         key: number of columns of the primary key.
         blobs: columns that contain bytes; all others contain integers.
         optional: columns that may be NULL.
+        texts: columns that contain texts, which are read as bytes; also listed in *blobs*.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Table(NamedTuple):
     key: int
     blobs: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
 
 
 _INODES: Final = (
@@ -65,10 +67,17 @@ INODES: Final = Table("inodes", tuple(_INODES.split()), 1)
 INODES_FORMER: Final = INODES._replace(columns=INODES.columns[:-1])
 BLOCKS: Final = Table(
     "blocks",
-    ("block", "plain_bytes", "hash"),
+    ("block", "plain_bytes", "hash", "pack", "pack_offset", "stored_bytes"),
     1,
     frozenset({"hash"}),
-    frozenset({"hash"}),
+    frozenset({"hash", "pack", "pack_offset", "stored_bytes"}),
+)
+PACKS: Final = Table(
+    "packs",
+    ("pack", "object_key"),
+    1,
+    frozenset({"object_key"}),
+    texts=frozenset({"object_key"}),
 )
 NAMING: Final = (
     Table("dentries", ("parent", "cookie", "name", "ino"), 2, frozenset({"name"})),
@@ -280,9 +289,16 @@ class TableReader:
         return sorted(place for place in places if low < place < high)
 
     def _columns(self) -> str:
-        """Return the SQL for all columns; it replaces texts, perhaps invalid UTF-8, with NULL."""
-        value = "CASE typeof({0}) WHEN 'text' THEN NULL ELSE {0} END"
-        return ", ".join(value.format(name) for name in self._table.columns)
+        """Return the SQL for all columns, without texts, which may be invalid UTF-8.
+
+        In a column of texts, each text is read as bytes. In any other column it is read as NULL.
+        """
+        value = "CASE typeof({0}) WHEN 'text' THEN {1} ELSE {0} END"
+        texts = self._table.texts
+        return ", ".join(
+            value.format(name, f"CAST({name} AS BLOB)" if name in texts else "NULL")
+            for name in self._table.columns
+        )
 
     def _bound(self) -> int:
         return self._part * (_NUMBER_MAX if self._table.key > 1 else 1)

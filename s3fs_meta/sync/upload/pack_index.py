@@ -1,13 +1,14 @@
-"""Reading the index of a pack in the bucket, which also proves that this filesystem wrote it.
+"""Reading packs in the bucket: an index, which also proves the origin, or a complete pack.
 
-Owns: reading an index with at most two requests. Does not know: rows, the purpose of a read.
+Owns: reading an index or a pack with at most two requests. Does not know: rows, the purpose of a
+read.
 Keeps: an object is treated as a pack of this filesystem only if the keys of this filesystem verify
 its index and trailer. A name in the form of a pack name proves nothing.
 """
 
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError
+from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import PACK_BYTES_MAX, PACK_TAIL_BYTES
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
@@ -47,3 +48,17 @@ async def is_ours(store: ObjectStore, keyring: Keyring, info: ObjectInfo) -> boo
     except (FormatError, ObjectMissingError):
         return False
     return True
+
+
+async def read_pack(store: ObjectStore, key: ObjectKey) -> bytes:
+    """Return the bytes of a pack, at most PACK_BYTES_MAX, or b"" if the object is missing.
+
+    Raises:
+        StoreError: the object is unavailable.
+    """
+    try:
+        return (await store.get(key, PACK_BYTES_MAX)).data
+    except ObjectMissingError:
+        return b""
+    except ObjectTooLargeError:  # bytes after the end of a pack do not affect its blocks
+        return bytes(await store.get_range(key, 0, PACK_BYTES_MAX))

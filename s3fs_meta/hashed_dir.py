@@ -24,10 +24,13 @@ from typing import Final, TypeVar
 from typing_extensions import override
 
 from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
+from s3fs_meta.state_paths import open_regular
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+# O_NONBLOCK makes open(2) return at once for a FIFO, and does not affect regular files.
+_CLOSED: Final = os.O_CLOEXEC | os.O_NONBLOCK
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _ANY: Final = "xxx"  # placeholder of three hexadecimal digits: at most 4,096 files per directory
 _DIGITS: Final = len(_ANY)
 # Errors of rmdir(2) that are ignored; the directory stays.
@@ -63,11 +66,11 @@ class PrunedTree:
         """
         location = self._location(name)
         try:
-            return os.open(location, flags | os.O_CLOEXEC, mode)
+            return os.open(location, flags | _CLOSED, mode)
         except FileNotFoundError:
             if not flags & os.O_CREAT:
                 raise
-        return self._with_parents(location, lambda: os.open(location, flags | os.O_CLOEXEC, mode))
+        return self._with_parents(location, lambda: os.open(location, flags | _CLOSED, mode))
 
     def put_from(self, source: Path, name: str) -> None:
         """Move *source* to *name*; atomically replace an existing file. The move is not durable.
@@ -354,7 +357,7 @@ def make_durably(path: Path) -> None:
 
 def sync_path(path: str | Path) -> None:
     """Sync a file or directory to the disk (fsync(2))."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | _CLOSED)
     try:
         os.fsync(fd)
     finally:
@@ -376,7 +379,7 @@ def write_new(path: Path, data: bytes | memoryview) -> None:
 
 
 def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
-    fd = os.open(path, _NEW, FILE_MODE)
+    fd = open_regular(path, _NEW, FILE_MODE)
     try:
         left = memoryview(data)
         while left:
@@ -444,9 +447,9 @@ def write_again(
         FileNotFoundError: the file does not exist.
         OSError: the file cannot be read, or the copy cannot be written to the disk.
     """
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    source = open_regular(path)
     try:
-        target = os.open(copy, _NEW, FILE_MODE)
+        target = open_regular(copy, _NEW, FILE_MODE)
         try:
             if prepare is not None:
                 prepare(target)

@@ -1,15 +1,19 @@
-"""The paths of local state and of notes about running mounts.
+"""The paths of local state and of notes about running mounts, and opening files at such paths.
 
-Owns: the paths. Does not know: the files in these directories.
-Keeps: no slow imports, so that commands that only send a control request start fast.
+Owns: the paths, and the check that an entry is a regular file. Does not know: the content of files.
+Keeps: no slow imports, so that commands that only send a control request start fast. Opening a file
+never waits. open(2) of a FIFO would wait for another process, and open(2) of a device can have side
+effects, so the type is checked before the entry is opened, and again afterwards.
 
     <cachedir>/<label>-<hash of the URL>                               state (``sync.host_state.state_dir``)
     <cachedir>/<label>-<hash of the URL>-at-<hash of the mountpoint>   state of a point in time
 """
 
+import errno
 import os
 import pwd
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +28,15 @@ _UNFINISHED: Final = re.compile(
     r"(\.restoring)?(-journal|-wal|-shm)?",
     re.ASCII,
 )
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_TYPES: Final = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
 
 
 def default_cachedir(environment: Mapping[str, str], uid: int) -> Path:
@@ -105,3 +118,50 @@ def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
 
     digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=6).hexdigest()
     return state.with_name(f"{state.name}{SNAPSHOT_INFIX}{digest}")
+
+
+class NotRegularFileError(OSError):
+    """An entry of another type is in the place of a regular file."""
+
+    def __init__(self, path: str | Path, mode: int) -> None:
+        found = _TYPES.get(stat.S_IFMT(mode), "a special file")
+        super().__init__(
+            errno.EINVAL, f"the entry is {found}, not a regular file; remove it", str(path)
+        )
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Open a regular file and return its descriptor; never wait, and follow no symbolic link.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        NotRegularFileError: the entry is not a regular file.
+        OSError: the file cannot be opened; the error has the path.
+    """
+    require_regular(path)
+    fd = os.open(path, flags | _FLAGS, mode)
+    found = os.fstat(fd).st_mode
+    if stat.S_ISREG(found):
+        return fd
+    os.close(fd)
+    raise NotRegularFileError(path, found)  # the entry was replaced after the first check
+
+
+def read_regular(path: str | Path, bytes_max: int) -> bytes:
+    """Return the first bytes of a regular file, at most *bytes_max*. Raises as ``open_regular``."""
+    with open(open_regular(path), "rb") as file:
+        return file.read(bytes_max)
+
+
+def require_regular(path: str | Path) -> None:
+    """Raise NotRegularFileError if an entry exists and is not a regular file.
+
+    Raises:
+        OSError: the entry cannot be examined.
+    """
+    try:
+        found = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found):
+        raise NotRegularFileError(path, found)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from s3fs_meta import machine
+from s3fs_meta.state_paths import open_regular, read_regular
 
 _log = logging.getLogger(__name__)
 
 NAME: Final = "failed-sync"
 _RECORD_BYTES: Final = 128  # size of the record; memory_of() returns at most 80 characters
 _NOTHING: Final = bytes(_RECORD_BYTES)
-_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def prepare(state: Path) -> None:
@@ -55,15 +55,15 @@ def forget(state: Path) -> None:
 def is_noted(state: Path) -> bool:
     """Return whether a sync failed since the boot; cached pages may then differ from the disk."""
     try:
-        with (state / NAME).open("rb") as file:
-            before = file.read(_RECORD_BYTES).rstrip(b"\0").decode("ascii", "replace")
+        record = read_regular(state / NAME, _RECORD_BYTES)
     except FileNotFoundError:
         return False
+    before = record.rstrip(b"\0").decode("ascii", "replace")
     return bool(before) and not machine.has_forgotten(before, machine.memory_of(state))
 
 
 def _write(state: Path, record: bytes) -> None:
-    fd = os.open(state / NAME, _MAKE, 0o600)
+    fd = open_regular(state / NAME, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(fd, record, 0)
     finally:

@@ -83,4 +83,4 @@ def test_record_of_a_sync_failure_does_not_follow_a_symlink(
     os.symlink(tmp_path / "other", tmp_path / sync_failures.NAME)
     sync_failures.note(tmp_path)
     assert (tmp_path / "other").read_bytes() == b"other"
-    assert "symbolic links" in caplog.text
+    assert "symbolic link" in caplog.text

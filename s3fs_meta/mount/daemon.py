@@ -31,6 +31,7 @@ from s3fs_meta.console.boundary import PROGRAM, print_line, report, text_of
 from s3fs_meta.console.ui import Front
 from s3fs_meta.errors import PassphraseError, S3fsError
 from s3fs_meta.mount.limits import CHILD_END_S_MAX
+from s3fs_meta.state_paths import open_regular
 
 _END_POLL_S: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
@@ -185,7 +186,7 @@ def _summary(exc: BaseException, log: Path) -> str:
 
 def _redirect(log: Path) -> None:
     null_fd = os.open(os.devnull, os.O_RDWR)
-    log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    log_fd = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
         os.dup2(fd, wanted)
     # If the caller had closed descriptor 0, 1 or 2, os.open may have reused the number: keep it.

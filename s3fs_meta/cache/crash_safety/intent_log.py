@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.hashed_dir import FILE_MODE, sync_path
 from s3fs_meta.limits import INTENT_LOG_BYTES, INTENT_LOG_BYTES_MAX, INTENT_PIECES_MAX, KIB
 from s3fs_meta.model import BlockId
+from s3fs_meta.state_paths import open_regular, read_regular
 
 # The intent log is in the directory of block files, so that quarantine moves both together.
 NAME: Final = "intent-log"
@@ -34,7 +35,6 @@ _DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 16
 _PAGE_BYTES: Final = 4 * KIB
 _ZEROS_BYTES: Final = 256 * KIB
-_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LoggedPiece(NamedTuple):
@@ -82,7 +82,7 @@ class IntentLog:
         Raises:
             OSError: the disk is full or failed; the file was removed, so that it takes no space.
         """
-        fd = os.open(self._path, _OPEN, FILE_MODE)
+        fd = open_regular(self._path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         weakref.finalize(self, os.close, fd)
         try:
             self._allocate(fd)
@@ -134,8 +134,7 @@ def read_entries(directory: Path, epoch: int, key: bytes, after: int = 0) -> lis
         OSError: the file exists but cannot be read.
     """
     try:
-        with (directory / NAME).open("rb") as file:
-            data = file.read(INTENT_LOG_BYTES_MAX)
+        data = read_regular(directory / NAME, INTENT_LOG_BYTES_MAX)
     except FileNotFoundError:
         return []
     return [entry for entry in _decoded(data, epoch, key) if entry.sequence > after]

@@ -19,10 +19,10 @@ from s3fs_meta.errors import SettingsError
 from s3fs_meta.hashed_dir import replace_durably, sync_path
 from s3fs_meta.limits import PINS_FILE_BYTES_MAX, PINS_MAX
 from s3fs_meta.model import Ino
+from s3fs_meta.state_paths import read_regular
 
 NAME: Final = "pins"
 _VERSION: Final = 1
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Pin(NamedTuple):
@@ -41,8 +41,7 @@ def read(state: Path) -> list[Pin]:
     """
     path = state / NAME
     try:
-        with open(os.open(path, _READ), "rb") as file:
-            data = file.read(PINS_FILE_BYTES_MAX + 1)
+        data = read_regular(path, PINS_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return []
     except OSError as exc:

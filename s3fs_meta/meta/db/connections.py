@@ -33,6 +33,7 @@ from s3fs_meta.limits import (
     DATABASE_VALUE_BYTES_MAX,
     STATEMENTS_CACHED_MAX,
 )
+from s3fs_meta.state_paths import require_regular
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")  # a database and SQLite's files next to it
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError)
@@ -77,6 +78,7 @@ def connect(
     Raises:
         apsw.Error: the file cannot be opened, or is not a database.
     """
+    _require_regular(path, "", "-wal", "-shm", "-journal")
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     # ``attached`` passes URIs to SQLite; an absolute path cannot be mistaken for a URI.
     flags |= apsw.SQLITE_OPEN_URI
@@ -132,6 +134,7 @@ def connect_immutable(
     Raises:
         apsw.Error: the file is not a database.
     """
+    _require_regular(path, "")
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(immutable_uri(path), flags=flags)
     try:
@@ -140,6 +143,19 @@ def connect_immutable(
         connection.close()
         raise
     return connection
+
+
+def _require_regular(path: Path | str, *suffixes: str) -> None:
+    """Check the types of the files that SQLite opens, because open(2) of a FIFO would wait.
+
+    Raises:
+        apsw.CantOpenError: one of the entries is not a regular file.
+    """
+    for suffix in suffixes:
+        try:
+            require_regular(f"{path}{suffix}")
+        except OSError as exc:
+            raise apsw.CantOpenError(f"{exc.filename}: {exc.strerror}") from exc
 
 
 def in_memory() -> apsw.Connection:

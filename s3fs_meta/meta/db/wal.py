@@ -41,6 +41,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.state_paths import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Wal:
         """
         fds: list[int] = []
         try:
-            fds.append(os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+            fds.append(open_regular(self._path, os.O_RDWR | os.O_APPEND))
             fds.append(os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except FileNotFoundError:
             _close_all(fds)
@@ -308,7 +309,7 @@ def last_change_ns(database: Path) -> int | None:
         None if the database or its log is missing.
     """
     try:
-        with database.open("rb") as file:
+        with open(open_regular(database), "rb") as file:
             file.seek(_VERSION_AT)
             has_log = file.read(1) == _VERSION_WAL
         path = Path(f"{database}-wal") if has_log else database
@@ -325,7 +326,9 @@ def _ends_in_a_group(log: Path) -> bool:
     Source: https://www.sqlite.org/fileformat2.html#walformat
     """
     is_committed = True
-    with log.open("rb", buffering=0) as file:  # unbuffered, because only headers are read
+    with open(
+        open_regular(log), "rb", buffering=0
+    ) as file:  # unbuffered, because only headers are read
         header = file.read(_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         while len(frame := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
@@ -339,7 +342,7 @@ def _ends_in_a_group(log: Path) -> bool:
 def _is_hot(journal: Path) -> bool:
     """Return whether a rollback journal has the header of an unfinished transaction."""
     try:
-        with journal.open("rb") as file:
+        with open(open_regular(journal), "rb") as file:
             return file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC
     except FileNotFoundError:
         return False

@@ -5,11 +5,11 @@ Does not know: the fields and the purpose of these files.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+from s3fs_meta.state_paths import read_regular
+
 _NUMBER_MAX: Final = 1 << 63
 
 # exceptions that decoding a damaged file may raise
@@ -29,8 +29,7 @@ def read_fields(path: Path, version: int, bytes_max: int) -> dict[str, Any] | No
         One of the errors in DAMAGED: the file is damaged.
     """
     try:
-        with open(os.open(path, _READ), "rb") as file:
-            data = file.read(bytes_max + 1)
+        data = read_regular(path, bytes_max + 1)
     except FileNotFoundError:
         return None
     if len(data) > bytes_max:

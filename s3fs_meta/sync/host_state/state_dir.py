@@ -58,7 +58,7 @@ from s3fs_meta.hashed_dir import (
 )
 from s3fs_meta.limits import HOLDER_BYTES_MAX
 from s3fs_meta.meta.db.wal import last_change_ns
-from s3fs_meta.state_paths import SNAPSHOT_INFIX
+from s3fs_meta.state_paths import SNAPSHOT_INFIX, open_regular, read_regular
 from s3fs_meta.sync.host_state import quarantine_move
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,6 @@ _RESCUED: Final = (
     _QUARANTINE,
     "replaced-",
 )  # beginnings of the names of entries that no command removes
-_LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 # Entries that also exist in an unused state directory.
@@ -204,10 +203,10 @@ class StateDir:
 
     def _open_lock(self) -> int:
         try:
-            return os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
+            return open_regular(self.path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         except FileNotFoundError:
             self._make()
-            return os.open(self.path / "lock", _LOCK | os.O_CREAT, FILE_MODE)
+            return open_regular(self.path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
 
     def unlock(self) -> None:
         """Release the lock, if this process holds it."""
@@ -325,16 +324,16 @@ def _unlink_blocks(files: NumberedDir) -> None:
 def read_holder(path: Path) -> list[str]:
     """Return the holder name and nonces recorded in a state directory, or [] if there are none."""
     try:
-        with (path / "holder").open("rb") as file:
-            return file.read(HOLDER_BYTES_MAX).decode("ascii", "replace").split()
+        data = read_regular(path / "holder", HOLDER_BYTES_MAX)
     except FileNotFoundError:
         return []
+    return data.decode("ascii", "replace").split()
 
 
 def is_locked(path: Path) -> bool:
     """Return whether another process uses a state directory, which may not exist."""
     try:
-        fd = os.open(path / "lock", _LOCK)
+        fd = open_regular(path / "lock", os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
@@ -353,7 +352,7 @@ class LockWatch:
     def __init__(self, path: Path) -> None:
         self._path = path / "lock"
         try:
-            self._fd = os.open(self._path, _LOCK)
+            self._fd = open_regular(self._path, os.O_RDWR)
         except FileNotFoundError:
             self._fd = -1
 

@@ -15,10 +15,10 @@ from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.errors import CorruptionError, NewerFormatError
 from s3fs_meta.hashed_dir import sync_path, write_durably
 from s3fs_meta.limits import TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.state_paths import read_regular
 from s3fs_meta.sync.host_state.state_dir import require_own
 
 _NAME: Final = "superblock"
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Remembered:
@@ -33,11 +33,11 @@ class Remembered:
 
         Raises:
             SettingsError: the state directory belongs to another user.
+            OSError: the file cannot be read, or is not a regular file.
         """
         require_own(self._state)
         try:
-            with open(os.open(self.path, _READ), "rb") as file:
-                return file.read(TEXT_OBJECT_BYTES_MAX + 1)
+            return read_regular(self.path, TEXT_OBJECT_BYTES_MAX + 1)
         except FileNotFoundError:
             return None
 

@@ -184,7 +184,7 @@ def test_intent_log_is_not_created_through_a_symbolic_link(tmp_path: Path) -> No
     (tmp_path / "target").write_bytes(b"foreign")
     (tmp_path / NAME).symlink_to("target")
 
-    with pytest.raises(OSError, match="Too many levels"):
+    with pytest.raises(OSError, match="symbolic link"):
         log_in(tmp_path)
     assert (tmp_path / "target").read_bytes() == b"foreign"
 

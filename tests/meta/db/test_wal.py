@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -254,11 +255,15 @@ def test_old_frames_of_a_restarted_wal_count_as_preallocated_space(
 
 def test_wal_is_not_extended_on_a_full_disk(tmp_path: Path) -> None:
     """On a full disk no space is added to the WAL, and no error is raised."""
-    (tmp_path / "meta.db-wal").symlink_to("/dev/full")
+    (tmp_path / "meta.db-wal").touch()
     wal = Wal(tmp_path / "meta.db", 4096, "normal")
     wal.note_commit(1)
-
-    wal.append_room()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # write(2) fails with EFBIG
+    try:
+        wal.append_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     # The next attempt waits until the WAL has grown by half of WAL_ROOM_BYTES.
     assert not wal.lacks_room

@@ -85,8 +85,15 @@ async def test_disk_error_after_the_lock_was_taken_releases_the_lock(
     """The time of the last commit cannot be read, so the directory must not be used."""
     state, other = StateDir(tmp_path / "s"), StateDir(tmp_path / "s")
     state.database.touch()
+    real_open = os.open
+
+    def refuse(path: str | Path, *args: int, **kwargs: int) -> int:
+        if Path(path) == state.database:
+            raise OSError(errno.EIO, "refused", str(path))
+        return real_open(path, *args, **kwargs)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", raising(OSError(errno.EIO, "refused", str(state.database))))
+        patch.setattr(os, "open", refuse)
         with pytest.raises(OSError, match=r"meta\.db"):
             await state.lock()
 

@@ -50,6 +50,8 @@ _REST_SHARE: Final = 16
 _FRAME_HEADER_BYTES: Final = 24
 _VERSION_AT: Final = 18  # offset in the database header (https://www.sqlite.org/fileformat2.html)
 _VERSION_WAL: Final = b"\x02"
+_LOG_MAGICS: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
+_PAGE_BYTES_MIN: Final = 512
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 # Maximum time from the first operation of a commit group to the end of its commit.
 # A commit group is open for at most ``GROUP_AGE_S_MAX``; the rest of the time is for a busy host.
@@ -323,6 +325,9 @@ def last_change_ns(database: Path) -> int | None:
 def _ends_in_a_group(log: Path) -> bool:
     """Return whether the last frame of a log ends no commit.
 
+    Reading stops where SQLite finds no more frames, so zeros after the frames are not read, even if
+    another program has extended the file to many gigabytes.
+
     Source: https://www.sqlite.org/fileformat2.html#walformat
     """
     is_committed = True
@@ -331,8 +336,11 @@ def _ends_in_a_group(log: Path) -> bool:
     ) as file:  # unbuffered, because only headers are read
         header = file.read(_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
+        if header[:4] not in _LOG_MAGICS or page_bytes < _PAGE_BYTES_MIN:
+            return False  # SQLite ignores the log
         while len(frame := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
-            if frame[8:16] != salts:  # a frame of an earlier log, or zeros
+            # The rest is zeros, or frames of an earlier log. No frame has page number 0.
+            if frame[8:16] != salts or not any(frame[:4]):
                 break
             is_committed = any(frame[4:8])  # database size, which is 0 if the frame ends no commit
             file.seek(page_bytes, os.SEEK_CUR)

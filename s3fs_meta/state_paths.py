@@ -121,7 +121,7 @@ def locate_snapshot_state(state: Path, mountpoint: str) -> Path:
 
 
 class NotRegularFileError(OSError):
-    """An entry of another type is in the place of a regular file."""
+    """A path that must be a regular file is an entry of another type."""
 
     def __init__(self, path: str | Path, mode: int) -> None:
         found = _TYPES.get(stat.S_IFMT(mode), "a special file")

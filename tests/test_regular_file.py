@@ -31,7 +31,7 @@ FIFO = "a FIFO"
 
 
 def replace(path: Path, kind: str) -> None:
-    """Put an entry of another type in the place of a file."""
+    """Put an entry of another type instead of a file."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     match kind:
@@ -91,7 +91,7 @@ OPENS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("name", OPENS)
-def test_other_entry_in_the_place_of_a_file_is_refused_with_its_path(
+def test_entry_of_another_type_than_a_file_is_refused_with_its_path(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     file, opens = OPENS[name]
@@ -109,7 +109,7 @@ def test_other_entry_in_the_place_of_a_file_is_refused_with_its_path(
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_sqlite_opens_no_other_entry_in_the_place_of_a_database_file(
+def test_sqlite_opens_only_regular_files_as_database_files(
     tmp_path: Path, suffix: str, kind: str, *, read_only: bool
 ) -> None:
     path = tmp_path / "meta.db"

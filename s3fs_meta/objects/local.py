@@ -293,8 +293,8 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            found = identity_of(fd)  # b"" if an earlier version made the file
-            if found and self._identity and found != self._identity:
+            # b"" is the identity of a bucket to which only earlier versions have written
+            if self._identity and self._identity != identity_of(fd):
                 code = f"directory {os.fspath(self.root)!r} contains another bucket;"
                 raise TransientStoreError(key, f"{code} is another disk mounted there?")
             fcntl.flock(fd, fcntl.LOCK_SH)

@@ -331,9 +331,8 @@ def _ends_in_a_group(log: Path) -> bool:
     Source: https://www.sqlite.org/fileformat2.html#walformat
     """
     is_committed = True
-    with open(
-        open_regular(log), "rb", buffering=0
-    ) as file:  # unbuffered, because only headers are read
+    # The file is unbuffered, because only headers are read.
+    with open(open_regular(log), "rb", buffering=0) as file:
         header = file.read(_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         if header[:4] not in _LOG_MAGICS or page_bytes < _PAGE_BYTES_MIN:

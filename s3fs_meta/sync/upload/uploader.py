@@ -450,9 +450,8 @@ class Uploader:
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._db.begin_local()
             self._record_placed(record, piece)
-        packs.note_if_dead(
-            self._db, number
-        )  # this change is committed together with the last slice
+        # This change is committed together with the last slice.
+        packs.note_if_dead(self._db, number)
         if cut is not None and number in cut.packs:
             cut.complete.add(number)
         self._hook("locations recorded")

@@ -4,6 +4,7 @@ db/:              the connection: commit groups, statements, write-ahead log, sc
 tables/:          one module per table, with its SQL statements.
 trees/:           statements on complete directory trees.
 offline/:         databases outside a mount: images, restored or rolled-back databases.
+group_changes:    records the changes of each commit group.
 changesets:       merges and applies recorded changes, and lists the changed rows.
 replica:          applies a writer's changelogs to the database of another host.
 placements:       records where uploaded blocks are stored.

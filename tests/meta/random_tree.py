@@ -33,8 +33,11 @@ class Tree:
         change(name, ino)
 
     def new_name(self) -> bytes:
-        """Return a random name that was not used before."""
-        return self.rnd.randbytes(self.rnd.randrange(1, 20)).hex().encode() + b"\xff"
+        """Return a random name that is not in use."""
+        while True:
+            name = self.rnd.randbytes(self.rnd.randrange(1, 20)).hex().encode() + b"\xff"
+            if name not in self.names:
+                return name
 
     def enter(self, ino: Ino) -> None:
         """Add a dentry for an inode."""

@@ -422,6 +422,7 @@ class Machine:
         self._births = {ino: ns for ino, ns in self._births.items() if ino < next_ino}
         await self._purge_orphans()
         await self._continue_from_tree()
+        opened.db.commit()
         opened.db.record_with(_CommitNotes(opened.recorder, self.history), opened.recorder)
         await self._check()
 

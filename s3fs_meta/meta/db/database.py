@@ -262,6 +262,7 @@ class Database(Statements):
 
     def record_with(self, recorder: Recorder, bulk: BulkRecorder | None = None) -> None:
         """Set the recorder for the next commit groups, replacing any earlier recorder."""
+        assert self.recorder is None or not self.in_group, "its recorder must record the open group"
         self.recorder, self.bulk_recorder = recorder, bulk
 
     # --- groups of operations ------------------------------------------------------------------

@@ -1,12 +1,12 @@
 """Rows of ``pending``, ``pack_news`` and ``outbox``: changes that are not in the bucket yet.
 
 Owns: the record of the changes of each commit group, and of the blocks and packs that the next
-changelog must report. Does not know: the content of a changeset (``changesets``), the store.
+changelog must report. Does not know: how the changes of a group are recorded (``group_changes``),
+the content of a changeset (``changesets``), the store.
 Keeps: a group and its record are committed together, so a crash loses both or neither. The bytes of
 a changelog never change after its first upload attempt.
 Tasks: the event loop, except ``read_news`` and ``merged_run``, which take a connection and may
 run in a thread.
-Source: https://www.sqlite.org/sessionintro.html
 """
 
 import json
@@ -26,7 +26,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
-from s3fs_meta.meta.db.schema import REPLICATED_TABLES
+from s3fs_meta.meta.group_changes import GroupChanges
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import BlockId, BlockRow, Ino, PackId, PackState, Txg
 
@@ -50,7 +50,8 @@ class ChangeRecorder:
         self._db = db
         self._run_bytes = run_bytes
         self._now_ns = now_ns
-        self._session: apsw.Session | None = None
+        self._changes = GroupChanges(db)
+        self._is_recording = False
         self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
         self._given: list[bytes] = []  # changesets that callers added to the open commit group
         # True if a failed attempt has left records in the open commit group.
@@ -83,6 +84,8 @@ class ChangeRecorder:
 
     def _load(self) -> None:
         self._given = []
+        self._changes.end()
+        self._is_recording = False
         self._is_partly_recorded = False
         self.shipped_seq = done = _shipped_seq(self._db)
         rows = self._db.all("SELECT seq, length(changeset) FROM pending WHERE seq > ?", (done,))
@@ -93,27 +96,26 @@ class ChangeRecorder:
         self.oldest_ns = self._now_ns() if self._sizes else 0
 
     def group_opened(self) -> None:
-        """Start recording a new commit group; discard the unwritten records of a lost group."""
-        self._given = []
-        self._session = apsw.Session(self._db.connection, "main")
-        for table in REPLICATED_TABLES:
-            self._session.attach(table)
+        """Start recording a new commit group."""
+        self._changes.begin()
+        self._is_recording = True
 
     def group_committing(self) -> None:
         """Write the changes in the commit group as ``pending`` rows, as a part of the group.
 
         After a failure the group stays open, and the next attempt writes all changes.
         """
-        if self._session is None:  # the commit group began before a recorder was set
+        if not self._is_recording:  # the commit group began before a recorder was set
             return
-        changeset = self._session.changeset()
+        changeset = self._changes.changeset()
         pieces = [*self._given, *([changeset] if changeset else [])]
         if pieces:
             self._record(
                 [part for piece in pieces for part in changesets.split(piece, self._run_bytes)]
             )
-        self._session.close()
-        self._session = None
+        self._changes.end()
+        self._is_recording = False
+        self._given = []
         if pieces:
             self.oldest_ns = self.oldest_ns or self._now_ns()
             for listener in self._listeners:
@@ -124,19 +126,17 @@ class ChangeRecorder:
 
         The rows of these changes must still be unchanged in the commit group.
         """
-        if self._session is not None:
-            self._session.enabled = False
+        self._changes.pause(True)
 
     def go_on(self, changeset: bytes) -> None:
         """Resume recording; *changeset* contains the changes that the caller made since the pause.
 
-        The changeset is written before all changes that the session recorded. This is correct,
-        because the session contains a row of the changeset only if the row changed again later.
+        The changeset is written before all changes that were recorded. This is correct, because a
+        row of the changeset was recorded only if it changed again later.
         """
-        if self._session is not None:
-            self._session.enabled = True
-            if changeset:
-                self._given.append(changeset)
+        self._changes.pause(False)
+        if self._is_recording and changeset:
+            self._given.append(changeset)
 
     def _record(self, pieces: Sequence[bytes]) -> None:
         sizes = [(seq, len(piece)) for seq, piece in enumerate(pieces, self.last_seq + 1)]

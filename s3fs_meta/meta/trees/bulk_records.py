@@ -17,6 +17,7 @@ from typing import Final
 
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import INODE_COLUMNS
+from s3fs_meta.meta.group_changes import header
 
 Bound = tuple[int | str | bytes | None, ...]
 
@@ -48,12 +49,6 @@ def new_dentry(of: str, ino: str) -> str:
         f"printf('{_INSERT}{_INTEGER}{_INTEGER}04%s%s{_INTEGER}', {of}.parent, {of}.cookie,"
         f" {length}, hex({of}.name), {ino})"
     )
-
-
-def header(db: Database, table: str) -> bytes:
-    """Return the header that precedes the records of a table in a changeset."""
-    columns = db.all(f"SELECT pk FROM pragma_table_info('{table}') ORDER BY cid")
-    return b"T" + bytes([len(columns), *(row[0] for row in columns)]) + table.encode() + b"\0"
 
 
 def records(db: Database, table: str, expression: str, source: str, bound: Bound) -> bytes:

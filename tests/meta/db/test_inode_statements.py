@@ -47,7 +47,6 @@ COMPOSED = frozenset(
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/bulk_records.py", "header"),  # Runs a PRAGMA.
         ("meta/trees/tree_copies.py", "_copy_rows"),  # Reads the past or the current database.
         ("meta/trees/tree_copies.py", "copy_inode"),
         ("meta/trees/tree_copies.py", "_sums"),  # Reads a temporary table.

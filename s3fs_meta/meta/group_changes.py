@@ -1,0 +1,203 @@
+"""The changes that a commit group makes to the replicated tables, as a changeset.
+
+Owns: recording the changes of a group in one of two ways, and the encoding of changed rows.
+Does not know: the storage of changesets (``pending``).
+Why: SQLite's session extension prepares three statements for each changed table of each group,
+which takes 30 us for each table. Noting a row in a hook and encoding it takes about 8 us instead of
+1.6 us. So the hook is faster for a group with a few rows, such as the group of one fsync.
+Keeps: both ways record equal changes, also if a statement fails: like the session extension, the
+hook only notes a row before its first change; the new values are read when the group is committed.
+SQLite crashes if a session is created while a hook is set, or the reverse, so both exist only
+during a group.
+Source: sqlite3session.c, "CHANGESET BLOB FORMAT"; apsw, ``Connection.preupdate_hook``.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db.schema import REPLICATED_TABLES
+from s3fs_meta.meta.db.statements import Statements
+
+_Row = tuple[Any, ...]
+
+# Maximum number of rows that a commit group changes if the hook is to record the next group. With
+# more rows, SQLite's session extension is faster.
+NOTED_ROWS_MAX: Final = 24
+
+_COLUMNS: Final = "SELECT name, pk FROM pragma_table_info(?, 'main') ORDER BY cid"
+
+_INSERT: Final = b"\x12\0"
+_UPDATE: Final = b"\x17\0"
+_DELETE: Final = b"\x09\0"
+_UNDEFINED: Final = b"\0"
+_NULL: Final = b"\5"
+_INTEGER: Final = struct.Struct(">bq")
+_FLOAT: Final = struct.Struct(">bd")
+
+
+def header(db: Statements, table: str) -> bytes:
+    """Return the header that precedes the records of a table in a changeset."""
+    columns = db.all(_COLUMNS, (table,))
+    return b"T" + bytes([len(columns), *(row[1] for row in columns)]) + table.encode() + b"\0"
+
+
+class GroupChanges:
+    """Records the changes of one commit group after another."""
+
+    def __init__(self, db: Statements, *, noted_rows_max: int = NOTED_ROWS_MAX) -> None:
+        """Store the arguments; ``begin`` starts the recording.
+
+        Args:
+            db: the database whose changes are recorded.
+            noted_rows_max: the hook records a group if the previous group changed at most as many
+                rows, including rows of local tables.
+        """
+        self._db = db
+        self._noted_rows_max = noted_rows_max
+        self._tables = {name: _table(db, name) for name in REPLICATED_TABLES}
+        self._session: apsw.Session | None = None
+        self._hooked: apsw.Connection | None = None  # the connection with the hook, during a group
+        # The rows before their first change, by table and primary key. None: there was no such row.
+        self._before: dict[str, dict[_Row, _Row | None]] = {}
+        self._is_paused = False
+        self._is_small = False  # True if the previous group changed only a few rows
+        self._rows_before = 0
+        self._error: Exception | None = None  # the hook cannot raise an error
+
+    def begin(self) -> None:
+        """Start recording a new group; discard the changes of a group that was lost."""
+        self.end()
+        connection = self._db.connection
+        self._rows_before = connection.total_changes()
+        if self._is_small:
+            connection.preupdate_hook(self._note, id=self)
+            self._hooked = connection
+            return
+        self._session = apsw.Session(connection, "main")
+        for name in REPLICATED_TABLES:
+            self._session.attach(name)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume recording rows that have not been changed in the group yet."""
+        self._is_paused = paused
+        if self._session is not None:
+            self._session.enabled = not paused
+
+    def changeset(self) -> bytes:
+        """Return the recorded changes, b"" if there are none. Recording continues until ``end``.
+
+        Raises:
+            DatabaseError: the changed rows cannot be read.
+        """
+        changed = self._db.connection.total_changes() - self._rows_before
+        self._is_small = changed <= self._noted_rows_max
+        try:
+            if self._session is not None:
+                return self._session.changeset()
+            if self._error is not None:
+                raise self._error
+            parts: list[bytes] = []
+            for name in self._before:
+                self._append_records(name, parts)
+            return b"".join(parts)
+        except (apsw.Error, UnicodeDecodeError) as exc:
+            raise DatabaseError(f"cannot record the changes of the last operations: {exc}") from exc
+
+    def end(self) -> None:
+        """Stop recording, and forget the recorded changes. A second call has no effect."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._hooked is not None:
+            self._hooked.preupdate_hook(None, id=self)
+            self._hooked = None
+        self._before.clear()
+        self._is_paused, self._error = False, None
+
+    def _note(self, update: apsw.PreUpdate) -> None:
+        name = update.table_name
+        table = self._tables.get(name)
+        if table is None or self._is_paused or update.database_name != "main":
+            return
+        try:
+            old, new = update.old, update.new
+        except UnicodeDecodeError as exc:
+            self._error = exc
+            return
+        before = self._before.setdefault(name, {})
+        # An update of a key is a deletion and an insertion.
+        if old is not None:
+            before.setdefault(old[: table.keys], old)
+        if new is not None:
+            before.setdefault(new[: table.keys], None)
+
+    def _append_records(self, name: str, parts: list[bytes]) -> None:
+        """Append the header of a table and the records of its changed rows, if there are any."""
+        table, execute = self._tables[name], self._db.connection.execute
+        start = len(parts)
+        for key, old in self._before[name].items():
+            rows: list[_Row] = execute(table.select, key).fetchall()
+            new = rows[0] if rows else None
+            if old is None:
+                if new is not None:
+                    parts += (_INSERT, _encoded(new))
+            elif new is None:
+                parts += (_DELETE, _encoded(old))
+            elif old != new:
+                parts += (_UPDATE, _encoded_update(old, new, table.keys))
+        if len(parts) > start:
+            parts.insert(start, table.header)
+
+
+class _Table(NamedTuple):
+    header: bytes
+    keys: int  # number of columns of the primary key, which are the first columns in every table
+    select: str  # reads a row by its primary key
+
+
+def _table(db: Statements, name: str) -> _Table:
+    keys = [str(column) for column, key in db.all(_COLUMNS, (name,)) if key]
+    condition = " AND ".join(f"{column} = ?" for column in keys)
+    return _Table(header(db, name), len(keys), f"SELECT * FROM main.{name} WHERE {condition}")
+
+
+def _encoded(row: Sequence[Any]) -> bytes:
+    """Return values in the format of a record: the type of each value, then its bytes."""
+    parts: list[bytes] = []
+    for value in row:
+        if isinstance(value, int):
+            parts.append(_INTEGER.pack(1, value))
+        elif isinstance(value, bytes):
+            parts += (b"\4", _varint(len(value)), value)
+        elif isinstance(value, str):
+            text = value.encode()
+            parts += (b"\3", _varint(len(text)), text)
+        elif isinstance(value, float):
+            parts.append(_FLOAT.pack(2, value))
+        else:
+            parts.append(_UNDEFINED if value is apsw.no_change else _NULL)
+    return b"".join(parts)
+
+
+def _encoded_update(old: _Row, new: _Row, keys: int) -> bytes:
+    """Return the key and the old values of changed columns, then their new values."""
+    former: list[Any] = list(old)
+    later: list[Any] = list(new)
+    for place, value in enumerate(old):
+        if value == new[place]:
+            later[place] = apsw.no_change
+            if place >= keys:
+                former[place] = apsw.no_change
+    return _encoded(former + later)
+
+
+def _varint(number: int) -> bytes:
+    """Return a length as one to four bytes of SQLite's variable-length integer."""
+    digits = [number & 0x7F]
+    while number := number >> 7:
+        digits.insert(0, number & 0x7F | 0x80)
+    return bytes(digits)

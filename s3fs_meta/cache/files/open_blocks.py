@@ -52,9 +52,10 @@ class OpenBlocks:
                 oldest = next(iter(fds))
                 self._closing(oldest)
                 self.forget(oldest)
-        fds[block] = fd
+        # Close before *fd* is added: a thread may forget it at once, but the caller still uses it.
         if self._forgotten:
             self.close_forgotten()
+        fds[block] = fd
 
     def rename(self, block: BlockId, new: BlockId) -> None:
         """Use the open descriptor of *block*, if there is one, for block *new*."""

@@ -123,6 +123,30 @@ def test_threads_may_drop_block_files_while_the_event_loop_closes_other_files(
     assert len(os.listdir("/proc/self/fd")) == before + kept
 
 
+@pytest.mark.usefixtures("_hasty_threads")
+def test_block_file_stays_open_for_its_reader_if_a_thread_drops_it(tmp_path: Path) -> None:
+    """The event loop may read a file that it has just opened, although a thread removes the block.
+
+    Otherwise the number of the closed descriptor could already belong to another file.
+    """
+    held, ended = OpenBlocks(), threading.Event()
+
+    def forget() -> None:
+        while not ended.is_set():
+            held.forget(ONE)
+
+    thread = threading.Thread(target=forget)
+    thread.start()
+    try:
+        for _ in range(20_000):
+            fd = opened(tmp_path)
+            held.put(ONE, fd)
+            os.fstat(fd)
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_process_with_a_low_file_limit_keeps_fewer_block_files_open(tmp_path: Path) -> None:
     """The table keeps at most a quarter of RLIMIT_NOFILE block files open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -97,7 +97,8 @@ _CLASSES: Final = {
 }
 # Largest size that a listing may report: the largest number that fits into a column of SQLite.
 _LISTED_BYTES_MAX: Final = (1 << 63) - 1
-_DOCUMENTS: Final = ("text/", "application/xml")  # content types of web pages and error documents
+# Content types of web pages and error documents.
+_DOCUMENTS: Final = ("text/", "application/xml", "application/json")
 _IF_FREE: Final = {"IfNoneMatch": "*"}
 # Matches the object length in a Content-Range header; int() would refuse very long numbers.
 _LENGTH: Final = re.compile("[0-9]{1,19}")

@@ -192,6 +192,7 @@ def _make(place: S3Place, on_answer: OnAnswer) -> _Made:
     # With a server that ignores the header, each PUT would wait 1 s.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
+    client.meta.events.register("before-parse.s3.DeleteObjects", _require_delete_result)
     client.meta.events.register_last("before-parameter-build.s3", _end_redirections)
     client.meta.events.register(
         "response-received.s3", functools.partial(_report_billed, on_answer)
@@ -534,3 +535,14 @@ def _report_billed(
 def _add_content_md5(params: dict[str, Any], **_: object) -> None:
     """Add Content-MD5 to a batch delete: older servers require it, and boto3 sends only a CRC."""
     params["headers"]["Content-MD5"] = content_md5(params["body"])
+
+
+def _require_delete_result(response_dict: Mapping[str, Any], **_: object) -> None:
+    """Raise ResponseParserError for a success that does not confirm the deletion.
+
+    botocore parses an empty text, or the text of another request, as a result without errors.
+    """
+    status, text = response_dict["status_code"], response_dict["body"]
+    is_other = b"DeleteResult" not in text and not _is_web_page(response_dict)
+    if status < HTTPStatus.MULTIPLE_CHOICES and is_other:
+        raise ResponseParserError("the response to DeleteObjects has no DeleteResult")

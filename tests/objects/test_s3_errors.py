@@ -122,6 +122,7 @@ PAGE = Reply(200, b"<html><body>Please log in</body></html>", {"Content-Type": "
         Reply(404, b'{"message": "no route"}'),
         Reply(304),
         Reply(200, b"<Error><Code>InternalError</Code></Error>", {"Content-Type": "text/xml"}),
+        Reply(200, b'{"message": "Please log in"}', {"Content-Type": "application/json"}),
         Reply(204),
         Reply(206, b"cont", {"ETag": '"1"', "Content-Range": "bytes 0-3/7"}),
     ],
@@ -149,6 +150,26 @@ async def test_change_is_repeated_if_the_response_is_a_web_page(
     await repeated.put(KEY, b"content")
 
     assert len(double.seen) == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Reply(200),
+        Reply(204),
+        Reply(200, b"<ListBucketResult/>"),
+        Reply(202, b"<Error><Code>InternalError</Code></Error>"),
+    ],
+)
+async def test_delete_is_repeated_unless_the_response_is_the_result_of_a_delete(
+    double: S3Double, store: S3Store, other: Reply
+) -> None:
+    """Otherwise the object would remain in the bucket, although its deletion was recorded."""
+    double.answer(other, DELETED)
+
+    await RetryingStore(store, AT_ONCE).delete([KEY])
+
+    assert len(double.seen) == 2
 
 
 async def test_error_about_a_redirection_to_another_server_is_reported(

@@ -61,6 +61,17 @@ async def test_checkpoint_without_descriptors_leaves_the_mount_writable(power: P
         assert session.db.wal_uncopied_bytes == 0
 
 
+async def test_first_sync_without_descriptors_makes_the_file_durable(power: Power) -> None:
+    """If no file descriptor is free, the disk does not count as failed."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        with no_more_files():
+            await session.durability.sync_all()
+
+        assert session.status.state is MountState.SERVING
+        assert cached_blocks.unsynced_tails(session.db) == []
+
+
 async def test_failed_restart_of_the_wal_turns_the_mount_read_only(
     power: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:

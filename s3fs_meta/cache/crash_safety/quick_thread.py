@@ -17,6 +17,7 @@ from collections.abc import Callable
 import trio
 
 from s3fs_meta.background_task import lacks_thread
+from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS
 from s3fs_meta.errors import ThreadShortageError
 
 _log = logging.getLogger(__name__)
@@ -51,15 +52,17 @@ class QuickThread:
         after *call* and *meanwhile* have ended, because the caller must hold its lock while the
         thread runs. If *call* or *meanwhile* raises an exception, ``run`` raises it after both
         functions have ended. If both functions raise, ``run`` raises the exception of the thread.
-        If no thread can be started, all functions run on the event loop, so that an fsync succeeds.
+        If no thread can be started, or no pipe can be created for lack of file descriptors, all
+        functions run on the event loop, so that an fsync succeeds.
 
         Always yields to other tasks.
         """
         assert not self._is_busy, "the caller must hold a lock that prevents concurrent calls"
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._ends is None:
-            self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            weakref.finalize(self, _close, *self._ends)
+        if self._ends is None and not self._make_pipe():
+            await _run_here(call, meanwhile, afterwards)
+            return
+        assert self._ends is not None, "the pipe was created above"
         reader, writer = self._ends
         failures: list[BaseException] = []
         late: list[BaseException] = []
@@ -74,8 +77,7 @@ class QuickThread:
                     afterwards()
 
         if not _started(lambda: _catch(work, failures), lambda: os.write(writer, b"\0")):
-            _run_here(call, meanwhile, afterwards)
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            await _run_here(call, meanwhile, afterwards)
             return
         self._is_busy = True
         if meanwhile is not None:
@@ -93,6 +95,18 @@ class QuickThread:
         for failure in (*failures, *late):
             raise failure
 
+    def _make_pipe(self) -> bool:
+        """Create the pipe; return False if too many files are open."""
+        try:
+            self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as exc:
+            if exc.errno not in NO_DESCRIPTOR_ERRNOS:
+                raise
+            _log.warning("a sync delays all requests: %s", exc.strerror)
+            return False
+        weakref.finalize(self, _close, *self._ends)
+        return True
+
 
 def _started(work: Callable[[], None], then: Callable[[], object]) -> bool:
     """Start *work*, followed by *then*, in a thread; return False if no thread can be started."""
@@ -106,12 +120,12 @@ def _started(work: Callable[[], None], then: Callable[[], object]) -> bool:
     return True
 
 
-def _run_here(
+async def _run_here(
     call: Callable[[], None],
     meanwhile: Callable[[], None] | None,
     afterwards: Callable[[], None] | None,
 ) -> None:
-    """Run the functions of ``run`` on the event loop, one after another."""
+    """Run the functions of ``run`` on the event loop, one after another; then yield."""
     failures: list[BaseException] = []
     for each in (call, meanwhile):
         if each is not None:
@@ -120,6 +134,7 @@ def _run_here(
         _catch(afterwards, failures)
     for failure in failures:
         raise failure
+    await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 def _catch(call: Callable[[], None], failures: list[BaseException]) -> None:

@@ -182,11 +182,11 @@ class BlockCache:
         """Download an uploaded block, and the neighbours of a small block, into the cache.
 
         Afterwards the caller must check that the block is cached: if another task was fetching the
-        block as a neighbour, that fetch may have failed. With *for_read*, a full disk is accepted:
-        the block is then ``is_readable``, but not cached.
+        block as a neighbour, that fetch may have failed. With *for_read*, a full or failed disk is
+        accepted: the block is then ``is_readable``, but not cached.
 
         Raises:
-            NoSpaceLeftError: the disk has no room for the block, and *for_read* is false.
+            NoSpaceLeftError, OSError: the disk is full or failed, and *for_read* is false.
             StoreError: the store was unavailable until the read timeout, or lacks the pack.
             CorruptionError: the block in the store is corrupt, or was never uploaded.
 
@@ -202,7 +202,7 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except (NoSpaceLeftError, LostBlockError):  # full disk or quota, or damaged cache file
+        except (NoSpaceLeftError, LostBlockError, OSError):  # disk full or failed
             if not for_read:
                 raise
             await self.fetcher.fetch_uncached(located, object_key)

@@ -1,4 +1,4 @@
-"""Reads of uncached blocks while only the disk reserve is free."""
+"""Reads of uncached blocks while only the disk reserve is free, or the disk is read-only."""
 
 import errno
 import os
@@ -63,6 +63,21 @@ async def test_readers_get_blocks_whose_cache_files_a_quota_refuses(
     assert [bench.cache.read_local(located, 0, 300) for located in wanted] == contents
     with pytest.raises(NoSpaceLeftError):
         await bench.cache.fetch(wanted[0])
+
+
+async def test_reader_gets_a_block_after_the_disk_of_a_full_cache_has_become_read_only(
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 makes a disk read-only after an error. A read must not need a removed cache file."""
+    contents = await bench.store_evicted(2, 300)
+    cache = bench.new_cache(400)
+    await cache.fetch(bench.located(0), for_read=True)
+    for call in ("write", "unlink"):
+        monkeypatch.setattr(os, call, raising(OSError(errno.EROFS, "Read-only file system")))
+
+    await cache.fetch(bench.located(1), for_read=True)
+
+    assert cache.read_local(bench.located(1), 0, 300) == contents[1]
 
 
 async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:

@@ -74,11 +74,17 @@ class BlockFiles:
             LostBlockError: the file is missing, shorter than *stop*, or unreadable.
         """
         try:
-            fd = self._directory.open(_name(block), os.O_RDONLY)
+            with self._file(block) as fd:
+                return self._read(block, fd, start, stop)
         except OSError as exc:
             raise _not_opened(block, exc) from exc
+
+    @contextlib.contextmanager
+    def _file(self, block: BlockId, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Yield a descriptor of a block's file, which is open only in the ``with`` block."""
+        fd = self._directory.open(_name(block), flags)
         try:
-            return self._read(block, fd, start, stop)
+            yield fd
         finally:
             os.close(fd)
 
@@ -255,12 +261,9 @@ class BlockFiles:
 
     def extend(self, block: BlockId, length: int) -> None:
         """Extend a file with zeros to *length* bytes if it is shorter. Runs in a thread."""
-        fd = self._directory.open(_name(block), os.O_RDWR)
-        try:
+        with self._file(block, os.O_RDWR) as fd:
             if os.fstat(fd).st_size < length:
                 os.ftruncate(fd, length)
-        finally:
-            os.close(fd)
 
     def put(self, block: BlockId, offset: int, data: bytes) -> None:
         """Write bytes into the file of a block, which is created if missing. Runs in a thread.
@@ -268,11 +271,8 @@ class BlockFiles:
         Raises:
             OSError: the disk is full or failed.
         """
-        fd = self._directory.open(_name(block), os.O_RDWR | os.O_CREAT)
-        try:
+        with self._file(block, os.O_RDWR | os.O_CREAT) as fd:
             write_all(fd, offset, data)
-        finally:
-            os.close(fd)
 
     def adopt(self, block: BlockId, data: bytes | memoryview) -> None:
         """Store a fetched block: write a file in ``tmp``, then rename it. Runs in a thread.
@@ -287,7 +287,8 @@ class BlockFiles:
             self._directory.put_from(path, _name(block))
             self._open.forget(block)
         except OSError as exc:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # unlink(2) fails if the disk is read-only
+                path.unlink(missing_ok=True)
             raise _translate(exc, block) from exc
 
     def copy_clean(self, source: BlockId, target: BlockId, plain_bytes: int) -> None:
@@ -448,12 +449,8 @@ class BlockFiles:
     def _open_files(self, blocks: Iterable[BlockId], opened: contextlib.ExitStack) -> Iterator[int]:
         """Yield descriptors of block files, which *opened* closes later; skip missing files."""
         for block in blocks:
-            try:
-                fd = self._directory.open(_name(block), os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            opened.callback(os.close, fd)
-            yield fd
+            with contextlib.suppress(FileNotFoundError):
+                yield opened.enter_context(self._file(block))
 
     def start_write_back(self, blocks: Iterable[BlockId]) -> None:
         """Start writing block files to the disk, so that a later sync waits less.
@@ -525,35 +522,27 @@ class BlockFiles:
     def _write_again(self, block: BlockId, trusted_bytes: int | None) -> None:
         """Replace one file with a copy; skip a missing or unreadable file, whose block is lost."""
         try:
-            fd = self._directory.open(_name(block), os.O_RDONLY)
+            with self._file(block) as fd:
+                keep_bytes = os.fstat(fd).st_size
+                lost = None if trusted_bytes is None else first_lost_byte(fd, trusted_bytes)
+                if lost is not None:
+                    what = "the disk has lost the content of block %d from byte %d on"
+                    _log.error(what, block, lost)
+                    keep_bytes = lost
+                _read(block, fd, 0, keep_bytes)
         except FileNotFoundError:
             return
-        try:
-            keep_bytes = os.fstat(fd).st_size
-            lost = None if trusted_bytes is None else first_lost_byte(fd, trusted_bytes)
-            if lost is not None:
-                _log.error("the disk has lost the content of block %d from byte %d on", block, lost)
-                keep_bytes = lost
-            _read(block, fd, 0, keep_bytes)
         except LostBlockError as exc:
             _log.error("%s", exc)
             return
-        finally:
-            os.close(fd)
         copy = unfinished(self._tmp, f"again-{_name(block)}")
         write_again(self._directory.path(_name(block)), copy, keep_bytes=keep_bytes)
 
     def drop_pages(self, blocks: Iterable[BlockId]) -> None:
         """Drop file pages from memory, so that reads return the disk's bytes. Runs in a thread."""
         for block in blocks:
-            try:
-                fd = self._directory.open(_name(block), os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
+            with contextlib.suppress(FileNotFoundError), self._file(block) as fd:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
 
     def clear_tmp(self) -> None:
         """Remove unfinished files of an earlier run from ``tmp``, but no other program's files."""

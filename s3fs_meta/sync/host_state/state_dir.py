@@ -30,6 +30,7 @@ SQLite's locks.
 """
 
 import contextlib
+import errno
 import functools
 import glob
 import itertools
@@ -333,13 +334,26 @@ def read_holder(path: Path) -> list[str]:
 def is_locked(path: Path) -> bool:
     """Return whether another process uses a state directory, which may not exist."""
     try:
-        fd = open_regular(path / "lock", os.O_RDWR)
+        fd = _open_to_probe(path / "lock")
     except FileNotFoundError:
         return False
     try:
         return not can_lock(fd, path / "lock")
     finally:
         os.close(fd)
+
+
+def _open_to_probe(lock: Path) -> int:
+    """Open an existing lock file, for writing if possible: NFS requires this for an exclusive lock.
+
+    Source: flock(2), "NFS details".
+    """
+    try:
+        return open_regular(lock, os.O_RDWR)
+    except OSError as exc:
+        if exc.errno != errno.EROFS:
+            raise
+    return open_regular(lock)
 
 
 class LockWatch:
@@ -352,7 +366,7 @@ class LockWatch:
     def __init__(self, path: Path) -> None:
         self._path = path / "lock"
         try:
-            self._fd = open_regular(self._path, os.O_RDWR)
+            self._fd = _open_to_probe(self._path)
         except FileNotFoundError:
             self._fd = -1
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,22 @@ async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_direct
             state.unlock()
 
     assert not state.path.exists()
+
+
+@pytest.mark.mount
+def test_lock_on_a_disk_that_became_read_only_can_be_watched(small_disk: Path) -> None:
+    """Otherwise no command could end a mount after ext4 has made its disk read-only."""
+    state = StateDir(small_disk / "s")
+    assert state.try_lock()
+    subprocess.run(["mount", "-o", "bind", str(small_disk), str(small_disk)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(small_disk)], check=True)
+        assert state.is_locked_by_other
+        with LockWatch(state.path):
+            state.unlock()
+        assert not state.is_locked_by_other
+    finally:
+        subprocess.run(["umount", "-l", str(small_disk)], check=True)
 
 
 def test_deletion_of_local_state_preserves_quarantined_states(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from s3fs_meta.cache.files import open_blocks
 from s3fs_meta.cache.files.block_files import BlockFiles
-from s3fs_meta.errors import LostBlockError, ShortageError
+from s3fs_meta.errors import LostBlockError, SettingsError, ShortageError
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
 from tests.descriptors import no_more_files
@@ -248,6 +248,15 @@ def test_block_file_that_is_closed_before_its_removal_is_still_readable(files: B
 
     assert open_below(files.root) == []
     assert files.read_on_loop(ONE, 0, 3) == b"abc"
+
+
+@pytest.mark.mount
+def test_block_directory_on_another_disk_is_refused(small_disk: Path, tmp_path: Path) -> None:
+    """No downloaded block could be moved there, so writes to parts of files would fail."""
+    (tmp_path / "blocks").symlink_to(small_disk)
+
+    with pytest.raises(SettingsError, match=r"another disk.* --cachedir"):
+        BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
 
 
 @pytest.mark.mount

@@ -364,7 +364,7 @@ def sync_path(path: str | Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes | memoryview) -> None:
     """Write a file and fsync it, but not its directory; do not follow a symbolic link.
 
     No other process may write the file. ``os.write`` is used because the tests of power cuts record

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -47,7 +48,7 @@ from s3fs_meta.errors import (
     UnexpectedStoreError,
     UsageError,
 )
-from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree
+from s3fs_meta.hashed_dir import DIRECTORY_MODE, FILE_MODE, PrunedTree, write_durably
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
     HASHED_BYTES_MAX,
@@ -364,10 +365,14 @@ class LocalStore:
             elif key.endswith("/"):
                 path.append(iter(self._names(key[:-1], prefix, after)))
             elif key > after and key.startswith(prefix):
-                with _suppress_unreachable():  # another process deleted the object
+                try:
                     status = os.lstat(self._tree.path(key))
-                    if stat.S_ISREG(status.st_mode):
-                        yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
+                except OSError as exc:
+                    if exc.errno not in _UNREACHABLE:
+                        raise
+                    continue  # another process deleted the object
+                if stat.S_ISREG(status.st_mode):
+                    yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
 
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
         """Return the keys of the files and subdirectories that a listing must visit, in key order.
@@ -456,7 +461,7 @@ class LocalStore:
         self._prepare_writing()
         path = self._unfinished / secrets.token_hex(_UNFINISHED_BYTES)
         try:
-            _write_synced(path, data)
+            write_durably(path, data)
             yield path
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -512,43 +517,16 @@ class LocalStore:
             os.close(fd)
 
 
-@contextlib.contextmanager
-def _suppress_unreachable() -> Iterator[None]:
-    """Suppress errors that show that no object can be at a path."""
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in _UNREACHABLE:
-            raise
-
-
 def _check_key(key: str) -> None:
     check_key(key)
     if key == UNFINISHED or key.startswith(f"{UNFINISHED}/"):
         raise InvalidRequestError("invalid object key", key)
 
 
-def _write_synced(path: Path, data: bytes | memoryview) -> None:
-    """Create a file with *data* and sync it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _read(key: str, fd: int, start: int, stop: int) -> bytes:
-    pieces: list[bytes] = []
-    while start < stop:
-        piece = os.pread(fd, stop - start, start)
-        if not piece:
-            raise _truncated(key, stop - start)
-        pieces.append(piece)
-        start += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    target = io.BytesIO(bytes(stop - start))  # returns its buffer as bytes without a copy
+    _read_into(key, fd, start, target.getbuffer())
+    return target.getvalue()
 
 
 def _read_into(key: str, fd: int, start: int, buffer: memoryview) -> None:
@@ -557,14 +535,11 @@ def _read_into(key: str, fd: int, start: int, buffer: memoryview) -> None:
     while done < len(buffer):
         count = os.preadv(fd, [buffer[done:]], start + done)
         if not count:
-            raise _truncated(key, len(buffer) - done)
+            missing_bytes = len(buffer) - done
+            raise TransientStoreError(
+                key, f"the file was truncated during the read: {missing_bytes} bytes are missing"
+            )
         done += count
-
-
-def _truncated(key: str, missing_bytes: int) -> TransientStoreError:
-    return TransientStoreError(
-        key, f"the file was truncated during the read: {missing_bytes} bytes are missing"
-    )
 
 
 def _etag_of(key: str, fd: int, status: os.stat_result) -> ETag:

@@ -60,20 +60,20 @@ class CountingStore(StoreWrapper):
         """Store or replace an object."""
         with self._counted("put") as counts:
             await self.inner.put(key, data)
-            counts.sent_bytes += _size_bytes(data)
+            counts.sent_bytes += len(data)
 
     async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
         """Store an object only if its key is still free."""
         with self._counted("create", answers=PreconditionError) as counts:
             etag = await self.inner.create(key, data)
-            counts.sent_bytes += _size_bytes(data)
+            counts.sent_bytes += len(data)
         return etag
 
     async def replace(self, key: ObjectKey, data: bytes | memoryview, etag: ETag) -> ETag:
         """Store an object only if its current version is *etag*."""
         with self._counted("replace", answers=PreconditionError) as counts:
             new_etag = await self.inner.replace(key, data, etag)
-            counts.sent_bytes += _size_bytes(data)
+            counts.sent_bytes += len(data)
         return new_etag
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -101,7 +101,3 @@ class CountingStore(StoreWrapper):
         except StoreError:
             counts.errors += 1
             raise
-
-
-def _size_bytes(data: bytes | memoryview) -> int:
-    return data.nbytes if isinstance(data, memoryview) else len(data)

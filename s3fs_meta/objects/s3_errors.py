@@ -359,11 +359,7 @@ def _resolution_error(exc: Exception) -> socket.gaierror | None:
     """Return the name resolution error that caused *exc*, or None if there was none."""
     if not isinstance(exc, boto.EndpointConnectionError):
         return None
-    error = exc.kwargs.get("error")
-    for one in (error, getattr(error, "__cause__", None), getattr(error, "__context__", None)):
-        if isinstance(one, socket.gaierror):
-            return one
-    return None
+    return next((one for one in _causes(exc) if isinstance(one, socket.gaierror)), None)
 
 
 def error_code(exc: Exception) -> str:

@@ -27,6 +27,7 @@ from s3fs_meta.codec.image import (
     UUID,
     ManifestRef,
     content_hash,
+    manifest_ref,
     named_fields,
     parse_manifest_key,
 )
@@ -69,7 +70,8 @@ _COMPARED_BYTES: Final = 1 << 16  # number of bytes of two changesets that are c
 NUMBER_MAX: Final = (
     INTEGER_MAX - 1
 )  # largest txg, block or pack number, so that a writer can still add 1
-HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX - _COUNT.size
+# Maximum size of a JSON header with its length before it.
+COUNTED_HEADER_BYTES_MAX: Final = ENVELOPE_BYTES_MAX - CHANGELOG_SECTION_BYTES_MAX
 HEADER_VALUES_MAX: Final = 3 * CHANGELOG_PARTS_MAX + 6 * CHANGELOG_PACKS_MAX + VALUES_MAX
 # Maximum sizes of one part, one pack and one number as JSON, in bytes.
 _PART_JSON_BYTES: Final = 170
@@ -78,9 +80,9 @@ _NUMBER_JSON_BYTES: Final = 24
 
 assert CHANGELOG_PARTS_MAX <= 10**6, "a part number must have at most six digits"
 assert (
-    CHANGELOG_PARTS_MAX * _PART_JSON_BYTES
+    COUNTED_HEADER_BYTES_MAX - _COUNT.size
+    > CHANGELOG_PARTS_MAX * _PART_JSON_BYTES
     + CHANGELOG_PACKS_MAX * (_PACK_JSON_BYTES + _NUMBER_JSON_BYTES)
-    < HEADER_BYTES_MAX
 ), "a changelog must fit into one envelope"
 
 
@@ -189,8 +191,8 @@ def encode(changelog: Changelog, keyring: Keyring) -> bytes:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
     key = key_of(changelog.txg)
-    header = dump_header(changelog)
-    payload = section_payload(key, changelog.section, _COUNT.pack(len(header)) + header)
+    header = counted_header(dump_header(changelog))
+    payload = section_payload(key, changelog.section, header)
     if _parse(key, payload, changelog.section) != changelog:
         raise FormatError(
             key, "bug: the encoded changelog decodes to other values, so it was not stored"
@@ -357,15 +359,31 @@ def dump_header(changelog: Changelog) -> bytes:
     )
 
 
+def counted_header(header: bytes) -> bytes:
+    """Return the JSON header of a payload, with its length before it."""
+    return _COUNT.pack(len(header)) + header
+
+
+def split_header(
+    key: str, payload: bytes, noun: str, *, values_max: int = VALUES_MAX
+) -> tuple[Fields, memoryview]:
+    """Return the fields of the header at the start of a payload, and the bytes after the header.
+
+    Raises:
+        FormatError: the payload of the *noun* ends within its header, or the header is invalid.
+    """
+    end = _COUNT.size
+    if len(payload) >= end:
+        end += _COUNT.unpack_from(payload)[0]
+    if end > len(payload) or end > COUNTED_HEADER_BYTES_MAX:
+        raise FormatError(key, f"the {noun} ends within its header")
+    fields = Fields.parse(key, payload[_COUNT.size : end], values_max=values_max)
+    return fields, memoryview(payload)[end:]
+
+
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Changelog:
     """Return the changelog in a payload; decode its section unless *section* is given."""
-    if len(payload) < _COUNT.size:
-        raise FormatError(key, "the payload is too short for a changelog")
-    (header_bytes,) = _COUNT.unpack_from(payload)
-    end = _COUNT.size + header_bytes
-    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "the changelog ends within its header")
-    fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
+    fields, rest = split_header(key, payload, "changelog", values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version not in {VERSION, SPAN_VERSION}:
         raise NewerFormatError(key, f"the changelog version {version} is unknown")
@@ -380,11 +398,11 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Ch
         schema_version=fields.integer("schema_version", 1),
         created_ns=fields.integer("created_ns"),
         previous=fields.hexadecimal("previous", HASH_BYTES),
-        image=fields.optional("image", lambda name: _image(key, fields, name)),
+        image=fields.optional("image", lambda name: manifest_ref(key, fields, name)),
         parts=tuple(_part(key, item) for item in fields.array("parts", CHANGELOG_PARTS_MAX)),
         packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
         forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
-        section=section or decode_section(key, memoryview(payload)[end:]),
+        section=section or decode_section(key, rest),
         floor=Txg(fields.integer("floor")),
         begins_span=version == SPAN_VERSION,
     )
@@ -442,13 +460,6 @@ def require_distinct(key: str, noun: str, items: Sequence[object]) -> None:
     """Raise FormatError if an item occurs twice in a list."""
     if len(set(items)) != len(items):
         raise FormatError(key, f"the object contains a duplicate {noun}")
-
-
-def _image(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
-    inner = named_fields(key, fields.array(name, 2), ManifestRef._fields)
-    return ManifestRef(
-        ObjectKey(inner.text("key", KEY_BYTES_MAX)), inner.hexadecimal("hash", HASH_BYTES)
-    )
 
 
 def _part(key: ObjectKey, item: object) -> PartRef:

@@ -13,7 +13,6 @@ An object of level 1 has one bit for each txg of its run. An object of level n h
 run of level n - 1. So a search for one inode reads only the index objects of runs that changed it.
 """
 
-import struct
 import sys
 from array import array
 from bisect import bisect_left
@@ -24,8 +23,13 @@ from operator import or_
 from typing import Final, NamedTuple, cast
 
 from s3fs_meta.codec import envelope
-from s3fs_meta.codec.changelog import HEADER_BYTES_MAX, NUMBER_MAX
-from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.changelog import (
+    COUNTED_HEADER_BYTES_MAX,
+    NUMBER_MAX,
+    counted_header,
+    split_header,
+)
+from s3fs_meta.codec.fields import dump
 from s3fs_meta.codec.image import UUID
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
 from s3fs_meta.codec.txg_runs import TxgRuns
@@ -46,15 +50,13 @@ RUNS: Final = TxgRuns(PREFIX, HISTORY_FAN_OUT, HISTORY_LEVELS_MAX)
 ALL_BITS: Final = (1 << HISTORY_FAN_OUT) - 1
 
 _KIND: Final = b"history"
-_COUNT: Final = struct.Struct(">I")
 _INODE_BYTES: Final = 8 + 4 + 4
 _NAME_COLUMNS_BYTES: Final = 8 + 8 + 8 + 4 + 1
 _COOKIE_MIN: Final = 256
 _U64_MASK: Final = (1 << 64) - 1
 _ROWS_AT_ONCE: Final = 1000  # number of rows that are converted from columns in one step
 PAYLOAD_BYTES_MAX: Final = (
-    _COUNT.size
-    + HEADER_BYTES_MAX
+    COUNTED_HEADER_BYTES_MAX
     + HISTORY_INODES_MAX * _INODE_BYTES
     + HISTORY_NAMES_MAX * _NAME_COLUMNS_BYTES
     + HISTORY_NAME_BYTES_MAX
@@ -235,10 +237,8 @@ def encode(index: HistoryIndex, keyring: Keyring) -> bytes:
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
-    header = dump_header(index)
-    payload = b"".join(
-        (_COUNT.pack(len(header)), header, *_inode_columns(index), *_name_columns(index))
-    )
+    header = counted_header(dump_header(index))
+    payload = b"".join((header, *_inode_columns(index), *_name_columns(index)))
     if _parse(index.key, payload) != index:
         raise FormatError(
             index.key, "bug: the encoded index object decodes to other values, so it was not stored"
@@ -325,20 +325,15 @@ class _Columns:
 
 
 def _parse(key: str, payload: bytes) -> HistoryIndex:
-    if len(payload) < _COUNT.size or len(payload) > PAYLOAD_BYTES_MAX:
-        raise FormatError(key, "the payload is too short or too long for an index object")
-    (header_bytes,) = _COUNT.unpack_from(payload)
-    end = _COUNT.size + header_bytes
-    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "the index object ends within its header")
-    fields = Fields.parse(key, payload[_COUNT.size : end])
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise FormatError(key, "the payload is too long for an index object")
+    fields, body = split_header(key, payload, "index object")
     version = fields.integer("version", 1)
     if version != VERSION:
         raise NewerFormatError(key, f"the history index version {version} is unknown")
     inodes, names = fields.integer("inodes"), fields.integer("names")
     if inodes > HISTORY_INODES_MAX or names > HISTORY_NAMES_MAX:
         raise FormatError(key, "the index object has more changes than the format allows")
-    body = memoryview(payload)[end:]
     if len(body) < inodes * _INODE_BYTES + names * _NAME_COLUMNS_BYTES:
         raise FormatError(key, "the index object ends within its columns")
     columns = _Columns(body)

@@ -258,7 +258,7 @@ def _parse(key: ObjectKey, payload: bytes) -> Manifest:
         page_size=fields.integer("page_size", PAGE_BYTES_MIN, PAGE_BYTES_MAX),
         database_bytes=fields.integer("database_bytes", 1),
         created_ns=fields.integer("created_ns"),
-        previous=fields.optional("previous", lambda name: _ref(key, fields, name)),
+        previous=fields.optional("previous", lambda name: manifest_ref(key, fields, name)),
         pieces=_pieces(key, fields.array("pieces", IMAGE_PIECES_MAX)),
         inodes=fields.integer("inodes"),
         file_bytes=fields.integer("file_bytes"),
@@ -284,8 +284,9 @@ def _check(key: ObjectKey, manifest: Manifest) -> None:
         raise FormatError(key, "the pieces do not add up to the database size")
 
 
-def _ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
-    inner = named_fields(key, fields.array(name, 2), ("key", "hash"))
+def manifest_ref(key: ObjectKey, fields: Fields, name: str) -> ManifestRef:
+    """Return the reference to a manifest in a field, an array of key and hash."""
+    inner = named_fields(key, fields.array(name, 2), ManifestRef._fields)
     return ManifestRef(
         ObjectKey(inner.matching("key", _MANIFEST_KEY)), inner.hexadecimal("hash", HASH_BYTES)
     )

@@ -21,10 +21,10 @@ from s3fs_meta.codec import envelope
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.changelog import NUMBER_MAX, TXG
 from s3fs_meta.codec.fields import Fields, dump
-from s3fs_meta.codec.image import TXG_DIGITS, UUID, ManifestRef, named_fields
+from s3fs_meta.codec.image import TXG_DIGITS, UUID, ManifestRef
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
 from s3fs_meta.errors import FormatError, NewerFormatError
-from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_PAYLOAD_BYTES_MAX, KEY_BYTES_MAX
+from s3fs_meta.limits import KEPT_NAME_CHARS_MAX, KEPT_PAYLOAD_BYTES_MAX
 from s3fs_meta.model import Epoch, ObjectKey, PackId, Txg, is_kept_name
 
 VERSION: Final = 1
@@ -148,19 +148,12 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
         kept_ns=fields.integer("kept_ns"),
         epoch=Epoch(fields.integer("epoch")),
         next_pack=PackId(fields.integer("next_pack", 1)),
-        image=_image(key, fields),
+        image=image_codec.manifest_ref(key, fields, "image"),
         auto=fields.boolean("auto"),
     )
     fields.finish()
     _check(key, point, keyring)
     return point
-
-
-def _image(key: ObjectKey, fields: Fields) -> ManifestRef:
-    inner = named_fields(key, fields.array("image", 2), ManifestRef._fields)
-    return ManifestRef(
-        ObjectKey(inner.text("key", KEY_BYTES_MAX)), inner.hexadecimal("hash", HASH_BYTES)
-    )
 
 
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:

@@ -9,24 +9,24 @@ Design: docs/design/format.md, "Level".
     level/<n>/<first txg>-<last txg>     5^n txgs; the last txg is a multiple of 5^n; create-only
 """
 
-import struct
 from dataclasses import dataclass
 from typing import Final
 
-from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec.changelog import (
-    HEADER_BYTES_MAX,
     HEADER_VALUES_MAX,
     NUMBER_MAX,
     PackNote,
     Section,
     check_packs,
+    counted_header,
+    decode_section,
     numbers_of,
     pack_of,
     section_payload,
+    split_header,
 )
-from s3fs_meta.codec.fields import Fields, dump
+from s3fs_meta.codec.fields import dump
 from s3fs_meta.codec.image import UUID
 from s3fs_meta.codec.keyring import HASH_BYTES, Keyring
 from s3fs_meta.codec.txg_runs import TxgRuns
@@ -45,7 +45,6 @@ PREFIX: Final = "level/"
 RUNS: Final = TxgRuns(PREFIX, LEVEL_FAN_OUT, LEVELS_MAX)
 
 _KIND: Final = b"level"
-_COUNT: Final = struct.Struct(">I")
 
 first_of = RUNS.first_of
 ends_at = RUNS.ends_at
@@ -89,8 +88,7 @@ def encode(level: Level, keyring: Keyring) -> bytes:
     Raises:
         FormatError: a field is out of range, which is a bug; the object must not be stored.
     """
-    header = dump_header(level)
-    payload = section_payload(level.key, level.section, _COUNT.pack(len(header)) + header)
+    payload = section_payload(level.key, level.section, counted_header(dump_header(level)))
     if _parse(level.key, payload, level.section) != level:
         raise FormatError(
             level.key, "bug: the encoded level object decodes to other values, so it was not stored"
@@ -131,15 +129,9 @@ def dump_header(level: Level) -> bytes:
 
 def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Level:
     """Return the level in a payload; decode its section unless *section* is given."""
-    if len(payload) < _COUNT.size:
-        raise FormatError(key, "the payload is too short for a level object")
-    (header_bytes,) = _COUNT.unpack_from(payload)
-    end = _COUNT.size + header_bytes
-    if end > len(payload) or header_bytes > HEADER_BYTES_MAX:
-        raise FormatError(key, "the level object ends within its header")
-    if len(payload) - end > LEVEL_SECTION_BYTES_MAX:
+    fields, rest = split_header(key, payload, "level object", values_max=HEADER_VALUES_MAX)
+    if len(rest) > LEVEL_SECTION_BYTES_MAX:
         raise FormatError(key, "the level object has more changes than the format allows")
-    fields = Fields.parse(key, payload[_COUNT.size : end], values_max=HEADER_VALUES_MAX)
     version = fields.integer("version", 1)
     if version != VERSION:
         raise NewerFormatError(key, f"the level version {version} is unknown")
@@ -156,7 +148,7 @@ def _parse(key: ObjectKey, payload: bytes, section: Section | None = None) -> Le
         floor=Txg(fields.integer("floor")),
         packs=tuple(pack_of(key, item) for item in fields.array("packs", CHANGELOG_PACKS_MAX)),
         forgotten=numbers_of(key, fields.array("forgotten", CHANGELOG_PACKS_MAX)),
-        section=section or changelog_codec.decode_section(key, memoryview(payload)[end:]),
+        section=section or decode_section(key, rest),
     )
     fields.finish()
     if parse_key(key) != (level.level, level.last):

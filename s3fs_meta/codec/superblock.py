@@ -220,7 +220,7 @@ def amend(
         retention_s=superblock.retention_s if retention_s is None else retention_s,
     )
     _check_arguments(changed.label, changed.block_bytes, changed.page_size, changed.retention_s)
-    return _authenticated(changed, keyring) if changed.encrypted else changed
+    return _authenticated(changed, keyring)
 
 
 def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Superblock:
@@ -228,13 +228,13 @@ def with_feature(superblock: Superblock, keyring: Keyring, feature: str) -> Supe
     assert feature in KNOWN_FEATURES, "the feature must be in KNOWN_FEATURES"
     features = tuple(sorted({*superblock.features, feature}))
     changed = replace(_next(superblock), features=features)
-    return _authenticated(changed, keyring) if changed.encrypted else changed
+    return _authenticated(changed, keyring)
 
 
 def succeed(superblock: Superblock, keyring: Keyring, generation: int) -> Superblock:
     """Return a copy of the superblock with a generation above its own and above *generation*."""
     base = replace(superblock, generation=max(superblock.generation, generation))
-    return _authenticated(_next(base), keyring) if base.encrypted else _next(base)
+    return _authenticated(_next(base), keyring)
 
 
 def is_authentic(superblock: Superblock, keyring: Keyring) -> bool:
@@ -392,6 +392,9 @@ def _authenticator(superblock: Superblock, keyring: Keyring) -> str:
 
 
 def _authenticated(superblock: Superblock, keyring: Keyring) -> Superblock:
+    """Return the superblock with the authenticator of its fields; it has none without encryption."""
+    if not superblock.encrypted:
+        return superblock
     return replace(superblock, authenticator=_authenticator(superblock, keyring))
 
 

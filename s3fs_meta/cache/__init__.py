@@ -8,8 +8,7 @@ eviction:      makes room by removing clean blocks.
 pinned_trees:  bounds pinned blocks, and pins new blocks of pinned trees.
 index:         bytes per state and the eviction order, in memory.
 disk_space:    reserves free space on the disk of the state directory.
-upload_signal: wakes the uploader when writers wait for room.
-waiting_writers: lets writers wait for room while the upload makes progress.
+waiting_writers: lets writers wait for room while the upload makes progress; wakes the uploader.
 slices:        splits long work into slices, so that other tasks can run between them.
 
 Start at ``block_cache``.

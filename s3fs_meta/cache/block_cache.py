@@ -28,8 +28,7 @@ from s3fs_meta.cache.files.files_ahead import Numbers
 from s3fs_meta.cache.index import NOT_UPLOADED, CacheIndex
 from s3fs_meta.cache.pinned_trees import PinnedTrees
 from s3fs_meta.cache.slices import slices
-from s3fs_meta.cache.upload_signal import UploadSignal
-from s3fs_meta.cache.waiting_writers import WaitingWriters
+from s3fs_meta.cache.waiting_writers import UploadSignal, WaitingWriters
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, NotLocalError, S3fsError
 from s3fs_meta.limits import (

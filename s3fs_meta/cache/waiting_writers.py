@@ -1,6 +1,6 @@
 """Writers that wait until a full cache has room.
 
-Owns: the number of waiting writers, and the limit on their wait.
+Owns: the number of waiting writers, the limit on their wait, and the signal to the uploader.
 Does not know: how room is made, how packs are sent; the uploader calls ``sending`` for each pack.
 Keeps: while a pack is being sent, writers wait, because a slow network is not an error. Otherwise a
 writer waits at most for the write timeout. A pack counts as being sent
@@ -18,7 +18,6 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.cache.upload_signal import UploadSignal
 from s3fs_meta.limits import STORE_BODY_BYTES_PER_S_MIN
 
 # If transfers of a pack are repeated, their bytes count as progress up to N times the pack's size.
@@ -26,6 +25,27 @@ _TRANSFERS_MAX: Final = 3
 # Number of attempts after which waiting for the upload limit no longer counts as progress.
 _LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
+
+
+class UploadSignal:
+    """A signal that wakes the uploader early; it is cleared when a wait for it ends."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        """Wake the waiting task, or let the next wait return immediately."""
+        self._event.set()
+
+    def is_set(self) -> bool:
+        """Return whether the signal was set after the last wait."""
+        return self._event.is_set()
+
+    async def wait(self, limit_s: float) -> None:
+        """Wait until the signal is set, at most *limit_s* seconds; then clear it."""
+        with trio.move_on_after(limit_s):
+            await self._event.wait()
+        self._event = trio.Event()
 
 
 class SentPack:

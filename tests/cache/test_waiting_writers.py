@@ -7,8 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.cache.upload_signal import UploadSignal
-from s3fs_meta.cache.waiting_writers import SentPack, WaitingWriters
+from s3fs_meta.cache.waiting_writers import SentPack, UploadSignal, WaitingWriters
 from s3fs_meta.limits import KIB, MIB
 
 Clock = trio.testing.MockClock
@@ -186,3 +185,17 @@ async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock
         nursery.start_soon(wake_often)
         assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
         nursery.cancel_scope.cancel()
+
+
+async def test_upload_signal_set_before_a_wait_ends_only_this_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An upload signal that is set while the uploader is busy ends the uploader's next wait."""
+    signal = UploadSignal()
+    signal.set()
+    began_s = trio.current_time()
+    await signal.wait(60)
+    assert trio.current_time() == began_s
+    assert not signal.is_set()
+    await signal.wait(60)
+    assert trio.current_time() >= began_s + 60

@@ -1,7 +1,6 @@
 """The time that writers wait for space in a full cache during slow or failing uploads."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import trio
@@ -9,6 +8,7 @@ import trio.testing
 
 from s3fs_meta.cache.waiting_writers import SentPack, UploadSignal, WaitingWriters
 from s3fs_meta.limits import KIB, MIB
+from tests.tasks import running
 
 Clock = trio.testing.MockClock
 TIMEOUT_S = 60.0
@@ -44,8 +44,7 @@ async def test_writer_waits_while_packs_are_uploaded_slowly(autojump_clock: Cloc
             writers.note_upload()
             await trio.sleep(30)  # The uploader makes the next pack.
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upload)
+    async with running(upload):
         await trio.testing.wait_all_tasks_blocked()
         assert await waited_s(writers, lambda: len(stored) == 3) == (True, 660)
 
@@ -77,7 +76,7 @@ async def test_writer_gives_up_if_the_upload_of_a_pack_is_slower_than_the_minimu
     assert PACK_S_MAX <= taken_s <= PACK_S_MAX + TIMEOUT_S
 
 
-async def send(pack: SentPack, seconds: int, *, bytes_per_s: int = 40 * KIB) -> None:
+async def send(pack: SentPack, seconds: int, bytes_per_s: int = 40 * KIB) -> None:
     """Send pieces of a pack at a constant speed."""
     for _ in range(seconds):
         await trio.sleep(1)
@@ -99,8 +98,7 @@ async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(
         stored.append(1)
         writers.note_upload()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upload)
+    async with running(upload):
         await trio.testing.wait_all_tasks_blocked()
         assert await waited_s(writers, lambda: bool(stored)) == (True, 809)
 
@@ -111,10 +109,8 @@ async def test_writer_gives_up_if_a_pack_fails_after_each_transfer(autojump_cloc
 
     with writers.sending(PACK_BYTES) as pack:
         pack.begin()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send, pack, 10_000)
+        async with running(send, pack, 10_000):
             has_room, taken_s = await waited_s(writers, lambda: False)
-            nursery.cancel_scope.cancel()
 
     transfers_s = 3 * PACK_BYTES / (40 * KIB)
     assert not has_room
@@ -128,10 +124,8 @@ async def test_writer_gives_up_if_an_upload_is_below_minimum_speed_after_a_faile
 
     with writers.sending(PACK_BYTES) as pack:
         pack.begin()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(send, pack, 10_000, bytes_per_s=16 * KIB))
+        async with running(send, pack, 10_000, 16 * KIB):
             assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
-            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_failed", [False, True], ids=["first attempt", "after a failure"])
@@ -152,8 +146,7 @@ async def test_writer_waits_while_a_pack_waits_for_the_upload_limit(
             stored.append(1)
         writers.note_upload()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(upload)
+    async with running(upload):
         await trio.testing.wait_all_tasks_blocked()
         assert await waited_s(writers, lambda: bool(stored)) == (True, PACK_BYTES / KIB)
 
@@ -181,15 +174,11 @@ async def test_wake_up_without_an_upload_does_not_extend_the_wait(autojump_clock
             await trio.sleep(1)
             writers.wake()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wake_often)
+    async with running(wake_often):
         assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
-        nursery.cancel_scope.cancel()
 
 
-async def test_upload_signal_set_before_a_wait_ends_only_this_wait(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_upload_signal_set_before_a_wait_ends_only_this_wait(autojump_clock: Clock) -> None:
     """An upload signal that is set while the uploader is busy ends the uploader's next wait."""
     signal = UploadSignal()
     signal.set()

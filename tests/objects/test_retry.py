@@ -287,16 +287,30 @@ class _Distant(MemoryStore):
         return await super().get(key, max_bytes)
 
 
+class _Notices(list[tuple[float, str]]):
+    """The notices of a store, each with the time since this list was created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began_s = trio.current_time()
+
+    @property
+    def age_s(self) -> float:
+        """Return the time since this list was created."""
+        return trio.current_time() - self._began_s
+
+    def note(self, text: str) -> None:
+        """Record a notice."""
+        self.append((self.age_s, text))
+
+
 async def test_unreachable_store_is_reported_immediately(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """An unreachable store is reported once, with the reason and the time limit."""
-    notices: list[tuple[float, str]] = []
-    began_s = trio.current_time()
+    notices = _Notices()
     store = _Distant(fails=100)
-    retrying = RetryingStore(
-        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
-    )
+    retrying = RetryingStore(store, notify=notices.note)
 
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
@@ -311,12 +325,9 @@ async def test_first_failure_of_a_listing_is_reported_immediately(
     autojump_clock: trio.testing.MockClock, faulty: FaultyStore
 ) -> None:
     """The notice is not delayed because a listing may be the first request of a command."""
-    notices: list[tuple[float, str]] = []
-    began_s = trio.current_time()
+    notices = _Notices()
     faulty.fail("list", times=STORE_ATTEMPTS_MAX)
-    retrying = RetryingStore(
-        faulty, notify=lambda text: notices.append((trio.current_time() - began_s, text))
-    )
+    retrying = RetryingStore(faulty, notify=notices.note)
 
     with pytest.raises(StoreUnavailableError):
         await keys_of(retrying)
@@ -330,12 +341,8 @@ async def test_store_that_does_not_respond_is_reported_after_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A notice appears after one second without a response; the request continues."""
-    notices: list[tuple[float, str]] = []
-    began_s = trio.current_time()
-    store = _Distant(takes_s=60.0)
-    retrying = RetryingStore(
-        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
-    )
+    notices = _Notices()
+    retrying = RetryingStore(_Distant(takes_s=60.0), notify=notices.note)
 
     for _ in range(2):
         assert (await retrying.get(KEY, PACK_BYTES_MAX)).data == b"content"
@@ -352,32 +359,28 @@ async def test_store_that_does_not_respond_is_abandoned_after_the_reported_time(
     autojump_clock: trio.testing.MockClock, attempt_s: float
 ) -> None:
     """Each attempt may use its full timeout; the total time also has a limit."""
-    notices: list[str] = []
-    began_s = trio.current_time()
-    retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.append)
+    notices = _Notices()
+    retrying = RetryingStore(_Distant(fails=100, takes_s=attempt_s), notify=notices.note)
 
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
-    silent, failed = notices
+    (_, silent), (_, failed) = notices
     assert "has not responded yet" in silent
     assert failed.startswith("cannot reach ")
-    for text in notices:
+    for text in (silent, failed):
         said = re.search(r"trying for up to (\d+) s", text)
         assert said is not None
-        assert trio.current_time() - began_s <= int(said[1])
+        assert notices.age_s <= int(said[1])
 
 
 async def test_failure_is_reported_even_if_the_store_was_reported_as_silent(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A failure after a notice of silence is reported once, with its reason."""
-    notices: list[tuple[float, str]] = []
-    began_s = trio.current_time()
+    notices = _Notices()
     store = _Distant(fails=100, takes_s=2 * STORE_SILENCE_S_MAX)
-    retrying = RetryingStore(
-        store, notify=lambda text: notices.append((trio.current_time() - began_s, text))
-    )
+    retrying = RetryingStore(store, notify=notices.note)
 
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
@@ -441,22 +444,20 @@ async def test_refused_connection_fails_the_first_request_within_seconds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Before the first connection, retries end soon, because the endpoint may be wrong."""
-    notices: list[str] = []
-    began_s = trio.current_time()
+    notices = _Notices()
     store = _Distant(fails=100, unconnected=True)
-    retrying = RetryingStore(store, notify=notices.append)
+    retrying = RetryingStore(store, notify=notices.note)
 
     with pytest.raises(StoreUnavailableError):
         await retrying.get(KEY, PACK_BYTES_MAX)
 
     # The last pause is random, at most 1.6 s, and omitted if it exceeds the total time.
-    waited_s = trio.current_time() - began_s
-    assert STORE_UNCONNECTED_S_MAX - 1.6 <= waited_s <= STORE_UNCONNECTED_S_MAX
-    assert notices == [f"cannot reach {store.url}, trying for up to 2 s: connection refused"]
+    assert STORE_UNCONNECTED_S_MAX - 1.6 <= notices.age_s <= STORE_UNCONNECTED_S_MAX
+    assert notices == [(0, f"cannot reach {store.url}, trying for up to 2 s: connection refused")]
 
 
 async def test_store_that_has_responded_once_is_retried_for_a_longer_time(
-    autojump_clock: trio.testing.MockClock, retrying: RetryingStore
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A server that has responded before may be restarting, so requests are retried for longer."""
     store = _Distant(unconnected=True)

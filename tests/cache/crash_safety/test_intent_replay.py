@@ -53,6 +53,12 @@ def content(bench: CacheBench, index: int) -> bytes:
     return bench.cache.read_local(located, 0, located.plain_bytes)
 
 
+def overwrite(bench: CacheBench, offset: int, data: bytes) -> None:
+    """Write into block 0 of the file INO."""
+    bench.db.begin()
+    bench.cache.write_in_place(bench.located(0), offset, data)
+
+
 def lose_file(bench: CacheBench, block: BlockId) -> None:
     """Delete a block file whose name was never synced, as a power cut may."""
     bench.files.remove(block)
@@ -72,8 +78,7 @@ async def test_logged_block_survives_the_loss_of_its_block_file(logged: CacheBen
 async def test_power_cut_loses_only_bytes_written_after_the_last_fsync(logged: CacheBench) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 7, b" and not")
+    overwrite(logged, 7, b" and not")
     logged.files.cut_after(block, 3)
 
     await lose_power(logged)
@@ -88,7 +93,7 @@ async def test_intent_log_entries_are_applied_in_the_order_of_their_writes(
 ) -> None:
     block = logged.write(0, b"one one one")
     await fsync(logged)
-    logged.cache.write_in_place(logged.located(0), 4, b"two")
+    overwrite(logged, 4, b"two")
     await fsync(logged)
     lose_file(logged, block)
 
@@ -115,8 +120,7 @@ async def test_lost_write_after_replayed_content_leaves_zeros_before_its_offset(
     """Zeros before an unsynced write are restored as zeros after a power cut loses the write."""
     logged.write(0, b"ab")
     await fsync(logged)
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 5, b"lost")
+    overwrite(logged, 5, b"lost")
 
     await lose_power(logged)
 
@@ -132,8 +136,7 @@ async def test_zeros_before_a_lost_write_remain_after_the_replay_of_an_overwrite
     logged.write(0, b"ab")
     await fsync(logged)
     for offset, data in ((0, b"A"), (5, b"lost")):
-        logged.db.begin()
-        logged.cache.write_in_place(logged.located(0), offset, data)
+        overwrite(logged, offset, data)
 
     await lose_power(logged)
 
@@ -151,8 +154,7 @@ async def test_zeros_of_a_replayed_gap_or_hole_remain_if_a_later_write_is_lost(
     expected = bytes(hole_bytes) + b"a"
     for gap_end in (9, 20):
         expected = expected.ljust(gap_end, b"\0")
-        logged.db.begin()
-        logged.cache.write_in_place(logged.located(0), gap_end, b"b")
+        overwrite(logged, gap_end, b"b")
         if gap_end == 9:
             await fsync(logged)
             expected += b"b"
@@ -177,8 +179,7 @@ async def test_restored_hole_uses_no_disk_space(logged: CacheBench) -> None:
 
 def write_after_gap(bench: CacheBench) -> None:
     """Write to block 0 after a gap of three bytes; a power cut will lose the written bytes."""
-    bench.db.begin()
-    bench.cache.write_in_place(bench.located(0), 5, b"lost")
+    overwrite(bench, 5, b"lost")
 
 
 async def write_after_gap_during_sync(
@@ -234,8 +235,7 @@ async def test_gap_of_an_undone_write_does_not_replace_later_content_with_zeros(
     logged.db.begin()
     block = logged.cache.write_new(INO, BlockIndex(0), 1, b"a")
     await write_after_gap_during_sync(logged, monkeypatch, undoes=True)
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 2, b"lost")
+    overwrite(logged, 2, b"lost")
     logged.files.cut_after(block, 2)
 
     await lose_power(logged)
@@ -255,7 +255,7 @@ async def test_sync_of_a_copied_block_keeps_its_content_and_the_zeros_of_a_new_g
     block = logged.cache.copy_on_write(before, INO, BlockIndex(0), 2)
     block_map.replace(logged.db, INO, BlockIndex(0), before.block, block)
     logged.cache.release(before.block)
-    logged.cache.write_in_place(logged.located(0), 0, b"ab")
+    overwrite(logged, 0, b"ab")
     await write_after_gap_during_sync(logged, monkeypatch)
 
     await lose_power(logged)
@@ -289,9 +289,9 @@ async def test_log_entry_keeps_the_zeros_of_a_gap_that_is_made_while_it_is_writt
     logged: CacheBench,
 ) -> None:
     logged.write(0, b"a")
-    logged.cache.write_in_place(logged.located(0), 1, b"b")
+    overwrite(logged, 1, b"b")
     logged.write(1, b"other")  # The next write becomes a separate piece of the entry.
-    logged.cache.write_in_place(logged.located(0), 0, b"a")
+    overwrite(logged, 0, b"a")
     await log_during_write_after_gap(logged)
 
     await lose_power(logged)
@@ -320,8 +320,7 @@ async def test_bytes_of_an_undone_write_do_not_reappear_in_a_gap(logged: CacheBe
     """A gap must not show bytes that a killed daemon left in the block file at its offset."""
     block = logged.write(0, b"ab")
     await logged.cache.block_sync.sync_files()
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 5, b"lost")
+    overwrite(logged, 5, b"lost")
     logged.files.put(block, 2, b"old")
 
     await lose_power(logged)
@@ -335,8 +334,7 @@ async def test_recovery_succeeds_if_the_log_entry_before_a_gap_is_lost(logged: C
 
     def write_meanwhile() -> None:
         logged.db.commit()
-        logged.db.begin()
-        logged.cache.write_in_place(logged.located(0), 5, b"c")
+        overwrite(logged, 5, b"c")
         logged.db.commit()
 
     assert await logged.cache.block_sync.log_writes(
@@ -355,7 +353,7 @@ async def test_intent_log_entry_older_than_a_file_sync_is_not_applied(logged: Ca
     """Replay of an entry older than a sync would replace content that the sync made durable."""
     logged.write(0, b"old")
     await fsync(logged)
-    logged.cache.write_in_place(logged.located(0), 0, b"new")
+    overwrite(logged, 0, b"new")
     await logged.cache.block_sync.sync_files()
 
     await lose_power(logged)
@@ -410,7 +408,7 @@ async def test_replayed_content_fills_a_hole_in_a_copied_block(
     """The origin of a copy is restored first, because its hole must not replace logged content."""
     logged.db.begin()
     logged.cache.write_new(INO, BlockIndex(0), 5, b"after a hole")
-    logged.cache.write_in_place(logged.located(0), 1, b"in it")
+    overwrite(logged, 1, b"in it")
     await fsync(logged)
     if not is_deleted:
         logged.db.begin()
@@ -473,7 +471,7 @@ async def test_overwrite_after_the_last_fsync_survives_a_kill_and_becomes_durabl
 ) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
-    logged.cache.write_in_place(logged.located(0), 0, b"FS")
+    overwrite(logged, 0, b"FS")
 
     await kill(logged)
 
@@ -488,8 +486,7 @@ async def test_append_after_the_last_fsync_survives_a_kill_and_becomes_durable(
     """The synced length of a recovered block includes the zeros of a gap."""
     logged.write(0, b"ab")
     await fsync(logged)
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 5, b"c")
+    overwrite(logged, 5, b"c")
     await kill(logged)
 
     await lose_power(logged)
@@ -502,8 +499,7 @@ async def test_lost_end_of_a_block_is_restored_from_the_newest_intent_log_entry(
 ) -> None:
     block = logged.write(0, b"fsynced")
     await fsync(logged)
-    logged.db.begin()
-    logged.cache.write_in_place(logged.located(0), 4, b"AGAIN")
+    overwrite(logged, 4, b"AGAIN")
     await fsync(logged)
     logged.files.cut_after(block, 3)
 
@@ -516,7 +512,7 @@ async def test_end_of_a_truncated_block_file_is_restored_from_the_log(logged: Ca
     """If a sync failed, recovery truncates the block file before its first lost byte."""
     block = logged.write(0, b"fsynced")
     await fsync(logged)
-    logged.cache.write_in_place(logged.located(0), 0, b"FS")
+    overwrite(logged, 0, b"FS")
     logged.files.cut_after(block, 4)
 
     await kill(logged)

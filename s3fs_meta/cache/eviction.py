@@ -182,16 +182,21 @@ class Evictor:
 
         At most *count_max* blocks are considered.
         """
-        victims: list[BlockId] = []
-        for _ in range(count_max):
-            block = self._oldest() if self._lacks(size_bytes) else None
-            if block is None:
-                break
-            if not self._spares(block):
-                self._db.begin_local()
-                self._let_go(block)
-                victims.append(block)
-        return victims
+        examined = self._take(lambda: self._lacks(size_bytes))
+        return [block for block in itertools.islice(examined, count_max) if block is not None]
+
+    def _take(self, lacks: Callable[[], bool]) -> Iterator[BlockId | None]:
+        """Delete rows of clean blocks while *lacks* returns True and a clean block is left.
+
+        Yields each of these blocks, whose file the caller removes, and None for each spared block.
+        """
+        while lacks() and (block := self._oldest()) is not None:
+            if self._spares(block):
+                yield None
+                continue
+            self._db.begin_local()
+            self._let_go(block)
+            yield block
 
     def _oldest(self) -> BlockId | None:
         return self._index.oldest_clean(self.unrequested_bytes_max)
@@ -242,16 +247,6 @@ class Evictor:
 
     def _take_bytes(self, wanted_bytes: int) -> Iterator[BlockId]:
         """Delete rows of clean blocks, at least *wanted_bytes*; the caller removes the files."""
-        freed = 0
-        while freed < wanted_bytes:
-            block = self._oldest()
-            if block is None:
-                return
-            if self._spares(block):
-                continue
-            held = self._index.get(block)
-            assert held is not None, "every block in the eviction order must be cached"
-            freed += held.size_bytes
-            self._db.begin_local()
-            self._let_go(block)
-            yield block
+        bytes_max = self._index.total_bytes - wanted_bytes
+        examined = self._take(lambda: self._index.total_bytes > bytes_max)
+        return (block for block in examined if block is not None)

@@ -304,14 +304,18 @@ class _TimedProcess(subprocess.Popen[bytes]):
             ) from exc
 
 
-class _CredentialProvider:
-    """Loads the credentials of a session; raises only errors that ``s3_errors`` lists."""
+class _Delegate:
+    """An object whose other attributes are those of *inner*."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class _CredentialProvider(_Delegate):
+    """Loads the credentials of a session; raises only errors that ``s3_errors`` lists."""
 
     def load_credentials(self) -> "_Credentials | None":
         """Return the credentials, or None if there are none."""
@@ -320,17 +324,11 @@ class _CredentialProvider:
         return None if found is None else _Credentials(found)
 
 
-class _Credentials:
+class _Credentials(_Delegate):
     """Credentials whose refresh raises only errors that ``s3_errors`` lists.
 
     botocore refreshes temporary credentials when it signs a request.
     """
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def get_frozen_credentials(self) -> "ReadOnlyCredentials":
         """Return the credentials for one request, after a refresh if they expire soon."""

@@ -302,19 +302,8 @@ async def restore_copies(
         data = await content_before(
             copy, db, beginning, keyring, store, durable_bytes=durable_bytes
         )
-        if copy.origin == copy.block:
-            content_bytes = min(copy.plain_bytes, len(data))
-            await trio.to_thread.run_sync(files.cut_after, copy.block, content_bytes)
-            if data:  # without durable content, the block may have no file
-                await trio.to_thread.run_sync(files.extend, copy.block, len(data))
-        elif copy.origin == block_origins.HOLE:
-            await trio.to_thread.run_sync(files.create, copy.block, 0, b"")
-            await trio.to_thread.run_sync(files.extend, copy.block, len(data))
-        else:
-            await trio.to_thread.run_sync(files.create, copy.block, 0, data)
-        its = logged.get(copy.block, ())
-        end = max(len(data), await trio.to_thread.run_sync(intent_replay.put_all, files, its))
-        await trio.to_thread.run_sync(files.sync, [copy.block])
+        pieces = logged.get(copy.block, ())
+        end = await trio.to_thread.run_sync(_restore_file, files, copy, data, pieces)
         db.begin_local()
         synced_bytes = end if copy.holds_bytes is None else min(end, copy.holds_bytes)
         cached_blocks.note_synced(db, [(copy.block, synced_bytes)])
@@ -322,6 +311,25 @@ async def restore_copies(
     block_origins.forget(db, block_origins.blocks(db))
     db.commit_durable()
     await trio.to_thread.run_sync(db.sync_wal)
+
+
+def _restore_file(files: BlockFiles, copy: Copy, data: bytes, pieces: Sequence[LoggedPiece]) -> int:
+    """Write the durable content of a copied block, then its logged pieces, and sync its file.
+
+    Return the number of bytes that are durable now. Runs in a thread.
+    """
+    if copy.origin == copy.block:
+        files.cut_after(copy.block, min(copy.plain_bytes, len(data)))
+        if data:  # without durable content, the block may have no file
+            files.extend(copy.block, len(data))
+    elif copy.origin == block_origins.HOLE:
+        files.create(copy.block, 0, b"")
+        files.extend(copy.block, len(data))
+    else:
+        files.create(copy.block, 0, data)
+    end = max(len(data), intent_replay.put_all(files, pieces))
+    files.sync([copy.block])
+    return end
 
 
 def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:

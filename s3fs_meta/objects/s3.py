@@ -317,10 +317,9 @@ class S3Store:
         # The stubs of boto3 require a length, but a chunked response has none.
         size_bytes: int | None = cast("dict[str, Any]", answer).get("ContentLength")
         try:
-            _check_kind(key, answer)
+            _check_kind(key, answer, size_bytes)
             if size_bytes is None:
                 return Fetched(self._read_chunked(key, body, max_bytes, etag), etag)
-            _check_length(key, size_bytes)
             check_size(key, size_bytes, max_bytes, etag)
         except BaseException:
             # close the connection: the server would still send the rest of the body
@@ -541,8 +540,8 @@ def _immutable(data: bytes | memoryview) -> bytes | memoryview:
     return bytes(data) if isinstance(data, memoryview) and not data.readonly else data
 
 
-def _check_kind(key: str, answer: "GetObjectOutputTypeDef") -> None:
-    """Raise TransientStoreError unless a response to GET has a complete object."""
+def _check_kind(key: str, answer: "GetObjectOutputTypeDef", size_bytes: int | None) -> None:
+    """Raise TransientStoreError unless a response to GET may have a complete object."""
     status, kind = answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("ContentType", "")
     if status != HTTPStatus.OK:
         raise TransientStoreError(key, f"the response has the status {status} instead of 200")
@@ -552,11 +551,7 @@ def _check_kind(key: str, answer: "GetObjectOutputTypeDef") -> None:
             f"the server sends a document of type {kind} instead of an object; check the endpoint"
             " URL, and for a proxy or a login page",
         )
-
-
-def _check_length(key: str, size_bytes: int) -> None:
-    """Raise TransientStoreError if the length in a response is negative."""
-    if size_bytes < 0:
+    if size_bytes is not None and size_bytes < 0:
         raise TransientStoreError(key, f"the response has an invalid length: {size_bytes} bytes")
 
 

@@ -5,6 +5,7 @@ Does not know: how stores carry out requests. boto3 is loaded only for a bucket,
 takes a third of a second.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -168,8 +169,10 @@ def open_store(
     """
     address, options = parse(url), options_of(url, options or S3Options())
     required = not (make_root or probe_only or may_be_absent)
-    if isinstance(address, LocalAddress) and required and _is_absent(address.root):
-        raise AbsentDirectoryError(url)
+    if isinstance(address, LocalAddress) and required:
+        with contextlib.suppress(OSError):  # ``LocalStore`` reports the error
+            if is_absent(address.root):
+                raise AbsentDirectoryError(url)
     endpoint_url = options.endpoint_url
     if endpoint_url is not None and not _ENDPOINT.fullmatch(endpoint_url):
         raise UsageError(f"endpoint {endpoint_url!r} does not have the form https://host:port")
@@ -182,14 +185,6 @@ def open_store(
     else:
         bare = _open_bucket(address, options, meter)
     return CountingStore(RetryingStore(bare, notify=notify, charge=charge), meter)
-
-
-def _is_absent(root: Path) -> bool:
-    """Return whether a path is absent, as in ``is_absent``; return False after a disk error."""
-    try:
-        return is_absent(root)
-    except OSError:
-        return False
 
 
 def _open_bucket(address: S3Address, options: S3Options, meter: Meter) -> ObjectStore:

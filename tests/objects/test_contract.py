@@ -1,10 +1,12 @@
-"""Object keys that every kind of store accepts or refuses."""
+"""Object keys that every kind of store accepts or refuses, and the base class of wrappers."""
 
 import pytest
+from typing_extensions import override
 
 from s3fs_meta.errors import InvalidRequestError
 from s3fs_meta.limits import KEY_BYTES_MAX, KEY_COMPONENT_BYTES_MAX
-from s3fs_meta.objects.contract import check_key, listing_of
+from s3fs_meta.objects.contract import StoreWrapper, check_key, listing_of
+from s3fs_meta.objects.memory import MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,30 @@ def test_invalid_object_key_is_refused(key: str) -> None:
 def test_error_of_a_listing_contains_its_prefix(prefix: str, name: str) -> None:
     """The error of a failed listing contains the prefix followed by an asterisk."""
     assert listing_of(prefix) == name
+
+
+class Closable(MemoryStore):
+    """A store that records that it was closed."""
+
+    has_own_clock = True
+    endpoint = "http://nas:9000"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+
+    @override
+    async def close(self) -> None:
+        """Record that this store was closed."""
+        self.is_closed = True
+
+
+async def test_store_wrapper_delegates_url_and_endpoint_and_clock_and_close() -> None:
+    inner = Closable()
+    wrapper = StoreWrapper(inner)
+
+    await wrapper.close()
+
+    assert (wrapper.url, wrapper.endpoint) == (inner.url, "http://nas:9000")
+    assert (wrapper.has_own_clock, wrapper.inner) == (True, inner)
+    assert inner.is_closed

@@ -295,7 +295,7 @@ class BlockCache:
     async def keep_duplicates(self) -> None:
         """After deduplication, cache the blocks that replaced cached blocks of pinned files.
 
-        Both blocks have the same content, so it is copied from the file of the replaced block. If
+        The content is copied from the file of the replaced block, and verified at its first use. If
         that file is already removed, or the disk has no room, the block must be downloaded later.
         """
         for block, of in self.pinned.take_replaced():
@@ -309,6 +309,7 @@ class BlockCache:
                 continue
             self._arrived(of_row(row))
             if of in self.index:  # the block may have been deleted during the copy
+                self.suspects.blocks.add(of)
                 self.pinned.pin(of, row.plain_bytes)
 
     # --- write blocks --------------------------------------------------------------------------

@@ -93,6 +93,24 @@ async def test_duplicate_is_not_cached_if_the_replaced_file_cannot_be_opened(
     assert bench.cache.read_local(replaced, 0, 7) == b"content"
 
 
+@pytest.mark.parametrize("content", [b"content", b"damaged"])
+async def test_damaged_content_of_a_replaced_file_is_not_read_from_its_duplicate(
+    bench: CacheBench, content: bytes
+) -> None:
+    """The bucket has the intact content, so a reader of the duplicate must get it."""
+    replaced, kept = await _replaced_by_a_duplicate(bench)
+    bench.files.put(replaced.block, 0, content)
+    bench.store.calls.clear()
+
+    await bench.cache.keep_duplicates()
+    while not bench.cache.is_local(found := bench.located(1)):
+        await bench.cache.fetch(found)
+
+    assert bench.cache.read_local(found, 0, 7) == b"content"
+    assert bench.cache.index.is_pinned(kept.block)
+    assert bool(bench.store.calls) is (content == b"damaged")
+
+
 async def test_duplicate_deleted_while_its_file_is_copied_is_not_pinned(
     bench: CacheBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

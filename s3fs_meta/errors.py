@@ -405,11 +405,11 @@ class MetadataError(CorruptionError):
 
 
 class BadRowError(CorruptionError):
-    """A row has a value of a wrong type; only the row's inode is affected."""
+    """A row has a value of a wrong type or out of range; only the row's inode is affected."""
 
     def __init__(self, what: str, ino: int) -> None:
         owner = f" of inode {ino}" if ino else ""
-        super().__init__(f"{what}{owner} has values of a wrong type; run s3fs-meta fsck -y")
+        super().__init__(f"{what}{owner} has invalid values; run s3fs-meta fsck -y")
         self.what, self.ino = what, ino
         self.changed_nothing = False  # True if the error was raised before any row changed
 

@@ -52,7 +52,8 @@ def _highest(db: Database, table: str, column: str) -> int:
     try:
         if table == "inodes":
             return inodes.highest(db, PAST_INO_MIN)
-        row = db.one(f"SELECT max({column}) FROM {table} WHERE {column} < {PAST_INO_MIN}")
+        valid = f"{column} BETWEEN 0 AND {PAST_INO_MIN - 1}"
+        row = db.one(f"SELECT max({column}) FROM {table} WHERE {valid}")
     except DamagedDatabaseError:
         return 0
     return 0 if row is None or row[0] is None else int(row[0])

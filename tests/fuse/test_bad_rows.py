@@ -1,6 +1,7 @@
-"""Tests of rows with values of a wrong type, which cause EIO only for their own files."""
+"""Tests of rows with invalid values, which cause EIO only for their own files."""
 
 import errno
+import itertools
 import os
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -33,6 +34,11 @@ _SIZE_ONLY: Final = SimpleNamespace(
 )
 _PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of fallocate(2)
 VALUES: Final = ("x'ff00'", "'text'", "1.5")
+# Values from which a change would compute a number that SQLite cannot store.
+_OUT_OF_RANGE: Final = (
+    ("mapped_blocks", "9223372036854775807"),
+    ("ctime_ns", "-9223372036854775808"),
+)
 INODE_COLUMNS: Final = (
     *("mode", "nlink", "uid", "gid", "size_bytes", "mapped_blocks", "ctime_ns", "mtime_delta_ns"),
     *("atime_delta_ns", "rdev", "parent", "flags", "btime_delta_ns"),
@@ -138,8 +144,9 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
     ]
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("column", INODE_COLUMNS)
+@pytest.mark.parametrize(
+    ("column", "value"), [*itertools.product(INODE_COLUMNS, VALUES), *_OUT_OF_RANGE]
+)
 async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
     handlers: Handlers,
     reply: Reply,

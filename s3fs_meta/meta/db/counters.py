@@ -6,7 +6,8 @@ Keeps: at every commit the columns equal the result of a scan.
 
 Sparse files have sizes of up to 1 EiB, so ``file_bytes`` may exceed the largest integer of SQLite.
 The column is therefore modulo 2**64, as a signed number: no file size can make a commit fail, and
-a total below 16 EiB is exact.
+a total below 16 EiB is exact. Other totals exceed it only if their rows were damaged (I65). They
+are also written modulo 2**64, so that a damaged total makes no commit fail.
 """
 
 from collections.abc import Sequence
@@ -59,6 +60,11 @@ def sum_of(value: str) -> str:
     return f"((({high}) << 32) | ({low} & {_LOW}))"
 
 
+def _signed(total: int) -> int:
+    """Return a total modulo 2**64, as a signed number."""
+    return (total + _HALF) % _FULL - _HALF
+
+
 class Updates(NamedTuple):
     """The values of the counters after a commit, and the statements that write these values."""
 
@@ -104,14 +110,14 @@ class Counters:
         return (
             self.next_ino,
             self.next_block,
-            self.inodes,
-            self.dentries,
-            (self.file_bytes + _HALF) % _FULL - _HALF,
+            _signed(self.inodes),
+            _signed(self.dentries),
+            _signed(self.file_bytes),
             self.capacity_bytes,
             self.txg,
             self.next_pack,
-            self.block_bytes,
-            self.stored_bytes,
+            _signed(self.block_bytes),
+            _signed(self.stored_bytes),
         )
 
     def updates(self, written: tuple[int, ...]) -> Updates:

@@ -45,6 +45,7 @@ _DELETE_BARE_ORPHAN: Final = (
 
 _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
+_SIZE_BITS: Final = 62  # more than FILE_BYTES_MAX needs
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
@@ -53,17 +54,20 @@ _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the clas
 def attributes_of(row: Row) -> Attributes:
     """Return the attributes in a row with the columns of COLUMNS.
 
+    A value near the limits of SQLite's integers would overflow after a change. The commit group
+    would then be lost, with the operations of other users.
+
     Raises:
-        BadRowError: a value is not a number, or is too large for a reply to the kernel.
+        BadRowError: a value is not a number, or is out of range.
     """
     # The operator "|" checks all types in 0.25 us: it raises TypeError unless all are integers.
     ino, mode, nlink, uid, gid, size, mapped, ctime, mtime, atime, rdev, parent, flags, btime = row
     try:
-        words, numbers = mode | nlink | uid | gid | rdev, size | mapped | parent | flags
-        ctime | mtime | atime | btime
+        words, sizes, others = mode | nlink | uid | gid | rdev, size | mapped, parent | flags
+        times = ctime | mtime - _MIN | atime - _MIN | btime - _MIN
     except TypeError as exc:
         raise BadRowError("the row", ino) from exc
-    if words >> 32 or numbers < 0:
+    if words >> 32 or sizes >> _SIZE_BITS or others < 0 or times < 0:
         raise BadRowError("the row", ino)
     return _new(Attributes, row)
 

@@ -4,6 +4,9 @@ import pytest
 
 from s3fs_meta.meta.db.counters import COLUMNS, Counters
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.tables import dentries
+from s3fs_meta.model import ROOT_INO
+from tests.meta.conftest import create_file
 from tests.meta.random_tree import Tree
 
 
@@ -33,6 +36,20 @@ def test_numbers_of_inodes_and_blocks_and_packs_are_taken_in_ascending_order() -
     assert [counters.take_ino(), counters.take_ino()] == [1, 2]
     assert [counters.take_block(), counters.take_block()] == [2, 3]
     assert [counters.take_pack(), counters.take_pack()] == [8, 9]
+
+
+@pytest.mark.parametrize("total", ["inodes", "dentries", "block_bytes", "stored_bytes"])
+@pytest.mark.parametrize("value", [(1 << 63) - 1, -(1 << 63)])
+def test_damaged_total_makes_no_commit_fail(db: Database, total: str, value: int) -> None:
+    """A total beyond the integers of SQLite would make every commit fail, until fsck repairs it."""
+    db.counters.put(total, value)
+    db.commit()
+    ino = create_file(db, b"file")
+    for change in (1, -2):
+        setattr(db.counters, total, getattr(db.counters, total) + change)
+        db.begin()
+        db.commit()
+    assert dentries.find(db, ROOT_INO, b"file") == ino
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -324,13 +324,25 @@ def test_setting_the_size_preserves_the_times(db: Database) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["mode = 1 << 32", "nlink = -1", "uid = 1 << 32", "gid = -1", "size_bytes = -1", "flags = -1"],
+    [
+        *("mode = 1 << 32", "nlink = -1", "uid = 1 << 32", "gid = -1", "flags = -1"),
+        *("size_bytes = -1", "size_bytes = 1 << 62", "mapped_blocks = 9223372036854775807"),
+        *("ctime_ns = -1", f"mtime_delta_ns = {TIME_NS_MIN} - ctime_ns - 1"),
+        *(f"{one}_delta_ns = {TIME_NS_MIN} - ctime_ns - 1" for one in ("atime", "btime")),
+    ],
 )
-def test_row_with_a_number_that_the_kernel_cannot_represent_is_refused(
+def test_change_of_an_inode_with_a_number_out_of_range_does_not_affect_other_inodes(
     db: Database, change: str
 ) -> None:
+    """The inode with the damaged row is refused, and the commit group keeps the other changes."""
     ino = make_file(db).ino
     db.inodes.run(f"UPDATE inodes SET {change} WHERE ino = ?", (ino,))
+    other = make_file(db)
 
     with pytest.raises(BadRowError):
-        inodes.get(db, ino)
+        inodes.add_mapped_blocks(db, ino, 1)
+    with pytest.raises(BadRowError):
+        inodes.add_links(db, ino, 1, T0)
+    db.commit()
+
+    assert inodes.get(db, other.ino) == other

@@ -6,6 +6,7 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import DatabaseError
+from s3fs_meta.limits import TIME_NS_MIN
 from s3fs_meta.meta.changesets import merge
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -44,9 +45,8 @@ def _fill(db: Database) -> Ino:
         dentries.add(db, top, bytes([length]) * length, made.ino)
         inodes.set_size(db, made.ino, length << 50, 0)
     db.inodes.run(
-        "UPDATE inodes SET ctime_ns = ?, mtime_delta_ns = -5,"
-        " atime_delta_ns = -9223372036854775807 - 1",
-        (NOW_NS,),
+        "UPDATE inodes SET ctime_ns = ?1, mtime_delta_ns = -5, atime_delta_ns = ?2 - ?1",
+        (NOW_NS, TIME_NS_MIN),
     )
     inodes.change_directory(db, top, NOW_NS, entries=len(LENGTHS))
     inodes.change_directory(db, ROOT_INO, NOW_NS, entries=1, subdirectories=1)

@@ -85,6 +85,15 @@ async def test_follower_of_a_state_with_a_next_number_in_use_is_not_promoted(pow
         assert await read_file(session, ino) == CONTENT
 
 
+async def test_infinite_number_in_a_row_does_not_prevent_the_check(power: Power) -> None:
+    """SQLite stores infinity as a REAL value, which is not a number in use."""
+    async with power.session("a", tasks=False) as session:
+        session.db.begin()
+        session.db.run("INSERT INTO xattrs VALUES (-9e999, x'61', x'62')")
+        next_numbers.require_valid(session.db)
+        session.db.rollback()
+
+
 async def test_check_of_next_numbers_scans_no_table(power: Power) -> None:
     """A mount of many files must not read all rows."""
     statements: list[str] = []

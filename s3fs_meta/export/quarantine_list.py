@@ -34,10 +34,10 @@ _BEFORE: Final = (
     " mtime_delta_ns + 0 FROM inodes WHERE ino = ?"
 )
 _NAMES: Final = (
-    "SELECT d.parent, CAST(d.name AS BLOB), d.ino, i.mode + 0"
+    "SELECT d.parent + 0, CAST(d.name AS BLOB), i.ino, i.mode + 0"
     " FROM dentries d JOIN inodes i ON i.ino = d.ino"
 )
-_PENDING_INODES: Final = "SELECT ino FROM cached_blocks WHERE state = ? OR state = ?"
+_PENDING_INODES: Final = "SELECT ino + 0 FROM cached_blocks WHERE state = ? OR state = ?"
 
 
 class Kept(NamedTuple):

@@ -144,7 +144,10 @@ def test_inodes_with_damaged_names_are_listed_in_lost_and_found(db: Database) ->
     outside = _make(db, ROOT_INO, b"x")
     db.run("UPDATE dentries SET name = ? WHERE ino = ?", (b"../x", outside))
 
-    names = Names(db, {in_circle, in_the_air, outside})
+    no_utf8 = _make(db, ROOT_INO, b"y")
+    db.run("UPDATE dentries SET parent = CAST(x'ff' AS TEXT) WHERE ino = ?", (no_utf8,))
 
-    for ino in (in_circle, in_the_air, outside):
+    names = Names(db, {in_circle, in_the_air, outside, no_utf8})
+
+    for ino in (in_circle, in_the_air, outside, no_utf8):
         assert names.paths(ino) == [b"lost+found/#%d" % ino]

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import apsw
-
 from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.database import Database
 
@@ -41,7 +39,5 @@ def attached(db: Database, path: Path) -> Iterator[None]:
 
 
 def _execute(db: Database, sql: str, arguments: tuple[str, ...], path: Path) -> None:
-    try:
+    with connections.translating(str(path)):
         db.connection.execute(sql, arguments)
-    except apsw.Error as exc:
-        raise connections.translated(exc, str(path)) from exc

@@ -203,8 +203,22 @@ def is_full(exc: apsw.Error) -> bool:
     return no_room or isinstance(exc, apsw.FullError)
 
 
-def translated(exc: apsw.Error, path: str) -> S3fsError:
-    """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception."""
+@contextlib.contextmanager
+def translating(path: str) -> Iterator[None]:
+    """Raise SQLite's exceptions in a with-block as errors of this program."""
+    try:
+        yield
+    except (apsw.Error, UnicodeDecodeError) as exc:
+        raise translated(exc, path) from exc
+
+
+def translated(exc: apsw.Error | UnicodeDecodeError, path: str) -> S3fsError:
+    """Return an S3fsError for an SQLite exception; the caller raises it ``from`` the exception.
+
+    The driver raises UnicodeDecodeError for a damaged value that SQLite takes for text.
+    """
+    if isinstance(exc, UnicodeDecodeError):
+        return DamagedDatabaseError(path, "a text value is not valid UTF-8")
     text = str(exc) or type(exc).__name__
     if is_full(exc):
         certainly = "is" if isinstance(exc, apsw.FullError) else "is probably"

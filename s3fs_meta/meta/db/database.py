@@ -14,9 +14,8 @@ Under ``journal_mode=off`` nothing can be undone: the database refuses further g
 makes the mount read-only, and a later mount restores.
 """
 
-import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -443,20 +442,20 @@ class Database(Statements):
         assert not self.in_group, "the open group must be committed to the file first"
         self.remembers = False
         self._forget_recent()
-        with self._translating():
+        with connections.translating(str(self.path)):
             self._view = View(self)
 
     def go_on(self) -> None:
         """Let a follower read the newest committed state. Call this between two requests."""
         assert self._view is not None, "only the database of a follower is pinned"
-        with self._translating():
+        with connections.translating(str(self.path)):
             self._view.pin()
 
     def lead(self) -> None:
         """Undo ``follow``: move the rows of fetched blocks to the file, which groups now change."""
         assert self._view is not None, "only the database of a follower is pinned"
         self.commit()
-        with self._translating():
+        with connections.translating(str(self.path)):
             self._view.end()
         self._view = None
         self.remembers = True
@@ -478,7 +477,7 @@ class Database(Statements):
         """
         assert self._view is not None, "only the database of a follower has no changes to lose"
         self.commit()
-        with self._translating():
+        with connections.translating(str(self.path)):
             # Close without a checkpoint, which would only write to the old, unneeded database file.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.set_wal_hook(None)
@@ -519,13 +518,6 @@ class Database(Statements):
     def follows(self) -> bool:
         """Return whether the database is pinned: after ``follow`` and before ``lead``."""
         return self._view is not None
-
-    @contextlib.contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except apsw.Error as exc:
-            raise translated(exc, str(self.path)) from exc
 
     # --- write-ahead log and snapshots -----------------------------------------------------------
 
@@ -579,15 +571,13 @@ class Database(Statements):
         Raises:
             DatabaseError: the snapshot cannot be opened.
         """
-        try:
+        with connections.translating(str(self.path)):
             if self.wal is not None:
                 opened = snapshot.open_in_wal(self.path, self._snapshots.discard)
             else:
                 assert not self.in_group, "without WAL, a snapshot must follow a commit"
                 spool = self.path.with_name(f"{self.path.name}-snapshot")
                 opened = snapshot.spool(self.connection, spool, self._snapshots.discard)
-        except apsw.Error as exc:
-            raise translated(exc, str(self.path)) from exc
         self._snapshots.add(opened)
         return opened
 

@@ -24,8 +24,10 @@ from s3fs_meta.limits import (
     PURGED_AT_ONCE_MAX,
 )
 from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
+from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.group_changes import GroupChanges
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import BlockId, BlockRow, Ino, PackId, PackState, Txg
@@ -256,29 +258,39 @@ def read_news(connection: apsw.Connection, waiting: Sequence[BlockId] = ()) -> N
             changelog lists them.
     """
     floor = _block_floor(connection)
-    new = connection.execute(
+    new = _all(
+        connection,
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
         " WHERE block >= ? AND refs > 0",
         (floor,),
-    ).fetchall()
-    moved = connection.execute(
+    )
+    moved = _all(
+        connection,
         "SELECT b.block, b.refs, b.plain_bytes, b.hash, b.pack, b.pack_offset, b.stored_bytes"
         " FROM pack_news AS n CROSS JOIN blocks AS b ON b.pack = n.pack"
         " WHERE b.block < ? AND b.refs > 0",
         (floor,),
-    ).fetchall()
-    moving = connection.execute(
+    )
+    moving = _all(
+        connection,
         "SELECT block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes FROM blocks"
         " WHERE block IN (SELECT value FROM json_each(?)) AND refs > 0",
         (json.dumps([block for block in waiting if block < floor]),),
-    ).fetchall()
-    packs = connection.execute(
+    )
+    packs = _all(
+        connection,
         "SELECT n.pack, p.object_key, p.object_bytes, p.state"
         " FROM pack_news AS n LEFT JOIN packs AS p ON p.pack = n.pack"
-        f" WHERE p.state IS NOT {PackState.UPLOADING:d}"
-    ).fetchall()
+        f" WHERE p.state IS NOT {PackState.UPLOADING:d}",
+    )
     rows = (*new, *moved, *moving)
     return News([BlockRow._make(row) for row in rows], [PackNews._make(row) for row in packs])
+
+
+def _all(connection: apsw.Connection, sql: str, arguments: Arguments = ()) -> list[Row]:
+    """Return all rows of a query; raise the errors of ``connections.translating``."""
+    with connections.translating(connection.filename):
+        return connection.execute(sql, arguments).fetchall()
 
 
 class MergedRecords(NamedTuple):
@@ -298,10 +310,11 @@ def merged_run(
     Returns:
         None if no record is in this range.
     """
-    sizes: list[tuple[int, int]] = connection.execute(
+    sizes = _all(
+        connection,
         "SELECT seq, length(changeset) FROM pending WHERE seq > ? AND seq <= ? ORDER BY seq",
         (seq_after, seq_max),
-    ).fetchall()  # type: ignore[assignment]
+    )
     if not sizes:
         return None
     last_seq = seq_after
@@ -313,19 +326,17 @@ def merged_run(
             if total and total + size > bytes_max:
                 return
             total += size
-            cursor = connection.execute("SELECT changeset FROM pending WHERE seq = ?", (seq,))
             last_seq = seq
-            yield from (bytes(row[0]) for row in cursor)
+            for row in _all(connection, "SELECT changeset FROM pending WHERE seq = ?", (seq,)):
+                yield bytes(row[0])
 
     return MergedRecords(changesets.merge(records(), connection), last_seq)
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:
     """Return the records of a run that ``small_run`` found; it limits their total size."""
-    rows = connection.execute(
-        "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq", (first, last)
-    ).fetchall()
-    return [(int(str(seq)), bytes(changeset)) for seq, changeset in rows]  # type: ignore[arg-type]
+    sql = "SELECT seq, changeset FROM pending WHERE seq BETWEEN ? AND ? ORDER BY seq"
+    return [(seq, bytes(changeset)) for seq, changeset in _all(connection, sql, (first, last))]
 
 
 class ChangedInodes(NamedTuple):
@@ -353,15 +364,16 @@ def inodes_changed(connection: apsw.Connection, seq_after: int, count_max: int) 
 
 def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, bytes]]:
     """Yield the pending records after *seq_after* with their numbers, in order."""
-    for seq, changeset in connection.execute(
-        "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
-    ):
-        yield int(str(seq)), changeset
+    with connections.translating(connection.filename):
+        rows: Iterator[Row] = connection.execute(
+            "SELECT seq, changeset FROM pending WHERE seq > ? ORDER BY seq", (seq_after,)
+        )
+        yield from ((seq, changeset) for seq, changeset in rows)
 
 
 def _block_floor(connection: apsw.Connection) -> BlockId:
     """Return the lowest block number that is new in the next changelog."""
-    rows = connection.execute("SELECT value FROM local_state WHERE name = ?", (_FLOOR,)).fetchall()
+    rows = _all(connection, "SELECT value FROM local_state WHERE name = ?", (_FLOOR,))
     return BlockId(int(str(rows[0][0])) if rows else 1)
 
 
@@ -377,8 +389,7 @@ def has_pack_news(db: Database) -> bool:
 
 def pack_news(connection: apsw.Connection) -> list[PackId]:
     """Return the packs that the next changelog must report, read through a connection."""
-    rows = connection.execute("SELECT pack FROM pack_news").fetchall()
-    return [PackId(int(str(row[0]))) for row in rows]
+    return [PackId(row[0]) for row in _all(connection, "SELECT pack FROM pack_news")]
 
 
 def forget(db: Database, seq_max: int) -> None:

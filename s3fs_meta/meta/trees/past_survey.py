@@ -100,5 +100,5 @@ class PastSurvey:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except apsw.Error as exc:
+        except (apsw.Error, UnicodeDecodeError) as exc:
             raise PastUnavailableError(self._txg, str(exc) or type(exc).__name__) from exc

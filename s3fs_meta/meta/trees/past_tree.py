@@ -13,10 +13,8 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-import apsw
-
 from s3fs_meta.limits import FORMER_NAMES_MAX, WATCHED_DIRECTORIES_MAX
-from s3fs_meta.meta.db.connections import translated
+from s3fs_meta.meta.db.connections import translating
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import hard_links
 from s3fs_meta.model import ROOT_INO, Ino, Txg
@@ -77,10 +75,8 @@ class SubtreeHistory:
         """Add former directories of inodes, each with the last txg of its name."""
         self._known.clear()
         self._kept += len(former)
-        try:
+        with translating(str(self._db.path)):
             self._db.connection.executemany(_ADD, former)
-        except apsw.Error as exc:
-            raise translated(exc, str(self._db.path)) from exc
 
     def assume(self, former: Collection[Former]) -> None:
         """Use these former directories in addition to those of ``add``, until the next call."""

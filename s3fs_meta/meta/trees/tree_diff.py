@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from s3fs_meta.limits import DIFF_NAMES_CACHED_MAX, DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import hard_links, inodes, symlinks, xattrs
 from s3fs_meta.model import ROOT_INO, Attributes, Ino
 
@@ -38,6 +39,10 @@ _CONTENT: Final = (
 )
 _DIRECTORIES: Final = (
     "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM dentries WHERE parent = value)"
+)
+# A damaged row may contain any value: fsck turns a name into bytes, too, and no inode is 0.
+_ENTRIES: Final = (
+    "SELECT cookie + 0, CAST(name AS BLOB), ino + 0 FROM dentries WHERE parent = ? ORDER BY cookie"
 )
 _EQUAL_HASHES: Final = "SELECT 1 FROM dentries WHERE parent = ? AND cookie & 255 <> 0 LIMIT 1"
 _PIECE_ROWS: Final = 500  # rows that are compared in 1 ms, before other tasks may run
@@ -78,24 +83,34 @@ def changed_inodes(before: Database, after: Database) -> Iterator[Ino]:
     An inode may be yielded more than once. All rows are compared; this takes a few seconds for a
     million files.
     """
-    for table, key in _TABLES.items():
-        count = len(key.split(", "))
-        query = f"SELECT * FROM {table} ORDER BY {key}"
-        old, new = (iter(db.connection.execute(query)) for db in (before, after))
+    for table, columns in _TABLES.items():
+        count = len(columns.split(", "))
+        query = f"SELECT * FROM {table} ORDER BY {columns}"
+        old, new = (db.inodes.iterate(query) for db in (before, after))
         row, other = next(old, None), next(new, None)
         while row is not None or other is not None:
             if row == other:
                 row, other = next(old, None), next(new, None)
-            elif other is None or (row is not None and row[:count] < other[:count]):
-                assert row is not None, "one of the rows must exist"
-                yield Ino(int(str(row[0])))
+                continue
+            key, other_key = _key(row, count), _key(other, count)
+            changed = row if key < other_key else other
+            if changed is not None and type(changed[0]) is int:
+                yield Ino(changed[0])
+            if key <= other_key:
                 row = next(old, None)
-            elif row is None or other[:count] < row[:count]:
-                yield Ino(int(str(other[0])))
+            if other_key <= key:
                 other = next(new, None)
-            else:
-                yield Ino(int(str(row[0])))
-                row, other = next(old, None), next(new, None)
+
+
+def _key(row: Row | None, count: int) -> list[tuple[bool, bool, Any]]:
+    """Return the first *count* values of a row in a form that sorts them as SQLite does.
+
+    A damaged row may contain values of any type. SQLite sorts numbers before texts before blobs.
+    None, for the end of a table, is sorted last.
+    """
+    if row is None:
+        return [(True, True, None)]
+    return [(isinstance(one, bytes), isinstance(one, str), one) for one in row[:count]]
 
 
 class TreeDiff:
@@ -362,8 +377,7 @@ class _State:
 
     def rows(self, directory: Ino) -> Iterator[_Row]:
         """Yield the names in a directory in the order of their cookies."""
-        query = "SELECT cookie, name, ino FROM dentries WHERE parent = ? ORDER BY cookie"
-        return self._db.connection.execute(query, (directory,))
+        return self._db.iterate(_ENTRIES, (directory,))
 
     def note_names(
         self,

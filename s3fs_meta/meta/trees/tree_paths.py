@@ -13,10 +13,14 @@ import apsw
 
 from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX
 from s3fs_meta.meta import changesets
+from s3fs_meta.meta.db import connections
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import ROOT_INO, Ino
 
-_NAME: Final = "SELECT CAST(name AS BLOB) FROM dentries WHERE parent = ? AND ino = ? LIMIT 1"
+_NAME: Final = (
+    "SELECT i.parent, CAST(d.name AS BLOB) FROM inodes AS i CROSS JOIN dentries AS d"
+    " ON d.parent = i.parent AND d.ino = i.ino WHERE i.ino = ? LIMIT 1"
+)
 
 
 class TreePaths:
@@ -60,11 +64,8 @@ class TreePaths:
 
         A name that fsck would convert to a blob is returned as a blob.
         """
-        rows = self._connection.execute(
-            "SELECT parent FROM inodes WHERE ino = ?", (ino,)
-        ).fetchall()
-        for (parent,) in rows:
-            for (name,) in self._connection.execute(_NAME, (parent, ino)):
+        with connections.translating(self._connection.filename):
+            for parent, name in self._connection.execute(_NAME, (ino,)).fetchall():
                 if isinstance(parent, int) and isinstance(name, bytes):
                     return Ino(parent), name
         return None

@@ -1,9 +1,12 @@
 """Pending change records: changes that are not in the bucket yet."""
 
+from collections.abc import Callable
+
+import apsw
 import pytest
 
 from s3fs_meta.codec import envelope
-from s3fs_meta.errors import DatabaseError
+from s3fs_meta.errors import DamagedDatabaseError, DatabaseError
 from s3fs_meta.limits import CHANGELOG_RUN_BYTES, KIB
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
@@ -287,3 +290,31 @@ def test_inodes_of_pending_change_records_are_read_in_slices(make_database: Make
         pieces += 1
     assert pieces > 2
     assert {ino: seen[ino] for ino in made} == {ino: seq for seq, ino in enumerate(made, 1)}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda connection: pending.records_of_run(connection, 1, 1),
+        lambda connection: pending.merged_run(connection, 0, 1, KIB),
+        lambda connection: list(pending.records(connection, 0)),
+        pending.read_news,
+        pending.pack_news,
+    ],
+)
+def test_damage_found_while_recorded_changes_are_read_is_reported(
+    make_database: MakeDatabase, read: Callable[[apsw.Connection], object]
+) -> None:
+    """The driver raises UnicodeDecodeError, which would look like a bug of this program."""
+    db = make_database()
+    db.begin()
+    text = "CAST(x'ff' AS TEXT)"
+    for name in ("pack_news", "blocks"):
+        db.run(f"DROP TABLE {name}")
+    db.run("CREATE TABLE pack_news (pack)")
+    db.run(f"INSERT INTO pending VALUES (1, {text})")
+    db.run(f"INSERT INTO pack_news VALUES ({text})")
+    db.commit()
+
+    with pytest.raises((DatabaseError, DamagedDatabaseError)):
+        read(db.connection)

@@ -115,3 +115,14 @@ def test_survey_of_a_file_that_is_not_a_database_fails(tmp_path: Path) -> None:
     path.write_bytes(b"junk" * 1000)
     with pytest.raises(PastUnavailableError):
         PastSurvey(path, TXG, ROOT_INO)
+
+
+def test_key_that_is_not_utf8_makes_the_past_unavailable(past: Database) -> None:
+    _stored(past, _entry(past, ROOT_INO, b"f"), 1)
+    past.run("UPDATE packs SET object_key = CAST(x'ff' AS TEXT)")
+    past.commit()
+    survey = PastSurvey(past.path, TXG, ROOT_INO)
+
+    with pytest.raises(PastUnavailableError, match="txg 7"):
+        survey.packs()
+    survey.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.errors import DamagedDatabaseError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import block_map, dentries, hard_links, inodes, symlinks, xattrs
@@ -23,7 +24,7 @@ from s3fs_meta.meta.trees.tree_diff import (
     changed_inodes,
 )
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino
-from tests.meta.conftest import MakeDatabase
+from tests.meta.conftest import MakeDatabase, create_file
 
 FILE, DIRECTORY = 0o100644, 0o40755
 
@@ -420,3 +421,41 @@ def test_tree_diff_stores_each_new_name_once_in_memory(db: Database, tmp_path: P
 
     assert count == len(made)
     assert peak_bytes < len(made) * 400
+
+
+@pytest.mark.parametrize("name", ["'text'", "CAST(x'ff' AS TEXT)", "5"])
+@pytest.mark.parametrize("ino", ["'text'", "CAST(x'ff' AS TEXT)", "1.5", "x'00'"])
+def test_row_of_a_name_with_wrong_types_is_no_difference(
+    make_database: MakeDatabase, name: str, ino: str
+) -> None:
+    """Other names in the directory are compared; fsck repairs the damaged row."""
+    before, after = make_database("before.db"), make_database("after.db")
+    added = create_file(after, b"added")
+    after.run(f"INSERT INTO dentries VALUES ({ROOT_INO}, 5, {name}, {ino})")
+    after.commit()
+
+    found = list(TreeDiff(before, after).differences([ROOT_INO, added]))
+
+    assert [(one.path, one.kind) for one in found] == [(b"added", ADDED)]
+
+
+def test_rows_with_keys_of_wrong_types_are_compared(make_database: MakeDatabase) -> None:
+    """Keys of different types are compared in the order in which SQLite sorts them."""
+    before, after = make_database("before.db"), make_database("after.db")
+    for db, values in ((before, ("'text'", "x'61'", "5")), (after, ("x'61'", "1.5"))):
+        db.begin()
+        for value in values:
+            db.run(f"INSERT INTO xattrs VALUES (7, {value}, x'00'), ({value}, x'01', x'00')")
+        db.commit()
+
+    assert set(changed_inodes(before, after)) == {5, 7}
+
+
+def test_text_that_is_not_utf8_is_reported_as_damage(make_database: MakeDatabase) -> None:
+    before, after = make_database("before.db"), make_database("after.db")
+    after.begin()
+    after.run("INSERT INTO xattrs VALUES (7, CAST(x'ff' AS TEXT), x'00')")
+    after.commit()
+
+    with pytest.raises(DamagedDatabaseError, match="not valid UTF-8"):
+        list(changed_inodes(before, after))

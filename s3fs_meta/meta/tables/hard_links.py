@@ -16,6 +16,13 @@ from s3fs_meta.model import Attributes, Ino
 _SHARED: Final = 2  # minimum link count of inodes with rows in hard_links
 
 _ADD: Final = "INSERT INTO hard_links VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET names = names + 1"
+# The first directory of an inode, or no row if a given directory still contains one of its names.
+# The query reads two rows, although an inode may have names in a million directories.
+_FIRST_UNLESS: Final = (
+    "SELECT parent FROM hard_links WHERE ino = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM hard_links WHERE ino = ?1 AND parent = ?2)"
+    " ORDER BY parent LIMIT 1"
+)
 
 
 def link_added(db: Database, before: Attributes, parent: Ino) -> None:
@@ -90,8 +97,7 @@ def _drop(db: Database, ino: Ino, parent: Ino) -> None:
 
 def _mend_parent(db: Database, before: Attributes, left: Ino) -> None:
     """Replace the recorded parent of an inode if that directory no longer contains its name."""
-    if before.parent != left:
-        return
-    rows = db.all("SELECT parent FROM hard_links WHERE ino = ? ORDER BY parent", (before.ino,))
-    if rows and all(row[0] != left for row in rows):
-        inodes.set_parent(db, before.ino, rows[0][0])
+    if before.parent == left:
+        row = db.one(_FIRST_UNLESS, (before.ino, left))
+        if row is not None:
+            inodes.set_parent(db, before.ino, row[0])

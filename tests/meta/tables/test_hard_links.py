@@ -110,6 +110,27 @@ def test_unknown_inode_has_no_parent_directories(db: Database) -> None:
     assert hard_links.parents(db, Ino(9999)) == []
 
 
+def test_removal_of_a_name_reads_few_of_many_directories(db: Database) -> None:
+    """A program may link a file into a million directories and then remove these one by one."""
+    ino = make_file(db)
+    for parent in range(A + 1, A + 500):
+        add(db, ino, Ino(parent))
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    db.connection.set_progress_handler(count, 1)
+    remove(db, ino, A)
+    hard_links.moved(db, inodes.get(db, ino), B, A)
+    db.connection.set_progress_handler(None)
+
+    assert inodes.get(db, ino).parent == A
+    assert 0 < steps < 500
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_hard_link_rows_are_correct_after_random_operations(db: Database, seed: int) -> None:
     """After random links, unlinks and moves, the rows equal a simple count of names."""

@@ -1,19 +1,24 @@
 """A directory that a command creates, and removes again if the command fails early.
 
-Owns: the directory, and the missing directories above it.
-Does not know: the purpose of the directory.
+Owns: the directory, and the missing directories above it; the message about an incomplete copy.
+Does not know: the files of a copy.
 Keeps: a directory is never removed if it already existed, if another process has changed it, or if
 it has entries.
 """
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from s3fs_meta.console import interruption
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.errors import UsageError
+from s3fs_meta.export.copier import require_empty
 from s3fs_meta.mount.existing import targets
+
+_NOTHING_COPIED: Final = "nothing was copied"
 
 
 class _Made(NamedTuple):
@@ -64,6 +69,36 @@ class NewDirectory:
             if all(_as_made(one.path) == one for one in made):
                 for one in reversed(made):
                     one.path.rmdir()
+
+
+@contextlib.contextmanager
+def copy_target(
+    target: Path, command: str, *, quiet: bool
+) -> Iterator[tuple[TerminalFront, Callable[[], None]]]:
+    """Create a directory for a copy; after an error or a signal, report what is in it.
+
+    Yields:
+        The front of the command, and a function to call before the first entry is created.
+
+    Raises:
+        UsageError: the directory is not empty, or cannot be used.
+        InterruptedCommandError: a signal interrupted the copy.
+    """
+    with (
+        NewDirectory(target, mode=0o700),
+        interruption.explained(_NOTHING_COPIED) as remains,
+        TerminalFront(quiet=quiet) as front,
+    ):
+        require_empty(target)
+        incomplete = (
+            f"the copy in {target} is not complete; remove it before you run {command} again"
+        )
+        try:
+            yield front, lambda: remains.change(incomplete)
+        except Exception:
+            if remains.text != _NOTHING_COPIED:
+                front.notice(remains.text)
+            raise
 
 
 def _create(path: Path, mode: int, created: list[Path]) -> None:

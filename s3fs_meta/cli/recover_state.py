@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +13,14 @@ import typer
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.cli.new_directory import NewDirectory
+from s3fs_meta.cli.new_directory import copy_target
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.ui import Front, TerminalFront
+from s3fs_meta.console.ui import Front
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import (
     CorruptionError,
@@ -32,7 +32,7 @@ from s3fs_meta.errors import (
     UsageError,
 )
 from s3fs_meta.export import quarantine_list
-from s3fs_meta.export.copier import Copier, Tally, require_empty
+from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.from_quarantine import KeptContent, copy_all
 from s3fs_meta.export.quarantine_list import Kept
 from s3fs_meta.meta.db.database import Database
@@ -125,10 +125,9 @@ def recover_state(
         _list(place, found, json=json)
         return ExitStatus.DONE
     wanted = _Wanted(place, _only(found, place), target, everything, not no_privileges)
-    with NewDirectory(target, mode=0o700), TerminalFront(quiet=json) as front:
-        require_empty(target)
+    with copy_target(target, "recover-state", quiet=json) as (front, begin):
         _require_database(wanted.kept)
-        tally, copier = trio.run(_copy, wanted, access, front)
+        tally, copier = trio.run(_copy, wanted, access, front, begin)
     _show(wanted, tally, copier, json=json)
     if tally.found_damage:
         return ExitStatus.CORRUPTION
@@ -152,7 +151,7 @@ def _require_database(kept: Kept) -> None:
 
 
 async def _copy(
-    wanted: _Wanted, access: options.BucketOptions, front: Front
+    wanted: _Wanted, access: options.BucketOptions, front: Front, begin: Callable[[], None]
 ) -> tuple[Tally, Copier]:
     secret = access.secret(front.ask)
     async with opened_store(wanted.place.url, access.s3, counts=wanted.place.state) as store:
@@ -175,6 +174,7 @@ async def _copy(
                     # the block size in the quarantined database may be damaged
                     block_bytes=superblock.block_bytes,
                 )
+                begin()
                 tally = await copy_all(db, inos, copier, front.progress)
     return tally, copier
 

@@ -1,8 +1,9 @@
 """``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import trio
 import typer
@@ -10,13 +11,11 @@ import typer
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import given_texts
-from s3fs_meta.cli.new_directory import NewDirectory
-from s3fs_meta.console import interruption, output
+from s3fs_meta.cli.new_directory import copy_target
+from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.interruption import Remains
-from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
-from s3fs_meta.export.copier import Copier, Tally, require_empty
+from s3fs_meta.export.copier import Copier, Tally
 from s3fs_meta.export.from_snapshot import Restoring, find
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.existing import targets
@@ -60,8 +59,6 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, ExitStatus.LOCAL),
 )
 
-_NOTHING_COPIED: Final = "nothing was copied"
-
 
 def restore(
     url: options.Url,
@@ -89,21 +86,11 @@ def restore(
     """Run ``s3fs-meta restore``: copy the files of a point in time out of a bucket."""
     wanted = option_syntax.point_in_time("--at", at)
     place = targets.of_url(url, access.cachedir)
-    with (
-        NewDirectory(target, mode=0o700),
-        interruption.explained(_NOTHING_COPIED) as remains,
-        TerminalFront(quiet=json) as front,
-    ):
-        require_empty(target)
+    with copy_target(target, "restore", quiet=json) as (front, begin):
         reading = Reading(place, access.s3, access.passphrase_file, front)
         names = [os.fsencode(path) for path in paths or []]
         copied = _Copied(names, target, not no_privileges)
-        try:
-            link, tally, copier = trio.run(_restore, reading, wanted, copied, remains)
-        except Exception:
-            if remains.text != _NOTHING_COPIED:
-                front.notice(remains.text)
-            raise
+        link, tally, copier = trio.run(_restore, reading, wanted, copied, begin)
     _show(link, tally, copier, {"url": url, "to": str(target)}, json=json)
     if tally.found_damage:
         return ExitStatus.CORRUPTION
@@ -119,7 +106,7 @@ class _Copied(NamedTuple):
 
 
 async def _restore(
-    reading: Reading, wanted: PointInTime, copied: _Copied, remains: Remains
+    reading: Reading, wanted: PointInTime, copied: _Copied, begin: Callable[[], None]
 ) -> tuple[Link, Tally, Copier]:
     async with (
         opened_bucket(reading) as bucket,
@@ -133,9 +120,7 @@ async def _restore(
         restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(newest.run)
-            remains.change(
-                f"the copy in {copied.target} is not complete; remove it before you run restore again"
-            )
+            begin()
             await restoring.copy(copied.paths)
             nursery.cancel_scope.cancel()
         return volume.link, restoring.tally, copier

@@ -3,12 +3,15 @@
 import contextlib
 import json
 import os
+import random
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.limits import MIB
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -139,6 +142,23 @@ def _quarantine(program: Program, mounted: Place) -> Path:
     for name in ("meta.db", "blocks"):
         (state / name).rename(state / "kept-1" / name)
     return state
+
+
+@pytest.mark.mount
+def test_recover_state_to_a_full_disk_reports_that_the_copy_is_incomplete(
+    program: Program, mounted: Place, small_disk: Path
+) -> None:
+    (mounted.mountpoint / "large").write_bytes(random.Random(4).randbytes(3 * MIB))
+    _quarantine(program, mounted)
+    out = small_disk / "out"
+
+    done = program.run("recover-state", "--everything", "--to", out, mounted.url)
+
+    assert done.returncode == ExitStatus.LOCAL
+    assert done.stderr.splitlines() == [
+        f"s3fs-meta: the copy in {out} is not complete; remove it before you run recover-state again",
+        f"s3fs-meta: {out}/large: No space left on device",
+    ]
 
 
 @pytest.mark.mount

@@ -366,6 +366,8 @@ SEAL_BATCH_BLOCKS_MAX: Final = 2048  # maximum number of blocks in a batch to se
 # Maximum number of evicted files that the event loop removes, in 1 ms. A thread removes more files.
 EVICTED_AT_ONCE_MAX: Final = 16
 LOOP_SLICE_ROWS: Final = 100  # number of blocks processed between two schedule points: 1 to 5 ms
+# Number of rows of packs that a query without an index reads between two schedule points: 2 ms.
+PACKS_SCANNED_AT_ONCE: Final = 4096
 COMPACT_LIVE_FRACTION: Final = 0.4  # a pack is compacted if its share of live bytes is below this
 INDEX_ENTRY_BYTES: Final = 80  # maximum size of a block's entry in a pack's index
 PACK_OVERHEAD_BYTES: Final = 128  # size of the trailer, salts and tags of the smallest pack

@@ -8,10 +8,12 @@ died_txg is set if and only if live_bytes is 0, except before the pack's blocks 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import BadRowError, MetadataError
+from s3fs_meta.limits import PACKS_SCANNED_AT_ONCE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import damage_marks
@@ -184,16 +186,23 @@ def report(db: Database, changed: Sequence[PackId]) -> None:
     db.packs_changed_after_cut.update(changed)
 
 
-_BEFORE_ALL: Final = PackId(0)
+def slices(db: Database, numbers_max: int = PACKS_SCANNED_AT_ONCE) -> Iterator[range]:
+    """Yield ranges that together contain all pack numbers, in ascending order.
+
+    A bucket may have millions of packs. For queries without an index, the caller searches one range
+    at a time, with a schedule point after each.
+    """
+    end = db.counters.next_pack
+    yield from (range(at, at + numbers_max) for at in range(0, end, numbers_max))
 
 
-def find_condemned(db: Database, limit: int, after: PackId = _BEFORE_ALL) -> list[PackRow]:
-    """Return at most *limit* condemned packs with numbers above *after*, sorted by number."""
+def find_condemned(db: Database, within: range) -> list[PackRow]:
+    """Return the condemned packs with numbers in a range of ``slices``, sorted by number."""
     sql = (
-        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d} AND pack > ?"
-        " ORDER BY pack LIMIT ?"
+        f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.CONDEMNED:d}"
+        " AND pack >= ? AND pack < ? ORDER BY pack"
     )
-    return [_row(row) for row in db.all(sql, (after, limit))]
+    return [_row(row) for row in db.all(sql, (within.start, within.stop))]
 
 
 def find_dead(db: Database, floor: Txg, limit: int, after: PackRow | None = None) -> list[PackRow]:
@@ -310,7 +319,7 @@ def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
 
 
 def mostly_dead(
-    db: Database, fraction: float, limit: int, after: PackRow | None = None
+    db: Database, within: range, fraction: float, limit: int, after: PackRow | None = None
 ) -> list[PackRow]:
     """Return at most *limit* stored packs that are partly live, up to *fraction* of their size.
 
@@ -318,18 +327,37 @@ def mostly_dead(
     skipped.
 
     Args:
+        db: the database.
+        within: a range of ``slices``.
+        fraction: the maximum share of live bytes.
+        limit: the maximum number of packs.
         after: the last row of the previous result, or None at the start.
     """
     last = None if after is None else after.object_bytes - after.live_bytes
     rows = db.all(
         f"SELECT {_COLUMNS} FROM packs WHERE state = {PackState.STORED:d} AND live_bytes > 0"
         f" AND live_bytes <= object_bytes * ?1 / 1000000 AND NOT {damage_marks.COVERS_PACK}"
+        " AND pack >= ?5 AND pack < ?6"
         " AND (?2 IS NULL OR object_bytes - live_bytes < ?2"
         " OR object_bytes - live_bytes = ?2 AND pack > ?3)"
         " ORDER BY object_bytes - live_bytes DESC, pack LIMIT ?4",
-        (int(fraction * 1_000_000), last, 0 if after is None else after.pack, limit),
+        (
+            int(fraction * 1_000_000),
+            last,
+            0 if after is None else after.pack,
+            limit,
+            within.start,
+            within.stop,
+        ),
     )
     return [_row(row) for row in rows]
+
+
+def with_most_dead_bytes(rows: Iterable[PackRow], limit: int) -> list[PackRow]:
+    """Return the *limit* packs with the most dead bytes, in the order of ``mostly_dead``."""
+    return heapq.nsmallest(
+        limit, rows, key=lambda row: (row.live_bytes - row.object_bytes, row.pack)
+    )
 
 
 def _missing(pack: PackId) -> MetadataError:

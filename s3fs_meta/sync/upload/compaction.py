@@ -108,7 +108,7 @@ class Compactor:
         self.last_error = ""
         moved = emptied = failed = 0
         after, self._examined = self._examined, None
-        candidates = packs.mostly_dead(self._db, COMPACT_LIVE_FRACTION, candidates_max, after)
+        candidates = await self._candidates(candidates_max, after)
         for row in candidates:
             if emptied == packs_max or failed == COMPACT_FAILURES_MAX:
                 break
@@ -124,6 +124,16 @@ class Compactor:
             emptied += bool(count)
             await trio.lowlevel.checkpoint()
         return moved
+
+    async def _candidates(self, limit: int, after: PackRow | None) -> list[PackRow]:
+        """Return the packs with the most dead bytes, searched in slices."""
+        found: list[PackRow] = []
+        for within in packs.slices(self._db):
+            more = packs.mostly_dead(self._db, within, COMPACT_LIVE_FRACTION, limit, after)
+            if more:
+                found = packs.with_most_dead_bytes([*found, *more], limit)
+            await trio.lowlevel.checkpoint()
+        return found
 
     async def _skip(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
         """Log a pack that cannot be emptied; mark it if its object is missing or damaged."""

@@ -1,5 +1,7 @@
 """Tests of the table packs: states, sizes and live bytes of packs."""
 
+import itertools
+
 import pytest
 
 from s3fs_meta.errors import BadRowError, MetadataError
@@ -77,7 +79,7 @@ def test_dead_packs_are_listed_with_the_earliest_death_first(db: Database) -> No
         db.counters.txg = txg
         packs.drop_live_bytes(db, pack, 10)
     packs.condemn(db, made[3])
-    assert [row.pack for row in packs.find_condemned(db, 10)] == [made[3]]
+    assert [row.pack for row in packs.find_condemned(db, range(10_000))] == [made[3]]
     assert [row.pack for row in packs.find_dead(db, Txg(6), 10)] == [made[1], made[2]]
     [first] = packs.find_dead(db, Txg(6), 1)
     assert first.pack == made[1]
@@ -140,12 +142,38 @@ def test_pack_that_receives_a_block_again_is_no_longer_dead(db: Database) -> Non
 def test_mostly_dead_packs_are_listed(db: Database) -> None:
     """Packs with live blocks are listed by their dead bytes, in descending order."""
     made = {live: make_pack(db, live, live) for live in (0, 1, 250, 500, 501, 1000)}
-    found = packs.mostly_dead(db, 0.5, 10)
+    [every] = packs.slices(db)
+    found = packs.mostly_dead(db, every, 0.5, 10)
     assert [row.pack for row in found] == [made[1], made[250], made[500]]
-    assert [row.pack for row in packs.mostly_dead(db, 0.5, 1)] == [made[1]]
-    assert packs.mostly_dead(db, 0.5, 9, found[0]) == found[1:]
-    assert packs.mostly_dead(db, 0.5, 9, found[2]) == []
+    assert [row.pack for row in packs.mostly_dead(db, every, 0.5, 1)] == [made[1]]
+    assert packs.mostly_dead(db, every, 0.5, 9, found[0]) == found[1:]
+    assert packs.mostly_dead(db, every, 0.5, 9, found[2]) == []
     assert [row.live_bytes for row in found] == [1, 250, 500]
+    parts = [packs.mostly_dead(db, part, 0.5, 2) for part in packs.slices(db, 2)]
+    assert packs.with_most_dead_bytes(itertools.chain(*parts), 2) == found[:2]
+
+
+def test_search_for_packs_without_an_index_reads_one_slice(db: Database) -> None:
+    """One statement on the event loop must not read the millions of packs of a large bucket."""
+    for number in range(200):
+        make_pack(db, number, 0 if number % 50 else 5)
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    db.connection.set_progress_handler(count, 1)
+    for search in (packs.find_condemned, lambda *where: packs.mostly_dead(*where, 1.0, 9)):
+        counts = []
+        for part in packs.slices(db, 50):
+            steps = 0
+            search(db, part)
+            counts.append(steps)
+        assert len(counts) == 5
+        assert max(counts) < 50 * 20
+    db.connection.set_progress_handler(None)
 
 
 def test_all_packs_are_listed(db: Database) -> None:

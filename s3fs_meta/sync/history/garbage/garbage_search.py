@@ -412,18 +412,14 @@ class Finder:
         found: list[PackRow] = []
         refused: list[PackRow] = []
         needed: set[PackId] = set()
-        last = PackId(0)
-        while len(found) < limit:
-            rows = packs.find_condemned(self._db, DELETE_BATCH_KEYS, last)
-            for row in rows:
+        for part in packs.slices(self._db):
+            if len(found) >= limit:
+                break
+            for row in packs.find_condemned(self._db, part):
                 if is_needed(row):
                     needed.add(row.pack)
                 else:
                     (refused if row.object_key in self._refused else found).append(row)
-            # A short batch is the last one. Another query would only scan all later packs again.
-            if len(rows) < DELETE_BATCH_KEYS:
-                break
-            last = rows[-1].pack
             await trio.lowlevel.checkpoint()
         after: PackRow | None = None
         while len(found) < limit:

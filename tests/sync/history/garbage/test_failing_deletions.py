@@ -179,7 +179,7 @@ async def test_store_that_refuses_every_deletion_receives_few_requests(power: Po
         assert "AccessDenied" in session.reclaimer.last_error
         requests = sum(call.method == "delete" for call in store.calls)
         assert requests < 20 * DELETES_REFUSED_MAX
-        assert len(packs.find_condemned(session.db, 1000)) == 500
+        assert len(packs.find_condemned(session.db, range(10_000))) == 500
 
 
 async def test_condemned_packs_beyond_the_limit_of_a_pass_stay_condemned(power: Power) -> None:
@@ -196,12 +196,12 @@ async def test_condemned_packs_beyond_the_limit_of_a_pass_stay_condemned(power: 
         store.fail("create")
         with pytest.raises(TransientStoreError):
             await session.reclaimer.reclaim()
-        condemned = {row.pack for row in packs.find_condemned(session.db, 10)}
+        condemned = {row.pack for row in packs.find_condemned(session.db, range(10_000))}
         assert len(condemned) == 6
 
         deleted = await session.reclaimer.reclaim(limit=2)
 
-        left = {row.pack for row in packs.find_condemned(session.db, 10)}
+        left = {row.pack for row in packs.find_condemned(session.db, range(10_000))}
         assert left == condemned - {row.pack for row in deleted.packs}
 
 

@@ -7,7 +7,8 @@ defensive mode. The file is changed only by creating missing indexes.
 
 Columns are compared as SQLite parses them (``table_xinfo``), because the text of an upgraded table
 differs. Other clauses (CHECK, COLLATE, generated columns) must occur as often as in schema.sql.
-Additional tables are harmless. An additional or different index is rejected, because SQLite
+A local table is rejected, because this host would take its rows for its own facts. Other additional
+tables are harmless. An additional or different index is rejected, because SQLite
 evaluates indexes at every change.
 """
 
@@ -116,6 +117,9 @@ def _require(path: Path, key: str, *, authentic: bool) -> None:
         found = _schema_of(connection, key)
         wanted = _wanted(_version(connection, key))
         _require_same(found, wanted, key)
+        for _kind, name, *_rest in connection.execute(_OBJECTS):
+            if str(name).lower() in schema.LOCAL_TABLES:
+                raise FormatError(key, f"the database contains the local table {name}")
         if not authentic:
             _require_short_values(path, wanted, key)
         for name in sorted(wanted.indexes.keys() - found.indexes.keys()):

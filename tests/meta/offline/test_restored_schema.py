@@ -220,3 +220,12 @@ def test_refused_long_value_is_not_read_into_memory(image: Path, row: str) -> No
         require_ours(image, KEY)
 
     assert apsw.memory_high_water() - before < 16 * MIB
+
+
+@pytest.mark.parametrize("name", [*schema.LOCAL_TABLES, "Outbox"])
+def test_image_with_a_local_table_is_refused(image: Path, name: str) -> None:
+    """This host would upload a forged outbox, or could not open tables with other columns."""
+    change(image, f"CREATE TABLE {name} (x)")
+
+    with pytest.raises(FormatError, match=f"local table {name}"):
+        require_ours(image, KEY)

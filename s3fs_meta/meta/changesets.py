@@ -17,6 +17,7 @@ Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session exte
 
 import functools
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple, NoReturn
@@ -38,7 +39,7 @@ _CHANGESET: Final = "changeset"
 _SIZE_BYTES: Final = 5  # column number in the table inodes
 _NAME: Final = 2  # column number in the table dentries
 _BLOCK: Final = 2  # column number in the table block_map
-_NEXT_BLOCK: Final = 2  # column number in the table counters
+NEXT_BLOCK: Final = 2  # column number in the table counters
 
 # Tables that contain no names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
@@ -198,99 +199,80 @@ def apply(connection: apsw.Connection, changeset: bytes, where: str) -> None:
 # --- read the content of a changeset -----------------------------------------------------------
 
 
-def rows(changeset: bytes) -> Iterator[tuple[str, _Row | None, _Row | None]]:
+def rows(
+    changeset: bytes, only: str | None = None
+) -> Iterator[tuple[str, _Row | None, _Row | None]]:
     """Yield the table, the old values and the new values of each changed row.
 
     An INSERT has no old values, and a DELETE has no new values. Values that an UPDATE does not
     change are ``apsw.no_change``, but the old values always contain the primary key.
+
+    Args:
+        changeset: the changeset.
+        only: the table whose changes to yield; None for all tables.
 
     Raises:
         FormatError: the changeset is damaged.
     """
     with _errors(_CHANGESET):
         for table, change in _changes(changeset):
-            yield table, change.old, change.new
+            if only is None or table == only:
+                yield table, change.old, change.new
 
 
 def is_news(changeset: bytes) -> bool:
     """Return whether a changeset changes any table other than ``counters`` and ``properties``.
 
-    The changeset is read only up to the first such change.
-
-    Raises:
-        FormatError: the part that was read is corrupt.
+    The changeset is read only up to the first such change. Raises the errors of ``rows``.
     """
-    with _errors(_CHANGESET):
-        return any(table not in _BOOKKEEPING for table, _ in _changes(changeset))
+    return any(table not in _BOOKKEEPING for table, _old, _new in rows(changeset))
 
 
 def former_values(changeset: bytes, table: str, key: int | str) -> dict[int, Any]:
     """Return the old values replaced by an UPDATE of one row, keyed by column number.
 
     *key* is the row's primary key, its first column. Columns that the UPDATE does not change are
-    not in the result.
-
-    Raises:
-        FormatError: the changeset is damaged.
+    not in the result. Raises the errors of ``rows``.
     """
     found: dict[int, Any] = {}
-    with _errors(_CHANGESET):
-        for name, change in _changes(changeset):
-            if name == table and change.old and change.new and change.old[0] == key:
-                values = enumerate(change.old[1:], 1)
-                found |= {column: one for column, one in values if one is not apsw.no_change}
+    for _, old, new in rows(changeset, table):
+        if old and new and old[0] == key:
+            values = enumerate(old[1:], 1)
+            found |= {column: one for column, one in values if one is not apsw.no_change}
     return found
 
 
 def inserts(changeset: bytes, table: str, key: int | str) -> bool:
     """Return whether a changeset inserts the row with the primary key *key*, its first column.
 
-    Raises:
-        FormatError: the changeset is damaged.
+    Raises the errors of ``rows``.
     """
-    with _errors(_CHANGESET):
-        return any(
-            name == table and change.new is not None and not change.old and change.new[0] == key
-            for name, change in _changes(changeset)
-        )
+    changes = rows(changeset, table)
+    return any(new is not None and not old and new[0] == key for _, old, new in changes)
 
 
 def block_refs(changeset: bytes) -> dict[BlockId, int]:
     """Compute the change in each block's reference count from the changes to block_map.
 
-    Blocks with an unchanged count are not in the result.
-
-    Raises:
-        FormatError: the changeset is damaged.
+    Blocks with an unchanged count are not in the result. Raises the errors of ``rows``.
     """
-    refs: dict[BlockId, int] = {}
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            if table == "block_map":
-                old: _Row | None = change.old
-                new: _Row | None = change.new
-                if old is not None:
-                    refs[old[_BLOCK]] = refs.get(old[_BLOCK], 0) - 1
-                if new is not None:
-                    refs[new[_BLOCK]] = refs.get(new[_BLOCK], 0) + 1
-    _require_numbers(refs)
+    refs: Counter[BlockId] = Counter()
+    for _, old, new in rows(changeset, "block_map"):
+        if old is not None:
+            refs[old[_BLOCK]] -= 1
+        if new is not None:
+            refs[new[_BLOCK]] += 1
+    require_numbers(refs)
     return {block: count for block, count in refs.items() if count}
 
 
 def named_blocks(changeset: bytes) -> set[BlockId]:
     """Return the blocks to which new and changed rows of block_map refer.
 
-    Raises:
-        FormatError: the changeset is damaged.
+    Raises the errors of ``rows``.
     """
-    blocks: set[BlockId] = set()
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            if table == "block_map":
-                new: _Row | None = change.new
-                if new is not None:
-                    blocks.add(new[_BLOCK])
-    _require_numbers(blocks)
+    blocks = {new[_BLOCK] for _, _old, new in rows(changeset, "block_map") if new}
+    require_numbers(blocks)
     return blocks
 
 
@@ -303,61 +285,42 @@ def first_new_block(changeset: bytes) -> BlockId | None:
     Raises:
         FormatError: the changeset is damaged.
     """
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            if table == "counters" and change.opcode == apsw.SQLITE_UPDATE:
-                old: _Row | None = change.old
-                assert old is not None, "an UPDATE has old values"
-                block = old[_NEXT_BLOCK]
-                if block is not apsw.no_change:
-                    _require_numbers([block])
-                    return BlockId(block)
+    for _, old, new in rows(changeset, "counters"):
+        if old and new and old[NEXT_BLOCK] is not apsw.no_change:
+            require_numbers([old[NEXT_BLOCK]])
+            return BlockId(old[NEXT_BLOCK])
     return None
 
 
 def inodes_of(changeset: bytes) -> set[Ino]:
-    """Return the inodes with a changed row, block or name.
-
-    Raises:
-        FormatError: the changeset is damaged.
-    """
+    """Return the inodes with a changed row, block or name. Raises the errors of ``rows``."""
     found: set[Ino] = set()
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            column = _INO_COLUMN.get(table)
-            if column is not None:
-                rows: tuple[_Row | None, ...] = (change.old, change.new)
-                found.update(
-                    row[column]
-                    for row in rows
-                    if row is not None and row[column] is not apsw.no_change
-                )
-    _require_numbers(found)
+    for table, *changed in rows(changeset):
+        column = _INO_COLUMN.get(table)
+        if column is not None:
+            found.update(row[column] for row in changed if row is not None)
+    found.discard(apsw.no_change)  # type: ignore[arg-type]  # a value that an UPDATE keeps
+    require_numbers(found)
     return found
 
 
 def summary(changeset: bytes) -> Summary:
     """Count the changed inodes, dentries and block_map rows of a changeset.
 
-    Raises:
-        FormatError: the changeset is damaged.
+    Raises the errors of ``rows``.
     """
-    names = blocks = 0
-    inodes = {apsw.SQLITE_INSERT: 0, apsw.SQLITE_DELETE: 0, apsw.SQLITE_UPDATE: 0}
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            if table == "inodes":
-                inodes[change.opcode] += 1
-            elif table == "dentries":
-                names += 1
-            elif table == "block_map":
-                blocks += 1
+    counts: Counter[str] = Counter()
+    for table, old, new in rows(changeset):
+        if table == "inodes":
+            counts["created" if old is None else "removed" if new is None else "changed"] += 1
+        else:
+            counts[table] += 1
     return Summary(
-        created=inodes[apsw.SQLITE_INSERT],
-        removed=inodes[apsw.SQLITE_DELETE],
-        changed=inodes[apsw.SQLITE_UPDATE],
-        names=names,
-        blocks=blocks,
+        counts["created"],
+        counts["removed"],
+        counts["changed"],
+        names=counts["dentries"],
+        blocks=counts["block_map"],
     )
 
 
@@ -372,36 +335,39 @@ def touched(changeset: bytes) -> Touched:
     """
     found = Touched(set(), set(), set(), set())
     names, _, inodes, contents = found
-    with _errors(_CHANGESET):
-        for table, change in _changes(changeset):
-            old: _Row | None = change.old
-            row: _Row | None = change.new if old is None else old
-            assert row is not None, "a change has old values, new values, or both"
-            if table == "dentries":
-                if change.opcode == apsw.SQLITE_UPDATE:
-                    _touch_changed_entry(found, row, change.new)
-                else:
-                    names.add((row[0], row[_NAME]))
-            elif table in _OF_INODES:
-                inodes.add(row[0])
-                # A DELETE contains the old size; an UPDATE contains it only if the size changes.
-                if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
-                    contents.add(row[0])
-            elif table == "block_map":
+    for table, old, new in rows(changeset):
+        row = new if old is None else old
+        assert row is not None, "a change has old values, new values, or both"
+        if table == "dentries":
+            if old is not None and new is not None:
+                _touch_changed_entry(found, old, new)
+            else:
+                names.add((row[0], row[_NAME]))
+        elif table in _OF_INODES:
+            inodes.add(row[0])
+            # A DELETE contains the old size; an UPDATE contains it only if the size changes.
+            if table == "inodes" and old is not None and old[_SIZE_BYTES] is not apsw.no_change:
                 contents.add(row[0])
-    _require_numbers(inodes)
-    _require_numbers(contents)
+        elif table == "block_map":
+            contents.add(row[0])
+    require_numbers(inodes)
+    require_numbers(contents)
     _require_pairs(names, (int, bytes))
     _require_pairs(found.cookies, (int, int))
     return found
 
 
-def _touch_changed_entry(found: Touched, old: _Row, new: _Row | None) -> None:
-    assert new is not None, "an UPDATE has new values"
+def _touch_changed_entry(found: Touched, old: _Row, new: _Row) -> None:
     if old[_NAME] is apsw.no_change:
         found.cookies.add((old[0], old[1]))
     else:  # a new name reuses the cookie of a removed name
         found.names.update(((old[0], old[_NAME]), (old[0], new[_NAME])))
+
+
+def require_numbers(values: Iterable[object]) -> None:
+    """Raise FormatError if a value is not an integer. A set of types is faster than a loop."""
+    if not {*map(type, values)} <= {int}:
+        raise FormatError(_CHANGESET, "an integer column has a value of a different type")
 
 
 # --- decode changes ----------------------------------------------------------------------------
@@ -468,12 +434,6 @@ def _pieces(changeset: bytes) -> Callable[[int], memoryview]:
         return piece
 
     return read
-
-
-def _require_numbers(values: Iterable[object]) -> None:
-    """Raise FormatError if a value is not an integer. A set of types is faster than a loop."""
-    if not {*map(type, values)} <= {int}:
-        raise FormatError(_CHANGESET, "an integer column has a value of a different type")
 
 
 def _require_pairs(values: Iterable[tuple[object, object]], types: tuple[type, type]) -> None:

@@ -18,6 +18,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import changesets
+from s3fs_meta.meta.changesets import NEXT_BLOCK, require_numbers
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import INODE_COLUMNS
 from s3fs_meta.model import Cookie, Ino
@@ -26,7 +27,6 @@ _SIZE_BYTES: Final = INODE_COLUMNS.index("size_bytes")
 _CTIME: Final = INODE_COLUMNS.index("ctime_ns")
 _MTIME_DELTA: Final = INODE_COLUMNS.index("mtime_delta_ns")
 _NO_CHANGES: Final = frozenset(map(INODE_COLUMNS.index, ("ino", "mapped_blocks", "atime_delta_ns")))
-_NEXT_BLOCK: Final = 2  # position of the column next_block in the table counters
 _ATTRIBUTE_TABLES: Final = frozenset({"hard_links", "symlinks", "xattrs"})
 _LOST_NAME_TYPES: Final = (int, bytes, int, int)
 
@@ -86,7 +86,7 @@ def changed_rows(changeset: bytes, *, is_complete: bool) -> ChangedRows:
         elif table in _ATTRIBUTE_TABLES:
             other.add(row[0])
     content.update(mapped.changed())
-    _require_inodes(content | other)
+    require_numbers(content | other)
     return found
 
 
@@ -111,7 +111,7 @@ class _Mapped:
     def set_next_block(self, old: _Row | None) -> None:
         """Read the number of the first new block from the old values of ``counters``."""
         if old is not None:
-            known = old[_NEXT_BLOCK]
+            known = old[NEXT_BLOCK]
             self._next_block = _NO_BLOCK if known is apsw.no_change else known
 
     def add(self, ino: Ino, new: _Row | None) -> None:
@@ -121,7 +121,7 @@ class _Mapped:
 
     def changed(self) -> list[Ino]:
         """Return the inode of each row that refers to a new block; inodes may occur repeatedly."""
-        _require_inodes([self._next_block, *(block for _, block in self._rows)])
+        require_numbers([self._next_block, *(block for _, block in self._rows)])
         return [ino for ino, block in self._rows if block >= self._next_block]
 
 
@@ -132,7 +132,7 @@ def _is_new_content(old: _Row, new: _Row) -> bool:
     later = 0
     for column in (_CTIME, _MTIME_DELTA):  # the mtime is the sum of ctime and mtime_delta
         if old[column] is not apsw.no_change:
-            _require_inodes([old[column], new[column]])
+            require_numbers([old[column], new[column]])
             later += new[column] - old[column]
     return later != 0
 
@@ -262,7 +262,7 @@ def _columns(row: _Row | None) -> dict[str, int] | None:
     # Changesets of schema version 1 do not have the last column.
     values = zip(INODE_COLUMNS, row, strict=False)
     known = {name: value for name, value in values if value is not apsw.no_change}
-    _require_inodes(known.values())
+    require_numbers(known.values())
     return known
 
 
@@ -276,10 +276,10 @@ def _add_names(
     if new is not None and new[3] in wanted:
         change = found.setdefault(new[3], InodeChange())
         if old is None:
-            _require_inodes([new[0]])
+            require_numbers([new[0]])
             change.gained.append((new[0], _bytes(new[2])))
         else:
-            _require_inodes([old[0], old[1]])
+            require_numbers([old[0], old[1]])
             change.replaced.append((old[0], old[1]))
 
 
@@ -287,8 +287,3 @@ def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
         raise FormatError("changeset", "the name of a directory entry has the wrong type")
     return value
-
-
-def _require_inodes(values: Iterable[object]) -> None:
-    if not {*map(type, values)} <= {int}:
-        raise FormatError("changeset", "an integer column has a value of a different type")

@@ -443,7 +443,7 @@ class Database(Statements):
         self.remembers = False
         self._forget_recent()
         with connections.translating(str(self.path)):
-            self._view = View(self)
+            self._view = View(self.connection, self.load_counters)
 
     def go_on(self) -> None:
         """Let a follower read the newest committed state. Call this between two requests."""
@@ -497,7 +497,7 @@ class Database(Statements):
         self._use(connections.connect(self.path, read_only=False))
         self._configure(read_only=False)
         self._load(repairing=False)
-        self._view = View(self)
+        self._view = View(self.connection, self.load_counters)
 
     def _go_back(self, files: Exchange) -> None:
         self.connection.close()

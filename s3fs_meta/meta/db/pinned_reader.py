@@ -9,7 +9,8 @@ Tasks: the event loop; no method is a schedule point.
 Source: https://www.sqlite.org/wal.html, "Concurrency"; lang_naming.html.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import apsw
 
@@ -18,23 +19,18 @@ import apsw
 _TABLES: Final = ("cached_blocks", "copies")
 
 
-class Viewed(Protocol):
-    """The part of ``Database`` that a ``View`` uses."""
-
-    connection: apsw.Connection
-
-    def load_counters(self) -> None:
-        """Read the counters from their rows again."""
-        ...
-
-
 class View:
     """The read view of one connection: every query returns the state of one txg."""
 
-    def __init__(self, db: Viewed) -> None:
-        """Pin the newest committed state, and copy the local tables to temporary tables."""
-        self._db = db
-        self._connection = db.connection
+    def __init__(self, connection: apsw.Connection, load_counters: Callable[[], None]) -> None:
+        """Pin the newest committed state, and copy the local tables to temporary tables.
+
+        Args:
+            connection: the connection of a database.
+            load_counters: reads the counters of the database from their rows again.
+        """
+        self._connection = connection
+        self._load_counters = load_counters
         assert not self._connection.in_transaction, "a view must begin between two groups"
         for table in _TABLES:
             for kind, sql in self._connection.execute(
@@ -56,7 +52,7 @@ class View:
         self._connection.execute("BEGIN")
         # A transaction takes its snapshot at its first read, not at BEGIN.
         self._connection.execute("SELECT txg FROM counters").fetchall()
-        self._db.load_counters()
+        self._load_counters()
 
     def end(self) -> None:
         """End the view: write the local rows to the file, and let queries read all later commits.
@@ -75,7 +71,7 @@ class View:
             raise
         for table in _TABLES:
             execute(f"DROP TABLE temp.{table}")
-        self._db.load_counters()
+        self._load_counters()
 
     def _write_rows(self) -> None:
         execute = self._connection.execute

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import damage_marks, row_types
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
@@ -49,7 +50,7 @@ _STATES: Final[tuple[BlockState | None, ...]] = (None, *BlockState)
 assert all(state is None or _STATES[state] is state for state in _STATES), "states start at 1"
 
 
-def _located(ino: Ino, row: tuple[Any, ...], state: int | None) -> Located:
+def _located(ino: Ino, row: Row, state: int | None) -> Located:
     row_types.require_location(row, ino)
     return tuple.__new__(Located, (*row, None if state is None else _STATES[state]))
 
@@ -141,7 +142,7 @@ def indexes_from(
         " ORDER BY block_index LIMIT ?",
         (ino, index_from, limit),
     )
-    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+    return _pairs(rows, ino)
 
 
 def indexes_between(
@@ -153,7 +154,7 @@ def indexes_between(
         " AND block_index < ? ORDER BY block_index LIMIT ?",
         (ino, index_from, index_to, limit),
     )
-    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+    return _pairs(rows, ino)
 
 
 def lengths_from(
@@ -166,7 +167,7 @@ def lengths_from(
         " ORDER BY m.block_index LIMIT ?",
         (ino, index_from, limit),
     )
-    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+    return _pairs(rows, ino)
 
 
 def last_indexes(
@@ -178,6 +179,11 @@ def last_indexes(
         " ORDER BY block_index DESC LIMIT ?",
         (ino, index_from, limit),
     )
+    return _pairs(rows, ino)
+
+
+def _pairs(rows: list[Row], ino: Ino) -> list[tuple[Any, Any]]:
+    """Return rows with two numbers; raise BadRowError if a value is not an integer."""
     return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
 
 

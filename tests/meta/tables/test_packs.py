@@ -1,6 +1,7 @@
 """Tests of the table packs: states, sizes and live bytes of packs."""
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -165,7 +166,7 @@ def test_search_for_packs_without_an_index_reads_one_slice(db: Database) -> None
         return False
 
     db.connection.set_progress_handler(count, 1)
-    for search in (packs.find_condemned, lambda *where: packs.mostly_dead(*where, 1.0, 9)):
+    for search in (packs.find_condemned, partial(packs.mostly_dead, fraction=1.0, limit=9)):
         counts = []
         for part in packs.slices(db, 50):
             steps = 0

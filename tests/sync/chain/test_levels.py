@@ -110,7 +110,7 @@ async def _work(session: Session, seed: int, txgs: int) -> None:
             await session.compactor.run_once()
         session.db.begin()
         dead = packs.find_dead(session.db, session.link.txg, 3)
-        for row in (*packs.find_condemned(session.db, 3), *dead)[:3]:
+        for row in (*packs.find_condemned(session.db, range(10_000)), *dead)[:3]:
             if row.state is PackState.STORED:
                 packs.condemn(session.db, row.pack)
             else:

@@ -53,9 +53,24 @@ def journal_mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def create_file(db: Database, name: bytes) -> Ino:
-    """Create an empty file in the root directory, as one operation of a commit group."""
+def create_file(db: Database, name: bytes, parent: Ino = ROOT_INO, *, mode: int = 0o100644) -> Ino:
+    """Create an inode with a name, as one operation of a commit group."""
     db.begin()
-    ino = inodes.create(db, 0o100644, 0, 0, ROOT_INO, 5).ino
-    dentries.add(db, ROOT_INO, name, ino)
+    ino = inodes.create(db, mode, 0, 0, parent, 5).ino
+    dentries.add(db, parent, name, ino)
     return ino
+
+
+def steps_of(db: Database, work: Callable[[], object]) -> int:
+    """Return the number of steps of SQLite's virtual machine that a function causes."""
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    db.connection.set_progress_handler(count, 1)
+    work()
+    db.connection.set_progress_handler(None)
+    return steps

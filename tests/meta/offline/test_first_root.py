@@ -1,5 +1,7 @@
 """The first root: the root directory as it was before the first recorded change."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from s3fs_meta.meta import changesets
@@ -22,6 +24,16 @@ def change(db: Database, assignment: str) -> None:
     db.commit()
 
 
+def apply_all(db: Database, changes: Iterable[bytes]) -> None:
+    """Apply changesets to a database whose root directory may differ."""
+    first_root = FirstRoot(db)
+    db.begin_local()
+    for changeset in changes:
+        first_root.hear(changeset)
+        changesets.apply(db.connection, changeset, "a changelog")
+    db.commit()
+
+
 def test_changesets_apply_to_a_database_with_a_different_root_directory(
     make_database: MakeDatabase,
 ) -> None:
@@ -33,13 +45,8 @@ def test_changesets_apply_to_a_database_with_a_different_root_directory(
     recorder = recorded(writer)
     for assignment in CHANGES:
         change(writer, assignment)
-    first_root = FirstRoot(other)
 
-    other.begin_local()
-    for changeset in recorder.changesets:
-        first_root.hear(changeset)
-        changesets.apply(other.connection, changeset, "a changelog")
-    other.commit()
+    apply_all(other, recorder.changesets)
 
     assert len(recorder.changesets) == len(CHANGES)
     assert contents(other.connection) == contents(writer.connection)
@@ -62,13 +69,8 @@ def test_changesets_with_a_new_cookie_key_apply_to_a_database_with_another_key(
     writer.begin()
     writer.run("INSERT OR REPLACE INTO properties VALUES ('cookie_key', ?)", (b"k" * 16,))
     writer.commit()
-    first_root = FirstRoot(other)
 
-    other.begin_local()
-    for changeset in recorder.changesets:
-        first_root.hear(changeset)
-        changesets.apply(other.connection, changeset, "a changelog")
-    other.commit()
+    apply_all(other, recorder.changesets)
 
     assert len(recorder.changesets) == 1
     assert contents(other.connection) == contents(writer.connection)

@@ -18,6 +18,7 @@ from s3fs_meta.errors import MetadataError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, Cookie, Ino, InodeFlag, PackId
 
@@ -26,6 +27,8 @@ _IS_PLAIN: Final = (
     "(i.mode & 61440) = 32768 AND i.nlink = 1 AND i.mapped_blocks = 0"
     f" AND (i.flags & ~{InodeFlag.PROTECTED:d}) = 0"
 )
+# The number of entries of a directory, or 0 if it cannot be read.
+_ENTRIES: Final = "CASE typeof(i.size_bytes) WHEN 'integer' THEN i.size_bytes ELSE 0 END"
 _NAMES: Final = "dentries AS d LEFT JOIN inodes AS i ON i.ino = d.ino"
 _COUNTS: Final = (
     f"SELECT d.parent, min(CASE WHEN {_IS_PLAIN} THEN i.ino END),"
@@ -86,7 +89,10 @@ class TopTally(NamedTuple):
 
 
 class Name(NamedTuple):
-    """One name in a removed directory, and its inode. The mode of a missing inode is None."""
+    """One name in a removed directory, and its inode.
+
+    The mode of an inode whose row is missing or unreadable is None.
+    """
 
     parent: Ino
     cookie: Cookie
@@ -122,8 +128,8 @@ def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
 def tops(db: Database) -> dict[Ino, int]:
     """Return the tops of removed trees in ascending order, with the number of names in each."""
     sql = (
-        "SELECT ino, size_bytes FROM inodes"
-        f" WHERE nlink = 0 AND flags & {InodeFlag.REMOVED:d} ORDER BY ino"
+        f"SELECT i.ino, {_ENTRIES} FROM inodes AS i"
+        f" WHERE i.nlink = 0 AND i.flags & {InodeFlag.REMOVED:d} ORDER BY i.ino"
     )
     return {row[0]: row[1] for row in db.inodes.all(sql)}
 
@@ -131,7 +137,7 @@ def tops(db: Database) -> dict[Ino, int]:
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
     """Return the first tops with at most *names_max* names in total, or a part of the first top."""
     rows = db.inodes.all(
-        "SELECT j.value, coalesce(i.size_bytes, 0) FROM json_each(?) AS j"
+        f"SELECT j.value, {_ENTRIES} FROM json_each(?) AS j"
         " LEFT JOIN inodes AS i ON i.ino = j.value",
         (json.dumps(parents),),
     )
@@ -178,7 +184,13 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
         rows = db.inodes.all(_OTHER + which, (parent,))
     else:
         rows = db.inodes.all(_OTHER + _UNTIL + which, (parent, until))
-    return [Name._make(row) for row in rows]
+    return [_name(row) for row in rows]
+
+
+def _name(row: Row) -> Name:
+    """Return a name; an inode with an unreadable row counts as missing, and stays for fsck."""
+    is_readable = all(type(value) is int for value in row[3:])
+    return Name._make(row if is_readable else (*row[:3], None, 0, 0, 0, 0))
 
 
 def delete_plain(db: Database, tallies: Iterable[TopTally]) -> None:

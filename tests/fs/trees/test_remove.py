@@ -63,6 +63,31 @@ async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) 
     _assert_counted(fs)
 
 
+@pytest.mark.parametrize(
+    ("bad", "column"),
+    [
+        *((b"inner", column) for column in ("mode", "nlink", "size_bytes", "mapped_blocks")),
+        *((b"file", column) for column in ("mode", "nlink", "mapped_blocks")),
+    ],
+)
+async def test_unreadable_inode_row_in_a_removed_tree_stays_for_fsck(
+    fs: Filesystem, column: str, bad: bytes
+) -> None:
+    """A row with a value of a wrong type neither ends the removal nor makes the mount read-only."""
+    top = make_directory(fs, b"tree")
+    inner = make_directory(fs, b"inner", top)
+    inos = {b"inner": inner, b"file": make_file(fs, b"file", inner)}
+    good = make_file(fs, b"good", top)
+    fs.db.inodes.run(f"UPDATE inodes SET {column} = 'text' WHERE ino = ?", (inos[bad],))
+
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await settled(fs)
+
+    assert fs.status.state is MountState.SERVING
+    assert fs.db.inodes.all("SELECT ino FROM inodes WHERE ino IN (?, ?)", (top, good)) == []
+    assert fs.db.inodes.one("SELECT 1 FROM inodes WHERE ino = ?", (inos[bad],)) == (1,)
+
+
 async def test_sealed_content_of_a_removed_tree_is_not_uploaded(
     fs: Filesystem, volume: Volume
 ) -> None:

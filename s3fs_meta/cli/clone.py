@@ -9,6 +9,7 @@ import typer
 
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.exits import ExitStatus
@@ -72,13 +73,21 @@ HELP = CommandHelp(
 
 def clone(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="SOURCE", help="File or directory to copy.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="File or directory to copy.",
+            show_default=False,
+            click_type=GivenPath(),
+        ),
     ],
     target: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="TARGET", help="Path of the copy, in an existing directory.", show_default=False
+            metavar="TARGET",
+            help="Path of the copy, in an existing directory.",
+            show_default=False,
+            click_type=GivenPath(),
         ),
     ],
     at: Annotated[
@@ -103,7 +112,7 @@ def clone(
         at = _NOW if at is None else at
     found: PastSource | Entry
     if at is not None:
-        found = _past(source, at, cachedir)
+        found = _past(Path(source), at, cachedir)
     else:
         (found,) = mount_paths.existing([source], cachedir)
     if isinstance(found, Entry) and found.ino >= PAST_INO_MIN:

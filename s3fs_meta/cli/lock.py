@@ -1,6 +1,5 @@
 """``s3fs-meta lock``: make a tree immutable."""
 
-from pathlib import Path
 from typing import Annotated
 
 import trio
@@ -8,6 +7,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
@@ -35,7 +35,13 @@ HELP = CommandHelp(
 
 def lock(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="Directory tree to lock.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Directory tree to lock.",
+            show_default=False,
+            click_type=GivenPath(),
+        ),
     ],
     cachedir: options.Cachedir = None,
     json: options.Json = False,

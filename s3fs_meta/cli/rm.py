@@ -1,6 +1,5 @@
 """``s3fs-meta rm``: remove files and directory trees of any size instantly."""
 
-from pathlib import Path
 from typing import Annotated
 
 import trio
@@ -8,6 +7,7 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
+from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
@@ -38,9 +38,12 @@ HELP = CommandHelp(
 
 def rm(
     paths: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="PATH...", help="Files and directory trees to remove.", show_default=False
+            metavar="PATH...",
+            help="Files and directory trees to remove.",
+            show_default=False,
+            click_type=GivenPath(),
         ),
     ],
     locked: Annotated[

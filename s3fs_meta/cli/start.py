@@ -8,7 +8,6 @@ the parser, tables and event loop takes five times as long as the removal itself
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 from s3fs_meta.cli import garbage_collection
@@ -30,7 +29,7 @@ def program() -> NoReturn:
         secret_environment.take()
     arguments = sys.argv[1:]
     if is_plain_removal(arguments) and not sys.flags.optimize:
-        sys.exit(_remove([Path(argument) for argument in arguments[1:]]))
+        sys.exit(_remove(arguments[1:]))
     try:
         from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
     except KeyboardInterrupt:
@@ -51,7 +50,7 @@ def is_plain_removal(arguments: Sequence[str]) -> bool:
     )
 
 
-def _remove(paths: Sequence[Path]) -> int:
+def _remove(paths: Sequence[str]) -> int:
     """Check all paths, then remove the files and trees; return the exit status."""
     try:
         from s3fs_meta.mount.existing import mount_paths

@@ -121,6 +121,24 @@ def test_rm_removes_nothing_if_one_path_is_invalid(
     assert (mounted.mountpoint / "f").exists()
 
 
+def test_rm_removes_a_file_only_by_its_name(program: Program, mounted: Place, here: bool) -> None:
+    """As rm(1), the command accepts a slash after a directory, but not after a file."""
+    mnt = mounted.mountpoint
+    (mnt / "d" / "e").mkdir(parents=True)
+    (mnt / "file").touch()
+    for path, why in (
+        ("file/", ": Not a directory"),
+        ("d/.", "must end with the name of a file or directory, not with '.' or '..'"),
+    ):
+        done = program.run("rm", f"{mnt}/{path}", here=here)
+        assert done.returncode == ExitStatus.USAGE
+        assert why in done.stderr
+
+    assert sorted(os.listdir(mnt)) == ["d", "file"]
+    program.ok("rm", f"{mnt}/d/", here=here)
+    assert os.listdir(mnt) == ["file"]
+
+
 def test_rm_on_a_read_only_mount_is_refused(program: Program, mounted: Place, here: bool) -> None:
     (mounted.mountpoint / "d" / "e").mkdir(parents=True)
     program.ok("umount", mounted.mountpoint)

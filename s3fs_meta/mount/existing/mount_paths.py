@@ -31,6 +31,9 @@ _POLL_S: Final = 0.05
 _WANTED: Final = "paths in a mounted filesystem"
 REMOVE: Final = "remove"
 
+EntryPath = Path | str
+"""A path as the user gave it. ``Path`` removes a slash or a ``.`` at the end; a text keeps it."""
+
 
 class Entry(NamedTuple):
     """One directory entry of a mounted filesystem."""
@@ -98,20 +101,21 @@ def shown(place: Target, path: str) -> str:
     return f"{mountpoint}{path}".rstrip("/") or "/"
 
 
-def existing(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
+def existing(paths: Iterable[EntryPath], cachedir: Path | None) -> list[Entry]:
     """Return the entries for existing paths; no filesystem may be mounted at or below a path.
 
     Raises:
-        UsageError: a path does not exist, does not end in a name, or is at or above a mountpoint.
+        UsageError: a path does not exist, does not end in a name, is at or above a mountpoint, or
+            ends with a slash although it is not a directory.
         NotMountedError: a path is not on a filesystem of s3fs-meta.
         SilentDaemonError: the daemon of a path's filesystem does not answer.
     """
     paths = list(paths)
-    targets.require_answers(paths)
+    targets.require_answers(map(Path, paths))
     return [_existing(path, cachedir) for path in paths]
 
 
-def changeable(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
+def changeable(paths: Iterable[EntryPath], cachedir: Path | None) -> list[Entry]:
     """Return the entries for existing paths in the present state of a filesystem.
 
     Raises:
@@ -127,13 +131,15 @@ def changeable(paths: Iterable[Path], cachedir: Path | None) -> list[Entry]:
     return found
 
 
-def _existing(path: Path, cachedir: Path | None) -> Entry:
+def _existing(path: EntryPath, cachedir: Path | None) -> Entry:
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     try:
         above, found = os.stat(parent), os.lstat(absolute)
     except OSError as exc:
         raise _unusable(path, exc) from exc
+    if os.fspath(path).endswith("/") and not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{path}: {os.strerror(errno.ENOTDIR)}")
     mounts = mount_table.read()
     inside = [one.mountpoint for one in mounts if _is_below(one.mountpoint, absolute)]
     if absolute in inside or above.st_dev != found.st_dev:
@@ -144,7 +150,7 @@ def _existing(path: Path, cachedir: Path | None) -> Entry:
     return Entry(place, Ino(above.st_ino), os.fsencode(name), Ino(found.st_ino), absolute)
 
 
-def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
+def free(path: EntryPath, cachedir: Path | None, near: Entry) -> Entry:
     """Return the entry for a new name in an existing directory on the filesystem of *near*.
 
     Raises:
@@ -152,14 +158,14 @@ def free(path: Path, cachedir: Path | None, near: Entry) -> Entry:
             past, or is on another filesystem.
         SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
-    targets.require_answers([path])
+    targets.require_answers([Path(path)])
     parent, name = _split(path)
     absolute = os.path.join(parent, name)
     if os.path.lexists(absolute):
         raise UsageError(f"{path} exists; choose a new name for the copy, or remove {path} first")
     device = os.stat(parent)
     if not stat.S_ISDIR(device.st_mode):
-        raise UsageError(f"cannot create {path}: {path.parent} is not a directory")
+        raise UsageError(f"cannot create {path}: {Path(path).parent} is not a directory")
     if device.st_dev != os.lstat(os.path.dirname(near.path)).st_dev:
         raise UsageError(
             f"the path {path} is on another filesystem than {near.path}; use cp -a to copy between "
@@ -223,25 +229,27 @@ def _is_there(entry: Entry) -> bool:
     return entry.ino in {0, found.st_ino}
 
 
-def _split(path: Path) -> tuple[str, str]:
+def _split(path: EntryPath) -> tuple[str, str]:
     """Return a path's directory, with symbolic links resolved, and the name in it.
 
     Raises:
         UsageError: the path does not end in a name, or its directory does not exist.
         NotMountedError: the path is in a mount of another user, or of a killed daemon.
     """
-    above, name = os.path.split(os.fspath(path))
+    above, name = os.path.split(os.fspath(path).rstrip("/"))
     if name in {"", ".", ".."}:
-        raise UsageError(f"the path {path} must end with a file name, not with '/', '.' or '..'")
+        raise UsageError(
+            f"the path {path} must end with the name of a file or directory, not with '.' or '..'"
+        )
     try:
         return os.path.realpath(above or ".", strict=True), name
     except OSError as exc:
         raise _unusable(path, exc) from exc
 
 
-def _unusable(path: Path, exc: OSError) -> UsageError | NotMountedError:
+def _unusable(path: EntryPath, exc: OSError) -> UsageError | NotMountedError:
     """Return the error for a path that cannot be examined."""
-    if exc.errno == errno.ENOENT and (text := targets.given_a_url(str(path), _WANTED)):
+    if exc.errno == errno.ENOENT and (text := targets.given_a_url(str(Path(path)), _WANTED)):
         return UsageError(text)
     found: NotMountedError | None = None
     if exc.errno == errno.EACCES:
@@ -270,7 +278,7 @@ def _place(
     device: int,
     cachedir: Path | None,
     *,
-    given: Path | None = None,
+    given: EntryPath | None = None,
 ) -> Target:
     """Return the s3fs-meta filesystem of a directory.
 

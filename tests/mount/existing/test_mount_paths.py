@@ -21,15 +21,27 @@ from tests.cli.conftest import Place
 from tests.programs import Program
 
 
-@pytest.mark.parametrize("path", ["/", ".", "..", "some/..", "missing", "missing/name"])
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        *(
+            (path, "must end with the name of a")
+            for path in ("/", ".", "..", "d/.", "d/..", "d//./")
+        ),
+        *((path, "No such file") for path in ("missing", "missing/", "missing/name")),
+        *((path, "Not a directory") for path in ("file/", "file//", "link/", "file/name")),
+    ],
+)
 def test_path_without_a_directory_entry_is_refused(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path such as ".." refers to no directory entry that could be removed."""
+    """A path such as ".." refers to no directory entry that rm(1) would remove."""
     monkeypatch.chdir(tmp_path)
-    given = Path(path) if path != "some/.." else Path(f"{tmp_path}/..")
-    with pytest.raises(UsageError):
-        mount_paths.existing([given], None)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("d")
+    with pytest.raises(UsageError, match=rf"{path}(:| ).*{why}"):
+        mount_paths.existing([path], None)
 
 
 def test_path_of_another_filesystem_is_refused(tmp_path: Path) -> None:

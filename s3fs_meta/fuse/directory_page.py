@@ -5,23 +5,11 @@ Does not know: the directory, the positions of "." and "..", lookup counts.
 """
 
 import struct
-from typing import NamedTuple, Protocol
 
 from s3fs_meta.fuse.convert import Converter
-from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import dentries
 from s3fs_meta.model import Attributes, Ino
-
-
-class Page(Protocol):
-    """A reply that lists entries of a directory, up to its maximum size."""
-
-    def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
-        """Add a directory entry; return False if the reply is full."""
-
-    def add_rows(self, rows: list[Row]) -> int:
-        """Add rows in order until the reply is full; return the number of added rows."""
 
 
 class DirectoryPage:
@@ -66,23 +54,3 @@ class DirectoryPage:
             entries.append(entry)
         self._room_bytes = room_bytes
         return len(entries) - before
-
-
-class TokenPage(NamedTuple):
-    """A reply with directory entries that pyfuse3 sends."""
-
-    converter: Converter
-    ino: Ino
-    token: pyfuse3.ReaddirToken
-
-    def add(self, name: bytes, attributes: Attributes, position: int) -> bool:
-        """Add a directory entry; return False if the reply is full."""
-        return pyfuse3.readdir_reply(self.token, name, self.converter.entry(attributes), position)
-
-    def add_rows(self, rows: list[Row]) -> int:
-        """Add rows in order until the reply is full; return the number of added rows."""
-        for count, row in enumerate(rows):
-            name, cookie, attributes = dentries.listed(self.ino, row)
-            if not self.add(name, attributes, cookie):
-                return count
-        return len(rows)

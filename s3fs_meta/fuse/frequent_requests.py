@@ -12,10 +12,11 @@ import errno
 import functools
 import os
 import struct
+import time
 from collections.abc import Callable
 from typing import Final
 
-from s3fs_meta.errors import S3fsError, UnfinishedWalkError
+from s3fs_meta.errors import NoInodeError, NotSupportedError, S3fsError, UnfinishedWalkError
 from s3fs_meta.fs import acl
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.xattrs import CAPABILITY
@@ -24,8 +25,8 @@ from s3fs_meta.fuse.directory_page import DirectoryPage
 from s3fs_meta.fuse.error_boundary import CHANGES_NO_TWO_ROWS, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.limits import PAST_INO_MIN
-from s3fs_meta.model import Caller, Ino
+from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN, READDIR_S_MAX
+from s3fs_meta.model import Caller, Cookie, Ino
 
 # Bits for the valid fields of SETATTR. ``Operations`` handles requests that change the size.
 SET_MODE: Final = 1 << 0
@@ -51,9 +52,12 @@ WRITE_OUT: Final = struct.Struct("=I4x")
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
 # Header of GETXATTR: maximum reply size; then the attribute's name.
 GETXATTR: Final = struct.Struct("=I4x")
-SETXATTR: Final = struct.Struct("=II")  # header of SETXATTR: length, flags; then name and value
+SETXATTR: Final = struct.Struct("=4xI")  # header of SETXATTR: flags; then name and value
 LISTXATTR_SIZE_OUT: Final = bytes(8)  # the size of an empty attribute list
 
+# Directory positions of "." and "..", which have no rows. All cookies are larger.
+_AT_DOT: Final = 1
+_AT_DOT_DOT: Final = 2
 _SECOND_NS: Final = 1_000_000_000
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
 # Extended attributes that few files have, but that the kernel and cp(1) often request.
@@ -102,6 +106,8 @@ class FrequentRequests:
         self._data = self._fs.data
         self._namespace = operations.filesystem.namespace
         self._converter = operations.converter
+        # Number of rows that READDIRPLUS reads first: one more than the last full reply listed.
+        self._readdir_rows = READDIR_ROWS_MIN
 
     @at_once
     def lookup(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
@@ -156,11 +162,26 @@ class FrequentRequests:
 
     @at_once
     def open(self, ino: Ino, _uid: int, content: bytes) -> bytes | None:
-        """Open a file for the kernel; the handle is the inode number."""
+        """Open a file; the handle is the inode number.
+
+        The kernel does not set O_TRUNC, but sends SETATTR after this request, because the extension
+        removes FUSE_ATOMIC_O_TRUNC from INIT. With that flag, the kernel would release the lock of the
+        inode after this request and then drop its pages and its size again. It would thus lose a
+        concurrent write that this daemon has received (Linux, fs/fuse/dir.c, fuse_do_setattr).
+
+        On a read-only mount the kernel refuses to open for writing. A follower is writable for the
+        kernel, because it may be promoted, so this method must refuse.
+        """
         (flags,) = OPEN.unpack_from(content)
         if ino >= PAST_INO_MIN:
             return None
-        self.operations.open_now(ino, flags)
+        if flags & os.O_TRUNC:
+            raise NotSupportedError("the kernel sent O_TRUNC without FUSE_ATOMIC_O_TRUNC")
+        self._fs.open_files.expect_reports(True)
+        writes = flags & os.O_ACCMODE != os.O_RDONLY
+        if writes and self.operations.status.read_only:
+            self.operations.status.require_writable()
+        self._fs.open(ino, writes=writes, appends=bool(flags & os.O_APPEND))
         return self._converter.opened_out(ino)
 
     @at_once
@@ -172,11 +193,9 @@ class FrequentRequests:
         return b""
 
     @at_once
-    def link(self, parent: Ino, _uid: int, content: bytes) -> bytes | None:
+    def link(self, parent: Ino, _uid: int, content: bytes) -> bytes:
         """Create a hard link to an inode."""
         (ino,) = LINK.unpack_from(content)
-        if max(parent, ino) >= PAST_INO_MIN:
-            return None
         linked = self.operations.link_now(ino, parent, content[LINK.size : -1])
         return self._converter.entry_out(linked)
 
@@ -273,8 +292,52 @@ class FrequentRequests:
             return None
         start, room_bytes = READ.unpack_from(content)
         page = DirectoryPage(self._converter, ino, room_bytes)
-        self.operations.list_directory(ino, start, page)
+        self.list_directory(ino, start, page)
         return page.content()
+
+    def list_directory(self, ino: Ino, start: int, page: DirectoryPage) -> None:
+        """Add the entries of a directory after a position to a reply, until the reply is full.
+
+        If the rows must be read from a slow disk, the reply ends after READDIR_S_MAX, so that other
+        requests do not wait; the kernel then requests the next entries. Every name in the reply
+        counts as a lookup, except "." and "..".
+
+        Args:
+            ino: the directory.
+            start: 0, or the position of the last entry of an earlier reply.
+            page: the reply.
+        """
+        if start == 0 and not self.operations.requests["opendir"]:
+            self._fs.open_directory(ino)  # with NO_OPENDIR, the first readdir replaces opendir
+        if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
+            return
+        after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
+        began_s = time.monotonic()
+        while True:  # the loop ends when the reply is full, or after READDIR_S_MAX
+            rows = self._fs.read_directory_rows(ino, after, limit)
+            added = page.add_rows(rows)
+            for row in rows[:added]:
+                self._fs.lookups.add(row[2])
+            listed += added
+            is_full, is_slow = added < len(rows), time.monotonic() - began_s > READDIR_S_MAX
+            if is_full or is_slow:
+                rows_max = READDIR_ROWS_MIN if is_slow else READDIR_ROWS_MAX
+                self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), rows_max)
+                return
+            if len(rows) < limit:
+                return
+            after, limit = rows[-1][1], READDIR_ROWS_MIN
+
+    def _list_dots(self, ino: Ino, start: int, page: DirectoryPage) -> bool:
+        """List "." and ".."; return whether the reply has space for further entries."""
+        here = self._fs.getattr(ino)
+        if start < _AT_DOT and not page.add(b".", here, _AT_DOT):
+            return False
+        try:
+            above = self._fs.getattr(here.parent)
+        except NoInodeError:
+            above = here  # the directory and its parent were removed while the directory was open
+        return page.add(b"..", above, _AT_DOT_DOT)
 
     def getxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply that an extended attribute is missing if the inode has no extended attributes.
@@ -290,15 +353,13 @@ class FrequentRequests:
         return True
 
     @at_once
-    def setxattr(self, ino: Ino, uid: int, content: bytes) -> bytes | None:
+    def setxattr(self, ino: Ino, uid: int, content: bytes) -> bytes:
         """Set an extended attribute.
 
         Both XATTR_CREATE and XATTR_REPLACE may be requested: as on ext4, the request then fails.
         """
-        length, flags = SETXATTR.unpack_from(content)
+        (flags,) = SETXATTR.unpack_from(content)
         name, _, value = content[SETXATTR.size :].partition(b"\0")
-        if len(value) != length or ino >= PAST_INO_MIN:
-            return None
         self._fs.xattrs.set(
             ino,
             name,

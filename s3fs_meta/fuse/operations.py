@@ -1,9 +1,11 @@
 """The handlers of FUSE requests: each converts arguments, calls the filesystem, and replies.
 
-Owns: the table of operations, and counting lookups. Does not know: rows, blocks.
+Owns: the requests that ``frequent_requests`` does not answer: requests that may wait, rare
+requests, and requests for past inodes and for the barrier. Does not know: rows, blocks.
 ``raw_operations`` has the handlers of requests that pyfuse3 does not support.
-Three handlers are missing on purpose:
+Four handlers are missing on purpose:
 
+- ``setxattr``: ``frequent_requests`` answers all of these requests.
 - ``flush``: the kernel remembers ENOSYS, which saves a request for every close(2). It still writes
   back dirty pages and reports errors of the write-back, and it handles file locks itself.
 - ``access``: the kernel checks permissions (default_permissions).
@@ -15,13 +17,12 @@ Three handlers are missing on purpose:
 import errno
 import os
 import stat
-import time
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from typing_extensions import override
 
-from s3fs_meta.errors import NoAttributeError, NoInodeError, NotSupportedError, S3fsError
+from s3fs_meta.errors import NoAttributeError, S3fsError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
@@ -32,13 +33,12 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.collection.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.convert import Converter, caller
-from s3fs_meta.fuse.directory_page import Page, TokenPage
 from s3fs_meta.fuse.error_boundary import answered, broken, failed
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.notifications import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
-from s3fs_meta.limits import PAST_INO_MIN, READDIR_ROWS_MAX, READDIR_ROWS_MIN, READDIR_S_MAX
-from s3fs_meta.model import ROOT_INO, Attributes, Caller, Cookie, Ino
+from s3fs_meta.limits import PAST_INO_MIN
+from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 _HANDLERS: Final = (
     "create",
@@ -63,15 +63,15 @@ _HANDLERS: Final = (
     "rename",
     "rmdir",
     "setattr",
-    "setxattr",
     "statfs",
     "symlink",
     "unlink",
     "write",
 )
 
-# The handlers in ``raw_operations``; ``clear_privileges`` runs before some writes.
+# The handlers that only the extension calls; ``clear_privileges`` runs before some writes.
 RAW_HANDLERS: Final = (
+    "setxattr",
     "lseek",
     "fallocate",
     "copy_file_range",
@@ -79,10 +79,6 @@ RAW_HANDLERS: Final = (
     "statx",
     "clear_privileges",
 )
-
-# Directory positions of "." and "..", which have no rows. All cookies are larger.
-_AT_DOT: Final = 1
-_AT_DOT_DOT: Final = 2
 
 # The O_TMPFILE bit in the flags for open(2), without the O_DIRECTORY bit.
 _IS_NAMELESS: Final = os.O_TMPFILE & ~os.O_DIRECTORY
@@ -123,8 +119,6 @@ class Operations(pyfuse3.Operations):
         self._data = filesystem.data
         self.status = filesystem.status
         self.requests = dict.fromkeys((*_HANDLERS, *RAW_HANDLERS), 0)
-        # Number of rows that READDIRPLUS reads first: one more than the last full reply listed.
-        self._readdir_rows = READDIR_ROWS_MIN
         self.barrier = Barrier()
         self.write_back = WriteBack(self.barrier, filesystem.open_files, self.requests)
 
@@ -155,20 +149,10 @@ class Operations(pyfuse3.Operations):
     def lookup(
         self, parent: Ino, name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
-        """Reply with the inode of a name, or with its absence; the kernel caches both replies."""
+        """Reply with a past inode, or with the barrier or the directory of points in time."""
         if parent >= PAST_INO_MIN:
             return self.past.lookup(parent, name)
-        found = self._fs.lookup(parent, name)
-        if found is None:
-            if parent == ROOT_INO:
-                if name == self.barrier.name:
-                    return self.barrier.entry
-                if name == self.past.name:
-                    return self.past.top()
-            return self.converter.no_entry
-        entry = self._entry(found)
-        self._count(found.ino)
-        return entry
+        return self.barrier.entry if name == self.barrier.name else self.past.top()
 
     @override
     @answered
@@ -249,11 +233,9 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> bytes | Awaitable[bytes]:
-        """Reply with the target of a symbolic link."""
-        if ino >= PAST_INO_MIN:
-            return self.past.for_caller().readlink(ino)
-        return self._fs.readlink(ino)
+    def readlink(self, ino: Ino, _ctx: pyfuse3.RequestContext) -> Awaitable[bytes]:
+        """Reply with the target of a past symbolic link."""
+        return self.past.for_caller().readlink(ino)
 
     # --- requests for attributes ---------------------------------------------------------------
 
@@ -262,10 +244,8 @@ class Operations(pyfuse3.Operations):
     def getattr(
         self, ino: Ino, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes | Awaitable[pyfuse3.EntryAttributes]:
-        """Reply with the attributes of an inode."""
-        if ino >= PAST_INO_MIN:
-            return self.barrier.entry if ino == BARRIER_INO else self.past.getattr(ino)
-        return self._entry(self._fs.getattr(ino))
+        """Reply with the attributes of a past inode or of the barrier."""
+        return self.barrier.entry if ino == BARRIER_INO else self.past.getattr(ino)
 
     @override
     @answered
@@ -277,7 +257,7 @@ class Operations(pyfuse3.Operations):
         _fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        """Change the attributes of an inode."""
+        """Change the size of a file, and other attributes."""
         request = SetAttributes(
             mode=wanted.st_mode if fields.update_mode else None,
             uid=wanted.st_uid if fields.update_uid else None,
@@ -306,15 +286,6 @@ class Operations(pyfuse3.Operations):
         if name == STATE:
             return self._fs.state_of(ino)
         return self._fs.xattrs.get(ino, name)
-
-    @override
-    @answered
-    def setxattr(self, ino: Ino, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        """Set an extended attribute.
-
-        ``FrequentRequests.setxattr`` handles all requests except those for past inodes, which fail.
-        """
-        self._fs.xattrs.set(ino, name, value, caller(ctx))
 
     @override
     @answered
@@ -358,39 +329,11 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def open(self, ino: Ino, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        """Open a file.
-
-        The kernel does not set O_TRUNC, but sends SETATTR after this request, because the extension
-        removes FUSE_ATOMIC_O_TRUNC from INIT. With that flag, the kernel would release the lock of the
-        inode after this request and then drop its pages and its size again. It would thus lose a
-        concurrent write that this daemon has received (Linux, fs/fuse/dir.c, fuse_do_setattr).
-        """
-        if ino >= PAST_INO_MIN:
-            if ino != BARRIER_INO:
-                return self.past.open(ino, flags)
-            self.barrier.opened()
-            return pyfuse3.FileInfo(ino)
-        self.open_now(ino, flags)
+        """Open a past file or the barrier."""
+        if ino != BARRIER_INO:
+            return self.past.open(ino, flags)
+        self.barrier.opened()
         return pyfuse3.FileInfo(ino)
-
-    def open_now(self, ino: Ino, flags: int) -> None:
-        """Open a file, but refuse O_TRUNC. Never yields to other tasks."""
-        if flags & os.O_TRUNC:
-            raise NotSupportedError("the kernel sent O_TRUNC without FUSE_ATOMIC_O_TRUNC")
-        writes = self._opens_for_writing(flags)
-        self._fs.open(ino, writes=writes, appends=bool(flags & os.O_APPEND))
-
-    def _opens_for_writing(self, flags: int) -> bool:
-        """Return whether flags of open(2) permit writing.
-
-        On a read-only mount the kernel refuses to open for writing. A follower is writable for the
-        kernel, because it may be promoted, so this method must refuse.
-        """
-        self._fs.open_files.expect_reports(True)
-        writes = flags & os.O_ACCMODE != os.O_RDONLY
-        if writes and self.status.read_only:
-            self.status.require_writable()
-        return writes
 
     @override
     @answered
@@ -427,10 +370,8 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """Decrease the open count of a file after the last descriptor of one open(2) was closed."""
-        if ino < PAST_INO_MIN:
-            self._fs.release(ino)
-        elif ino == BARRIER_INO:
+        """Note the close of the barrier; an open file of the past has no state."""
+        if ino == BARRIER_INO:
             self.barrier.released()
 
     @override
@@ -460,57 +401,9 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> Awaitable[None] | None:
-        """List a directory with attributes, starting at a position, until the reply is full."""
-        if ino >= PAST_INO_MIN:
-            return self.past.readdir(ino, start, token)
-
-        self.list_directory(ino, start, TokenPage(self.converter, ino, token))
-        return None
-
-    def list_directory(self, ino: Ino, start: int, page: Page) -> None:
-        """Add the entries of a directory after a position to a reply, until the reply is full.
-
-        If the rows must be read from a slow disk, the reply ends after READDIR_S_MAX, so that other
-        requests do not wait; the kernel then requests the next entries. Every name in the reply
-        counts as a lookup, except "." and "..".
-
-        Args:
-            ino: the directory.
-            start: 0, or the position of the last entry of an earlier reply.
-            page: the reply.
-        """
-        if start == 0 and not self.requests["opendir"]:
-            self._fs.open_directory(ino)  # with NO_OPENDIR, the first readdir replaces opendir
-        if start < _AT_DOT_DOT and not self._list_dots(ino, start, page):
-            return
-        after, limit, listed = Cookie(max(start, _AT_DOT_DOT)), self._readdir_rows, 0
-        began_s = time.monotonic()
-        while True:  # the loop ends when the reply is full, or after READDIR_S_MAX
-            rows = self._fs.read_directory_rows(ino, after, limit)
-            added = page.add_rows(rows)
-            for row in rows[:added]:
-                self._count(row[2])
-            listed += added
-            is_full, is_slow = added < len(rows), time.monotonic() - began_s > READDIR_S_MAX
-            if is_full or is_slow:
-                rows_max = READDIR_ROWS_MIN if is_slow else READDIR_ROWS_MAX
-                self._readdir_rows = min(max(listed + 1, READDIR_ROWS_MIN), rows_max)
-                return
-            if len(rows) < limit:
-                return
-            after, limit = rows[-1][1], READDIR_ROWS_MIN
-
-    def _list_dots(self, ino: Ino, start: int, page: Page) -> bool:
-        """List "." and ".."; return whether the reply has space for further entries."""
-        here = self._fs.getattr(ino)
-        if start < _AT_DOT and not page.add(b".", here, _AT_DOT):
-            return False
-        try:
-            above = self._fs.getattr(here.parent)
-        except NoInodeError:
-            above = here  # the directory and its parent were removed while the directory was open
-        return page.add(b"..", above, _AT_DOT_DOT)
+    def readdir(self, ino: Ino, start: int, token: pyfuse3.ReaddirToken) -> Awaitable[None]:
+        """List a past directory with attributes, starting at a position, until the reply is full."""
+        return self.past.readdir(ino, start, token)
 
     @override
     @answered

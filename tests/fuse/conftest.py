@@ -13,7 +13,9 @@ import trio
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache
-from s3fs_meta.fuse.convert import Converter
+from s3fs_meta.fuse.convert import DIRENT, DIRENT_ALIGNMENT, Converter
+from s3fs_meta.fuse.extension import fuse_intercept
+from s3fs_meta.fuse.frequent_requests import OPEN, READ, SETXATTR, FrequentRequests
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KIB, MIB, UNMOUNT_GRACE_S
@@ -173,31 +175,56 @@ FILE = Attributes(
 CONTEXT = Context()
 
 
-class Reply:
-    """A collector of the entries in one readdir reply."""
-
-    def __init__(self, room: int = 1000) -> None:
-        self.room = room
-        self.rows: list[tuple[bytes, int, int]] = []
-
-    def add(self, _token: object, name: bytes, entry: Any, position: int) -> bool:
-        """Add an entry unless the reply is full, as pyfuse3.readdir_reply does."""
-        if len(self.rows) >= self.room:
-            return False
-        self.rows.append((name, entry.st_ino, position))
-        return True
+_ENTRY_BYTES = 128  # struct fuse_entry_out, which begins each entry of a listing
 
 
-@pytest.fixture
-def reply(monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """Return a collector of readdir replies, because only pyfuse3 can make a reply token."""
-    made = Reply()
-    monkeypatch.setattr(pyfuse3, "readdir_reply", made.add)
-    return made
+def ask(handlers: Handlers, request: str, ino: Ino, body: bytes = b"") -> tuple[int, bytes]:
+    """Call a handler as the extension does; return the errno and the content of its reply."""
+    replies: list[tuple[int, bytes]] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            fuse_intercept, "answer", lambda _unique, code, content: replies.append((code, content))
+        )
+        assert getattr(FrequentRequests(handlers.operations), request)(1, ino, 0, body)
+    (reply,) = replies
+    return reply
+
+
+def open_file(handlers: Handlers, ino: Ino, flags: int) -> int:
+    """Open a file; return the errno, or 0 for success."""
+    return ask(handlers, "open", ino, OPEN.pack(flags))[0]
+
+
+def set_attribute(handlers: Handlers, ino: Ino, name: bytes, value: bytes) -> int:
+    """Set an extended attribute; return the errno, or 0 for success."""
+    return ask(handlers, "setxattr", ino, SETXATTR.pack(0) + name + b"\0" + value)[0]
+
+
+class Entry(NamedTuple):
+    """An entry of a listing."""
+
+    name: bytes
+    ino: int
+    position: int
+
+
+def list_page(
+    handlers: Handlers, ino: Ino, start: int = 0, room_bytes: int = 1 << 20
+) -> list[Entry]:
+    """Return the entries of a directory after a position, as many as a reply has room for."""
+    code, content = ask(handlers, "readdir", ino, READ.pack(start, room_bytes))
+    assert code == 0
+    entries, at = [], 0
+    while at < len(content):
+        found, position, length, _kind = DIRENT.unpack_from(content, at + _ENTRY_BYTES)
+        at += _ENTRY_BYTES + DIRENT.size
+        entries.append(Entry(content[at : at + length], found, position))
+        at += length + -length % DIRENT_ALIGNMENT
+    return entries
 
 
 async def make_file(handlers: Handlers, name: bytes) -> Ino:
     """Create and close a file, which leaves its lookup count at 1."""
-    info, entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
-    await handlers.operations.release(info.fh)
-    return Ino(entry.st_ino)
+    info, _entry = await handlers.operations.create(ROOT_INO, name, 0o100644, os.O_RDWR, CONTEXT)
+    assert ask(handlers, "release", Ino(info.fh)) == (0, b"")
+    return Ino(info.fh)

@@ -9,19 +9,25 @@ from typing import Final
 
 import pyfuse3
 import pytest
-import trio
 
 from s3fs_meta.errors import BadRowError, DamagedDatabaseError
 from s3fs_meta.fuse.error_boundary import failed
+from s3fs_meta.fuse.frequent_requests import READ
 from s3fs_meta.meta.tables import inodes
 from s3fs_meta.model import ROOT_INO, Ino, InodeFlag
 from s3fs_meta.mount_state import MountState
-from tests.fuse.conftest import Context, Handlers, Reply, make_file
-from tests.polling import WAIT_S_MAX
+from tests.fuse.conftest import (
+    CONTEXT,
+    Handlers,
+    ask,
+    list_page,
+    make_file,
+    open_file,
+    set_attribute,
+)
 
 pytestmark = pytest.mark.thorough
 
-CONTEXT = Context()
 # Replaces pyfuse3.SetattrFields, which only pyfuse3 can fill in.
 _SIZE_ONLY: Final = SimpleNamespace(
     update_mode=False,
@@ -57,10 +63,8 @@ async def make_entries(handlers: Handlers) -> tuple[Ino, Ino, Ino]:
     """Create a file with content and an extended attribute, a symlink, and another file."""
     bad, good = await make_file(handlers, b"bad"), await make_file(handlers, b"good")
     operations = handlers.operations
-    await operations.setxattr(bad, b"user.a", b"value", CONTEXT)
-    info = await operations.open(bad, os.O_RDWR, CONTEXT)
-    await operations.write(info.fh, 0, b"content")
-    await operations.release(info.fh)
+    assert set_attribute(handlers, bad, b"user.a", b"value") == 0
+    await operations.write(bad, 0, b"content")
     link = await operations.symlink(ROOT_INO, b"link", b"target", CONTEXT)
     handlers.fs.db.commit()
     return bad, good, Ino(link.st_ino)
@@ -76,10 +80,13 @@ def spoil(handlers: Handlers, table: str, column: str, value: str, inos: tuple[I
     db.recent().clear()
 
 
-async def answer(work: Callable[[], Awaitable[object]]) -> int:
+async def answer(work: Callable[[], Awaitable[object] | int]) -> int:
     """Return the errno of a request, or 0 for success."""
     try:
-        await work()
+        result = work()
+        if isinstance(result, int):
+            return result
+        await result
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
     except BadRowError:  # The FUSE extension answers some requests without the Python handlers.
@@ -87,26 +94,27 @@ async def answer(work: Callable[[], Awaitable[object]]) -> int:
     return 0
 
 
-def reads(handlers: Handlers, bad: Ino, link: Ino) -> list[Callable[[], Awaitable[object]]]:
+Requests = list[Callable[[], Awaitable[object] | int]]
+
+
+def reads(handlers: Handlers, bad: Ino, link: Ino) -> Requests:
     """Return requests that read the damaged inodes."""
     operations = handlers.operations
 
     async def content() -> None:
-        info = await operations.open(bad, os.O_RDONLY, CONTEXT)
-        try:
-            await operations.read(info.fh, 0, 100)
-        finally:
-            with trio.fail_after(WAIT_S_MAX, shield=True):
-                await operations.release(info.fh)
+        if open_file(handlers, bad, os.O_RDONLY) == 0:
+            try:
+                await operations.read(bad, 0, 100)
+            finally:
+                ask(handlers, "release", bad)
 
     return [
-        lambda: operations.lookup(ROOT_INO, b"bad", CONTEXT),
-        lambda: operations.lookup(ROOT_INO, b"link", CONTEXT),
-        lambda: operations.getattr(bad, CONTEXT),
-        lambda: operations.readlink(link, CONTEXT),
+        lambda: ask(handlers, "lookup", ROOT_INO, b"bad\0")[0],
+        lambda: ask(handlers, "lookup", ROOT_INO, b"link\0")[0],
+        lambda: ask(handlers, "getattr", bad)[0],
+        lambda: ask(handlers, "readlink", link)[0],
         lambda: operations.getxattr(bad, b"user.a", CONTEXT),
         lambda: operations.listxattr(bad, CONTEXT),
-        lambda: operations.readdir(ROOT_INO, 0, None),
         content,
     ]
 
@@ -118,23 +126,22 @@ def empty(handlers: Handlers, ino: Ino) -> Awaitable[object]:
     return handlers.operations.setattr(ino, wanted, _SIZE_ONLY, None, CONTEXT)
 
 
-def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]]]:
+def changes(handlers: Handlers, bad: Ino) -> Requests:
     """Return requests that change the damaged inodes."""
     operations = handlers.operations
 
     async def write() -> None:
-        info = await operations.open(bad, os.O_RDWR, CONTEXT)
-        try:
-            await operations.write(info.fh, 3, b"more")
-        finally:
-            with trio.fail_after(WAIT_S_MAX, shield=True):
-                await operations.release(info.fh)
+        if open_file(handlers, bad, os.O_RDWR) == 0:
+            try:
+                await operations.write(bad, 3, b"more")
+            finally:
+                ask(handlers, "release", bad)
 
     return [
         write,
         lambda: handlers.fs.ranges.allocate(bad, _PUNCH, 0, 4096),
         lambda: empty(handlers, bad),
-        lambda: operations.setxattr(bad, b"user.b", b"value", CONTEXT),
+        lambda: set_attribute(handlers, bad, b"user.b", b"value"),
         lambda: operations.link(bad, ROOT_INO, b"second", CONTEXT),
         lambda: operations.rename(ROOT_INO, b"bad", ROOT_INO, b"renamed", 0, CONTEXT),
         lambda: operations.unlink(ROOT_INO, b"renamed", CONTEXT),
@@ -149,7 +156,6 @@ def changes(handlers: Handlers, bad: Ino) -> list[Callable[[], Awaitable[object]
 )
 async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
     handlers: Handlers,
-    reply: Reply,
     caplog: pytest.LogCaptureFixture,
     column: str,
     value: str,
@@ -160,12 +166,12 @@ async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
     codes = [await answer(one) for one in reads(handlers, bad, link)]
     assert set(codes) <= {0, errno.EIO}
     assert codes[2] == errno.EIO
-    assert {row[0] for row in reply.rows} >= {b"bad", b"good", b"link"}
+    assert {entry.name for entry in list_page(handlers, ROOT_INO)} >= {b"bad", b"good", b"link"}
     codes = [await answer(one) for one in changes(handlers, bad)]
 
     assert set(codes) <= {0, errno.EIO, errno.ENOENT}
     assert handlers.operations.status.state is MountState.SERVING
-    assert await answer(lambda: handlers.operations.setxattr(good, b"user.a", b"", CONTEXT)) == 0
+    assert set_attribute(handlers, good, b"user.a", b"") == 0
     assert "raised an unexpected exception" not in caplog.text
 
 
@@ -173,7 +179,6 @@ async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
 async def test_unreadable_row_of_a_file_causes_eio_only_for_the_file(
     handlers: Handlers,
-    reply: Reply,
     caplog: pytest.LogCaptureFixture,
     table: str,
     column: str,
@@ -185,12 +190,13 @@ async def test_unreadable_row_of_a_file_causes_eio_only_for_the_file(
 
     codes = [await answer(one) for one in reads(handlers, bad, link)]
     assert set(codes) <= {0, errno.EIO, errno.ENOENT, errno.ENODATA}
+    assert ask(handlers, "readdir", ROOT_INO, READ.pack(0, 1 << 20))[0] in {0, errno.EIO}
     assert handlers.operations.status.state is MountState.SERVING
-    assert await answer(lambda: handlers.operations.setxattr(good, b"user.a", b"", CONTEXT)) == 0
+    assert set_attribute(handlers, good, b"user.a", b"") == 0
     for one in changes(handlers, bad):
         await answer(one)
         assert handlers.operations.status.state is MountState.SERVING
-    assert await answer(lambda: handlers.operations.setxattr(good, b"user.a", b"", CONTEXT)) == 0
+    assert set_attribute(handlers, good, b"user.a", b"") == 0
     assert "raised an unexpected exception" not in caplog.text
 
 
@@ -211,7 +217,7 @@ async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
 
     assert status.state is MountState.SERVING
     assert "cannot free the space" in caplog.text
-    assert await answer(lambda: operations.getattr(good, CONTEXT)) == 0
+    assert ask(handlers, "getattr", good)[0] == 0
     assert inodes.get(handlers.fs.db, bad).nlink == 0
 
 
@@ -247,9 +253,7 @@ async def test_block_with_reference_count_zero_degrades_the_mount(
     bad, good, _link = await make_entries(handlers)
     spoil(handlers, "blocks", "refs", str(refs), (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
-    info = await operations.open(bad, os.O_RDWR, CONTEXT)
-    assert bytes(await operations.read(info.fh, 0, 7)) == b"content"
-    await operations.release(info.fh)
+    assert bytes(await operations.read(bad, 0, 7)) == b"content"
 
     if removed:
         await operations.forget([(bad, handlers.fs.lookups.count(bad))])
@@ -260,4 +264,4 @@ async def test_block_with_reference_count_zero_degrades_the_mount(
     assert status.state is MountState.DEGRADED
     assert f"whose reference count is {refs}; unmount, and run s3fs-meta fsck -y" in status.why
     assert "raised an unexpected exception" not in caplog.text
-    assert await answer(lambda: operations.getattr(good, CONTEXT)) == 0
+    assert ask(handlers, "getattr", good)[0] == 0

@@ -24,6 +24,7 @@ from s3fs_meta.fuse.frequent_requests import (
     SET_CTIME,
     SET_MTIME,
     SETATTR,
+    SETXATTR,
 )
 from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, RawOperations
 from s3fs_meta.model import ROOT_INO, Ino
@@ -171,12 +172,15 @@ async def test_chmod_of_a_file_with_an_acl_has_the_documented_cost(
     value = acl.encode(
         [AclEntry(acl.USER_OBJ, 6), AclEntry(acl.GROUP_OBJ, 4), AclEntry(acl.OTHER, 4)]
     )
+    content = SETXATTR.pack(0) + acl.ACCESS + b"\0" + value
 
-    async def request() -> None:
-        await handlers.operations.setxattr(ino, acl.ACCESS, value, Context())
+    async def request() -> None:  # noqa: RUF029 - the request must not wait
+        assert raw.setxattr(1, ino, 0, content)
 
-    await request()
-    require(await cost_of(handlers, request), "change of permissions through an ACL")
+    async with trio.open_nursery() as nursery:
+        raw = RawOperations(handlers.operations, nursery, 0)
+        await request()
+        require(await cost_of(handlers, request), "change of permissions through an ACL")
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 

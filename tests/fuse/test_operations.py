@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterable
 
@@ -15,21 +16,22 @@ from s3fs_meta.limits import READDIR_ROWS_MIN, READDIR_S_MAX
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
-from tests.fuse.conftest import CONTEXT, Handlers, Reply, make_file
+from tests.fuse.conftest import CONTEXT, Handlers, ask, list_page, make_file, open_file
 from tests.polling import until
 
+ENTRY_BYTES = 160  # the size of a listed entry whose name has at most 8 bytes
 
-async def list_root(handlers: Handlers, reply: Reply, rooms: Iterable[int]) -> list[list[bytes]]:
+
+def list_root(handlers: Handlers, rooms: Iterable[int]) -> list[list[bytes]]:
     """List the root with replies of at most *rooms* entries; return the names in each reply."""
     replies: list[list[bytes]] = []
     position = 0
     for room in rooms:
-        reply.room, reply.rows = room, []
-        await handlers.operations.readdir(ROOT_INO, position, None)
-        if not reply.rows:
+        entries = list_page(handlers, ROOT_INO, position, room * ENTRY_BYTES)
+        if not entries:
             break
-        replies.append([name for name, _, _ in reply.rows])
-        position = reply.rows[-1][2]
+        replies.append([entry.name for entry in entries])
+        position = entries[-1].position
     return replies
 
 
@@ -40,9 +42,9 @@ async def test_replies_with_an_inode_increment_the_lookup_count_of_the_inode(
     operations, count = handlers.operations, handlers.fs.lookups.count
     ino = await make_file(handlers, b"f")
     assert count(ino) == 1
-    assert (await operations.lookup(ROOT_INO, b"f", CONTEXT)).st_ino == ino
+    assert ask(handlers, "lookup", ROOT_INO, b"f\0")[1].startswith(ino.to_bytes(8, sys.byteorder))
     assert (await operations.link(ino, ROOT_INO, b"g", CONTEXT)).st_nlink == 2
-    await operations.getattr(ino, CONTEXT)
+    assert ask(handlers, "getattr", ino)[0] == 0
     assert count(ino) == 3
     await operations.forget([(ino, 3)])
     assert count(ino) == 0
@@ -57,19 +59,20 @@ async def test_replies_with_an_inode_increment_the_lookup_count_of_the_inode(
 
 async def test_lookup_of_a_missing_name_returns_inode_0(handlers: Handlers) -> None:
     """A reply with inode 0 lets the kernel cache a missing name."""
-    entry = await handlers.operations.lookup(ROOT_INO, b"nothing", CONTEXT)
-    assert entry.st_ino == 0
+    code, content = ask(handlers, "lookup", ROOT_INO, b"nothing\0")
+    assert (code, content[:8]) == (0, bytes(8))
     assert handlers.fs.lookups.count(Ino(0)) == 0
 
 
 async def test_listing_increments_lookup_counts_only_of_returned_entries(
-    handlers: Handlers, reply: Reply
+    handlers: Handlers,
 ) -> None:
     """A listing starts with "." and "..", which do not increase the lookup counts."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
     await handlers.operations.forget([(ino, 1) for ino in inos])
-    replies = await list_root(handlers, reply, itertools.chain((1, 1, 7), itertools.repeat(1000)))
+    replies = list_root(handlers, itertools.chain((1, 1, 7), itertools.repeat(1000)))
     assert replies[:2] == [[b"."], [b".."]]
+    assert len(replies[2]) == 7
     assert sorted(itertools.chain.from_iterable(replies[2:])) == sorted(
         b"n%d" % number for number in range(60)
     )
@@ -78,7 +81,7 @@ async def test_listing_increments_lookup_counts_only_of_returned_entries(
 
 
 async def test_listing_of_a_slow_database_is_divided_into_several_replies(
-    handlers: Handlers, reply: Reply
+    handlers: Handlers,
 ) -> None:
     """Other requests need not wait until a slow disk has read the rows of a full reply."""
     names = [b"n%d" % number for number in range(3 * READDIR_ROWS_MIN)]
@@ -92,7 +95,7 @@ async def test_listing_of_a_slow_database_is_divided_into_several_replies(
     connection = handlers.fs.db.connection
     connection.set_progress_handler(wait, READDIR_ROWS_MIN)
     try:
-        replies = await list_root(handlers, reply, itertools.repeat(1000))
+        replies = list_root(handlers, itertools.repeat(1000))
     finally:
         connection.set_progress_handler(None)
 
@@ -100,9 +103,7 @@ async def test_listing_of_a_slow_database_is_divided_into_several_replies(
     assert sorted(itertools.chain.from_iterable(replies)) == sorted([b".", b"..", *names])
 
 
-async def test_removed_open_directory_lists_only_dot_and_dotdot(
-    handlers: Handlers, reply: Reply
-) -> None:
+async def test_removed_open_directory_lists_only_dot_and_dotdot(handlers: Handlers) -> None:
     """A removed open directory lists "." and "..", even if its parent is also removed."""
     operations = handlers.operations
     outer = (await operations.mkdir(ROOT_INO, b"a", 0o755, CONTEXT)).st_ino
@@ -110,8 +111,7 @@ async def test_removed_open_directory_lists_only_dot_and_dotdot(
     await operations.rmdir(outer, b"b", CONTEXT)
     await operations.rmdir(ROOT_INO, b"a", CONTEXT)
     await operations.forget([(outer, 1)])
-    await operations.readdir(inner, 0, None)
-    assert [name for name, _, _ in reply.rows] == [b".", b".."]
+    assert [entry.name for entry in list_page(handlers, inner)] == [b".", b".."]
 
 
 async def test_request_for_a_missing_capability_of_an_open_file_fails_with_enodata(
@@ -128,13 +128,12 @@ async def test_request_for_a_missing_capability_of_an_open_file_fails_with_enoda
 async def test_requests_open_write_read_fsync_and_release_succeed(handlers: Handlers) -> None:
     operations = handlers.operations
     ino = await make_file(handlers, b"f")
-    info = await operations.open(ino, os.O_RDWR, CONTEXT)
-    assert info.fh == ino
-    assert await operations.write(info.fh, 2, b"abc") == 3
-    assert await operations.read(info.fh, 0, 10) == b"\0\0abc"
-    await operations.fsync(info.fh, False)
+    assert open_file(handlers, ino, os.O_RDWR) == 0
+    assert await operations.write(ino, 2, b"abc") == 3
+    assert await operations.read(ino, 0, 10) == b"\0\0abc"
+    await operations.fsync(ino, False)
     await operations.fsyncdir(ROOT_INO, False)
-    await operations.release(ino)
+    assert ask(handlers, "release", ino) == (0, b"")
     assert len(handlers.fs.open_files) == 0
 
 
@@ -142,9 +141,7 @@ async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:
     """The kernel truncates files with SETATTR, so the daemon does not implement O_TRUNC."""
     ino = await make_file(handlers, b"f")
     await handlers.operations.write(ino, 0, b"content")
-    with pytest.raises(pyfuse3.FUSEError) as caught:
-        await handlers.operations.open(ino, os.O_WRONLY | os.O_TRUNC, CONTEXT)
-    assert caught.value.errno == errno.EOPNOTSUPP
+    assert open_file(handlers, ino, os.O_WRONLY | os.O_TRUNC) == errno.EOPNOTSUPP
     assert len(handlers.fs.open_files) == 0
     assert await handlers.operations.read(ino, 0, 10) == b"content"
 

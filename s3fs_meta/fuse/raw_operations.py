@@ -15,13 +15,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.errors import BusyError, S3fsError, ThreadShortageError, UnknownLengthError
-from s3fs_meta.fs.content.file_ranges import seek_without_holes
+from s3fs_meta.fs.content.file_ranges import Begin, seek_without_holes
 from s3fs_meta.fs.flags import inode_flags
 from s3fs_meta.fs.waiting_room import WaitingRoom, caller
 from s3fs_meta.fuse import errnos
@@ -72,26 +72,7 @@ _STATX: Final = struct.Struct("=32xQQ88xII112x")
 _DROP_THREADS_MAX: Final = 4
 
 Work = Callable[..., Coroutine[Any, Any, bytes]]
-
-
-def _in_a_task(layout: struct.Struct) -> Callable[[Work], Callable[..., None]]:
-    """Return a decorator that makes a coroutine function a handler that runs in a separate task.
-
-    Args:
-        layout: the layout of the request. The function receives inode, user ID and decoded values.
-    """
-
-    def decorate(function: Work) -> Callable[..., None]:
-        name = function.__name__
-
-        @functools.wraps(function)
-        def handler(self: "RawOperations", unique: int, ino: Ino, uid: int, content: bytes) -> None:
-            self.operations.requests[name] += 1
-            self.start(function, unique, uid, (ino, uid, *layout.unpack_from(content)))
-
-        return handler
-
-    return decorate
+_Result = TypeVar("_Result")
 
 
 def _answer(unique: int, code: int, content: bytes = b"") -> None:
@@ -181,9 +162,13 @@ class RawOperations(FrequentRequests):
             return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
         return LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
-    @_in_a_task(FALLOCATE)
-    async def fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
-        """Check for free space or make holes; return the reply to the fallocate request."""
+    def fallocate(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:
+        """Check for free space or make holes, in a task."""
+        self.operations.requests["fallocate"] += 1
+        arguments = (ino, uid, *FALLOCATE.unpack_from(content))
+        self.start(RawOperations._fallocate, unique, uid, arguments)
+
+    async def _fallocate(self, ino: Ino, uid: int, offset: int, length: int, mode: int) -> bytes:
         begin = None if uid == 0 else self._clear_privileges
         await self._fs.ranges.allocate(ino, mode, offset, length, begin)
         return b""
@@ -193,25 +178,33 @@ class RawOperations(FrequentRequests):
 
         Before this request, the kernel has written back the dirty pages of source and target.
         """
-        self.operations.requests["copy_file_range"] += 1
-        arguments = (ino, uid, *COPY_FILE_RANGE.unpack_from(content))
-        begun, code, answer = self.operations.status.progress, 0, b""
+        offset, target, at, length = COPY_FILE_RANGE.unpack_from(content)
+        begin = None if uid == 0 else self._clear_privileges
+        arguments = (ino, offset, target, at, length, begin)
         before = self._fs.changes.opened
-        try:
-            copied = self._try_copy(*arguments)
-            if copied is None:
-                self.start(RawOperations._copy_file_range, unique, uid, arguments)
-                return
-            answer = WRITE_OUT.pack(copied)
-        except S3fsError as exc:
-            code = failed(self.operations.status, "copy_file_range", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
-            code = broken(self.operations.status, "copy_file_range", (ino,), exc)
+        code, copied = self._tried("copy_file_range", ino, self._fs.ranges.try_copy, *arguments)
         if code and self._fs.changes.opened != before:
-            target_range = arguments[3:]
-            self._nursery.start_soon(self._answer_failed_copy, unique, code, *target_range)
-            return
-        _answer(unique, code, answer)
+            self._nursery.start_soon(self._answer_failed_copy, unique, code, target, at, length)
+        elif code:
+            _answer(unique, code)
+        elif copied is None:
+            self.start(RawOperations._copy_file_range, unique, uid, arguments)
+        else:
+            _answer(unique, 0, WRITE_OUT.pack(copied))
+
+    def _tried(
+        self, name: str, ino: Ino, function: Callable[..., _Result], *arguments: Any
+    ) -> tuple[int, _Result | None]:
+        """Call a function that never waits; return an errno, and the result if the errno is 0."""
+        status = self.operations.status
+        begun = status.progress
+        self.operations.requests[name] += 1
+        try:
+            return 0, function(*arguments)
+        except S3fsError as exc:
+            return failed(status, name, (ino,), exc, begun), None
+        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
+            return broken(status, name, (ino,), exc), None
 
     async def _answer_failed_copy(
         self, unique: int, code: int, target: Ino, at: int, length: int
@@ -248,23 +241,9 @@ class RawOperations(FrequentRequests):
                 CLEANUP_S_MAX,
             )
 
-    def _try_copy(
-        self, source: Ino, uid: int, offset: int, target: Ino, at: int, length: int
-    ) -> int | None:
-        """Copy a range as ``FileRanges.try_copy`` does; after None, no content has changed."""
-        begin = None if uid == 0 else self._clear_privileges
-        return self._fs.ranges.try_copy(source, offset, target, at, length, begin)
-
     async def _copy_file_range(
-        self,
-        source: Ino,
-        uid: int,
-        offset: int,
-        target: Ino,
-        at: int,
-        length: int,
+        self, source: Ino, offset: int, target: Ino, at: int, length: int, begin: Begin | None
     ) -> bytes:
-        begin = None if uid == 0 else self._clear_privileges
         before = self._fs.changes.opened
         try:
             copied = await self._fs.ranges.copy(source, offset, target, at, length, begin)
@@ -304,16 +283,12 @@ class RawOperations(FrequentRequests):
         if ino >= PAST_INO_MIN:
             self.start(RawOperations._statx_past, unique, uid, (ino,))
             return
-        code, content = 0, b""
-        try:
-            self.operations.requests["statx"] += 1
-            found = self._fs.getattr(ino)
-            content = statx_out(self.operations.converter.entry(found), found.btime_ns)
-        except S3fsError as exc:
-            code = failed(self.operations.status, "statx", (ino,), exc)
-        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
-            code = broken(self.operations.status, "statx", (ino,), exc)
-        _answer(unique, code, content)
+        code, content = self._tried("statx", ino, self._statx, ino)
+        _answer(unique, code, content or b"")
+
+    def _statx(self, ino: Ino) -> bytes:
+        found = self._fs.getattr(ino)
+        return statx_out(self._converter.entry(found), found.btime_ns)
 
     async def _statx_past(self, ino: Ino) -> bytes:
         found = await self.operations.past.tree.getattr(ino)
@@ -325,14 +300,7 @@ class RawOperations(FrequentRequests):
         Returns:
             True if an error was sent as the reply to the write; the write must then be skipped.
         """
-        code, begun = 0, self.operations.status.progress
-        try:
-            self.operations.requests["clear_privileges"] += 1
-            self._clear_privileges(ino)
-        except S3fsError as exc:
-            code = failed(self.operations.status, "clear_privileges", (ino,), exc, begun)
-        except Exception as exc:  # noqa: BLE001 - the kernel must get a reply
-            code = broken(self.operations.status, "clear_privileges", (ino,), exc)
+        code, _ = self._tried("clear_privileges", ino, self._clear_privileges, ino)
         if code:
             _answer(unique, code)
         return code != 0

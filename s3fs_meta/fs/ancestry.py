@@ -1,15 +1,16 @@
 """Walks from a directory towards the root, in slices of the event loop.
 
 Owns: the positions of unfinished walks. Does not know: why a walk is needed.
-A directory may be a million levels deep, and a walk reads one row for each level. So a walk stops
-after a slice, and the caller resumes it after a schedule point.
+A directory may be a million levels deep, and a walk reads one row for each level. So a walk raises
+UnfinishedWalkError after a slice. The caller resumes it after a schedule point, by a call with the
+same arguments.
 Keeps: ``is_below`` uses a position only if no directory has moved since. ``mark`` may use positions
 after moves, because it checks the parent of each directory before it sets the flag.
 """
 
 from typing import Final
 
-from s3fs_meta.errors import MetadataError
+from s3fs_meta.errors import MetadataError, UnfinishedWalkError
 from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -41,11 +42,8 @@ class Ancestry:
         """Forget all positions, because a directory has another parent now."""
         self._positions.clear()
 
-    def is_below(self, directory: Ino, top: Ino, outside: Ino) -> bool | None:
-        """Return whether *directory* is *top* or below it; None if the walk is not finished.
-
-        After None, the caller calls this method again with the same arguments, after a schedule
-        point. Never yields to other tasks.
+    def is_below(self, directory: Ino, top: Ino, outside: Ino) -> bool:
+        """Return whether *directory* is *top* or below it. Never yields to other tasks.
 
         Args:
             directory: where the walk begins.
@@ -53,6 +51,7 @@ class Ancestry:
             outside: a directory that is neither *top* nor below *top*; the walk ends there.
 
         Raises:
+            UnfinishedWalkError: a slice is not enough.
             MetadataError: the directories form a cycle.
             NoInodeError: a directory does not exist.
         """
@@ -69,24 +68,21 @@ class Ancestry:
         if len(self._positions) >= _WALKS_MAX:
             self._positions.clear()
         self._positions[directory, top] = at, visited
-        return None
+        raise UnfinishedWalkError(directory)
 
-    def mark(self, directory: Ino) -> bool:
+    def mark(self, directory: Ino) -> None:
         """Set the flag HOLDS_LOCKED on a directory and on all directories above it.
 
         Requires an open transaction. Never yields to other tasks.
 
-        Returns:
-            False if a slice is not enough. Then the caller calls this method again after a schedule
-            point, with the same argument.
-
         Raises:
+            UnfinishedWalkError: a slice is not enough; some directories have the flag.
             MetadataError: the directories form a cycle.
         """
         waiting = self._unmarked.pop(directory, None) or [directory]
         if removed_trees.mark_upwards(self._db, waiting, self._directories):
-            return True
+            return
         if len(self._unmarked) >= _WALKS_MAX:
             self._unmarked.clear()
         self._unmarked[directory] = waiting
-        return False
+        raise UnfinishedWalkError(directory)

@@ -5,15 +5,13 @@ inherited ACLs. Does not know: FUSE, file content, permissions (the kernel check
 Keeps: the nlink of a file is its number of names. The size of a directory is its number of names,
 and its nlink is 2 plus its number of subdirectories. No directory is below itself.
 Tasks: each operation makes all checks, calls ``changes.begin``, and then changes rows, without a
-schedule point. Only ``rename_slowly`` yields. While a tree is being removed, an operation may raise
-UnfinishedWalkError before any change; the caller then repeats it.
+schedule point. An operation that must check many directories above an inode raises
+UnfinishedWalkError before it changes a name; the caller then repeats it.
 """
 
 import stat
 from collections.abc import Callable
 from typing import Final
-
-import trio
 
 from s3fs_meta.errors import (
     DirectoryInUseError,
@@ -348,7 +346,7 @@ class Namespace:
         flags: int = 0,
         *,
         caller: Caller = _KERNEL,
-    ) -> bool:
+    ) -> None:
         """Move a name; replace an existing name (rename(2), renameat2(2)).
 
         Args:
@@ -356,11 +354,9 @@ class Namespace:
                 RENAME_NOREPLACE.
             caller: the owner of the whiteout.
 
-        Returns:
-            True if the name was moved. False if no name was changed, because the directories above
-            the new parent are too many for one slice; then call ``rename_slowly``.
-
         Raises:
+            UnfinishedWalkError: the directories above the new parent are too many for one slice; no
+                name was changed.
             InvalidRequestError: the flags are invalid, or a directory would be moved below itself.
             NoEntryError, EntryExistsError, NameTooLongError, TooManyLinksError,
             NeedsDirectoryError, RefusesDirectoryError, DirectoryInUseError, NotPermittedError,
@@ -374,48 +370,25 @@ class Namespace:
         moved = self._find(parent, name)
         target = self._find_target(new_parent, new_name, flags)
         if target is not None and target.ino == moved.ino:
-            return True
+            return
         if target is not None:
             require_unprotected(target)
             require_unprotected(inodes.get(self._db, new_parent))
-        if not self._check_move(moved, parent, new_parent):
-            return False
+        self._check_move(moved, parent, new_parent)
         if flags == RENAME_EXCHANGE:
             assert target is not None, "_find_target requires a target for an exchange"
-            moves = (moved, parent, new_parent), (target, new_parent, parent)
-            is_checked = self._check_move(target, new_parent, parent)
-            if not is_checked or not all(self._mark_move(*move) for move in moves):
-                return False
+            self._check_move(target, new_parent, parent)
+            self._mark_move(moved, parent, new_parent)
+            self._mark_move(target, new_parent, parent)
             self._exchange(parent, name, moved, new_parent, new_name, target)
-            return True
+            return
         if target is not None:
             self._check_replace(moved, target)
         self._check_whiteout(parent, flags)
-        if not self._mark_move(moved, parent, new_parent):
-            return False
+        self._mark_move(moved, parent, new_parent)
         self._move(parent, name, moved, new_parent, new_name, target)
         if flags & RENAME_WHITEOUT:
             self._put_whiteout(parent, name, caller)
-        return True
-
-    async def rename_slowly(
-        self,
-        parent: Ino,
-        name: bytes,
-        new_parent: Ino,
-        new_name: bytes,
-        flags: int = 0,
-        *,
-        caller: Caller = _KERNEL,
-    ) -> None:
-        """Move a name as ``rename`` does, but finish all checks, in slices.
-
-        Raises the same errors as ``rename``. Always yields to other tasks.
-        """
-        is_moved = False
-        while not is_moved:
-            await trio.lowlevel.checkpoint()
-            is_moved = self.rename(parent, name, new_parent, new_name, flags, caller=caller)
 
     def _put_whiteout(self, parent: Ino, name: bytes, owner: Caller) -> None:
         """Create a whiteout in place of a name that was just moved.
@@ -457,35 +430,29 @@ class Namespace:
             raise EntryExistsError(new_parent, new_name)
         return target
 
-    def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
-        """Raise if the new parent was removed, has too many links, or is in the moved directory.
-
-        Return False if the check is not finished.
-        """
+    def _check_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
+        """Raise if the new parent was removed, has too many links, or is in the moved directory."""
         if parent == new_parent:
-            return True
+            return
         directory = self._directory(new_parent)
         if not stat.S_ISDIR(moved.mode):
-            return True
+            return
         if directory.nlink >= LINKS_MAX:
             raise TooManyLinksError(new_parent)
-        is_below = self._ancestry.is_below(new_parent, moved.ino, outside=parent)
-        if is_below:
+        if self._ancestry.is_below(new_parent, moved.ino, outside=parent):
             raise InvalidRequestError(
                 "cannot move a directory into its own subtree: inode", moved.ino
             )
-        return is_below is not None
 
-    def _mark_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> bool:
+    def _mark_move(self, moved: Attributes, parent: Ino, new_parent: Ino) -> None:
         """If the moved directory has protected inodes, mark its new parent and all parents above.
 
-        Return False if a slice is not enough. The marks remain even if the move then fails.
+        The marks remain even if the move then fails.
         """
         is_marked_tree = stat.S_ISDIR(moved.mode) and moved.flags & InodeFlag.HOLDS_LOCKED
-        if parent == new_parent or not is_marked_tree:
-            return True
-        self._changes.begin(new_parent)
-        return self._ancestry.mark(new_parent)
+        if parent != new_parent and is_marked_tree:
+            self._changes.begin(new_parent)
+            self._ancestry.mark(new_parent)
 
     def _check_replace(self, moved: Attributes, target: Attributes) -> None:
         if not stat.S_ISDIR(target.mode):

@@ -4,7 +4,7 @@ Owns: converting errors to FUSEError, logging failures, degrading the mount, the
 requests. Does not know: what the handlers do.
 Most handlers are plain functions, and ``answered`` creates the coroutine that pyfuse3 needs. So a
 request needs one coroutine, not two. Only a handler that must wait returns another coroutine.
-A handler is called again after UnfinishedWalkError, which it raises before it changes anything.
+A handler is called again after UnfinishedWalkError, which it raises before it changes a name.
 """
 
 import functools

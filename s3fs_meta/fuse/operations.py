@@ -217,7 +217,7 @@ class Operations(pyfuse3.Operations):
         new_name: bytes,
         flags: int,
         ctx: pyfuse3.RequestContext,
-    ) -> Awaitable[None] | None:
+    ) -> None:
         """Rename or move a directory entry.
 
         A rename must not replace the directory of points in time: the kernel would treat the
@@ -226,10 +226,7 @@ class Operations(pyfuse3.Operations):
         self._require_not_past(parent, name)
         if self._is_past(new_parent, new_name):
             raise pyfuse3.FUSEError(errno.EROFS if flags & RENAME_EXCHANGE else errno.EEXIST)
-        arguments, who = (parent, name, new_parent, new_name, flags), caller(ctx)
-        if self._namespace.rename(*arguments, caller=who):
-            return None
-        return self._namespace.rename_slowly(*arguments, caller=who)
+        self._namespace.rename(parent, name, new_parent, new_name, flags, caller=caller(ctx))
 
     @override
     @answered

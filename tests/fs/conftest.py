@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from s3fs_meta.fs import acl
 from s3fs_meta.fs.acl import GROUP_OBJ, MASK, OTHER, USER_OBJ, AclEntry
 from s3fs_meta.fs.acl import USER as NAMED_USER
 from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.fs.removed_trees import until_checked
 from s3fs_meta.fs.slices import DEFAULT_SLICES, Slices
 from s3fs_meta.fs.write_gate import NO_KERNEL, KernelNotices
 from s3fs_meta.limits import KIB, MIB
@@ -175,6 +178,11 @@ def make_file(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO, *, mode: int 
 def make_directory(fs: Filesystem, name: bytes, parent: Ino = ROOT_INO) -> Ino:
     """Create a directory and return its inode number."""
     return fs.namespace.make_directory(parent, name, 0o755, USER).ino
+
+
+async def rename(fs: Filesystem, *arguments: Any) -> None:
+    """Rename as a request does: repeat the operation until its checks are finished."""
+    await until_checked(partial(fs.namespace.rename, *arguments))
 
 
 def make_deep(fs: Filesystem) -> list[Ino]:

@@ -134,7 +134,7 @@ class Filesystem:
             now_ns=now_ns,
             slices=slices,
         )
-        self.tree_lock = TreeLock(db, self.changes, self.namespace.lookup, slices)
+        self.tree_lock = TreeLock(db, self.changes, self.namespace.require, slices)
         self.tree_clone = TreeClone(
             db,
             cache,

@@ -95,6 +95,13 @@ class Namespace:
             raise NameTooLongError(length)
         return dentries.find_attributes(self._db, parent, name)
 
+    def require(self, parent: Ino, name: bytes, ino: Ino) -> Attributes:
+        """Return the inode of a name. Raises NoEntryError if the inode is not *ino*."""
+        found = self.lookup(parent, name)
+        if found is None or found.ino != ino:
+            raise NoEntryError(parent, name)
+        return found
+
     def _find(self, parent: Ino, name: bytes) -> Attributes:
         """Return the inode of a name to remove or move; raise if it is missing or protected."""
         found = dentries.find_attributes(self._db, parent, name)

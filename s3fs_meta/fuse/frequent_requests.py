@@ -380,13 +380,28 @@ class FrequentRequests:
 
     def forget(self, _unique: int, ino: Ino, _uid: int, content: bytes) -> None:
         """Decrease the lookup count of an inode; this request has no reply."""
-        self.operations.forget_one(ino, *FORGET.unpack_from(content))
+        self.operations.requests["forget"] += 1
+        self._forget(ino, *FORGET.unpack_from(content))
 
     def forget_many(self, _unique: int, _ino: Ino, _uid: int, content: bytes) -> None:
         """Decrease the lookup counts of several inodes; this request has no reply."""
+        self.operations.requests["forget"] += 1
         (count,) = FORGETS.unpack_from(content)
         pairs = content[FORGETS.size :][: count * FORGOTTEN.size]
-        self.operations.forget_all(FORGOTTEN.iter_unpack(bytes(pairs)))
+        for ino, times in FORGOTTEN.iter_unpack(pairs):
+            self._forget(ino, times)
+
+    def _forget(self, ino: Ino, times: int) -> None:
+        """Decrease a lookup count. Errors are only logged, because the request has no reply."""
+        if ino >= PAST_INO_MIN:
+            return
+        status = self.operations.status
+        try:
+            self._fs.forget(ino, times)
+        except S3fsError as exc:
+            failed(status, "forget", (ino, times), exc)
+        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``at_once``
+            broken(status, "forget", (ino, times), exc)
 
     def _caller(self, uid: int, umask: int) -> Caller:
         """Return the process that sent the current request."""

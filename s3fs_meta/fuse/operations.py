@@ -3,9 +3,9 @@
 Owns: the requests that ``frequent_requests`` does not answer: requests that may wait, rare
 requests, and requests for past inodes and for the barrier. Does not know: rows, blocks.
 ``raw_operations`` has the handlers of requests that pyfuse3 does not support.
-Four handlers are missing on purpose:
+Some handlers are missing on purpose:
 
-- ``setxattr``: ``frequent_requests`` answers all of these requests.
+- ``forget`` and ``setxattr``: ``frequent_requests`` handles all of these requests.
 - ``flush``: the kernel remembers ENOSYS, which saves a request for every close(2). It still writes
   back dirty pages and reports errors of the write-back, and it handles file locks itself.
 - ``access``: the kernel checks permissions (default_permissions).
@@ -17,12 +17,12 @@ Four handlers are missing on purpose:
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable
 from typing import Final
 
 from typing_extensions import override
 
-from s3fs_meta.errors import NoAttributeError, S3fsError
+from s3fs_meta.errors import NoAttributeError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
@@ -33,7 +33,7 @@ from s3fs_meta.fuse import errnos
 from s3fs_meta.fuse.collection.barrier import BARRIER_INO, Barrier
 from s3fs_meta.fuse.collection.write_back import WriteBack
 from s3fs_meta.fuse.convert import Converter, caller
-from s3fs_meta.fuse.error_boundary import answered, broken, failed
+from s3fs_meta.fuse.error_boundary import answered
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
 from s3fs_meta.fuse.notifications import invalidate_inode
 from s3fs_meta.fuse.past_requests import PastRequests
@@ -42,7 +42,6 @@ from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 _HANDLERS: Final = (
     "create",
-    "forget",
     "fsync",
     "fsyncdir",
     "getattr",
@@ -71,6 +70,7 @@ _HANDLERS: Final = (
 
 # The handlers that only the extension calls; ``clear_privileges`` runs before some writes.
 RAW_HANDLERS: Final = (
+    "forget",
     "setxattr",
     "lseek",
     "fallocate",
@@ -409,45 +409,15 @@ class Operations(pyfuse3.Operations):
 
     @override
     @answered
-    def fsyncdir(self, ino: Ino, datasync: bool) -> Awaitable[None]:
+    async def fsyncdir(self, ino: Ino, datasync: bool) -> None:
         """Make the names of a directory durable."""
-        if ino >= PAST_INO_MIN:
-            return self._nothing_to_sync()
-        return self._fs.sync_file(ino, data_only=datasync)
+        if ino < PAST_INO_MIN:
+            await self._fs.sync_file(ino, data_only=datasync)
 
-    async def _nothing_to_sync(self) -> None:
-        """Return immediately, because directories of past states are already in the bucket."""
-
-    # --- statfs and forget requests ------------------------------------------------------------
+    # --- statfs --------------------------------------------------------------------------------
 
     @override
     @answered
     def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """Reply with the size and the free space of the filesystem."""
         return self.converter.statfs(self._fs.statfs())
-
-    @override
-    async def forget(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Decrease lookup counts. Errors are only logged, because this request has no reply."""
-        self.forget_all(pairs)
-
-    def forget_all(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Decrease lookup counts; each pair consists of an inode and the number to subtract."""
-        self.requests["forget"] += 1
-        for ino, times in pairs:
-            self._forget(Ino(ino), times)
-
-    def forget_one(self, ino: Ino, times: int) -> None:
-        """Decrease the lookup count of one inode, as ``forget`` does."""
-        self.requests["forget"] += 1
-        self._forget(ino, times)
-
-    def _forget(self, ino: Ino, times: int) -> None:
-        if ino >= PAST_INO_MIN:
-            return
-        try:
-            self._fs.forget(ino, times)
-        except S3fsError as exc:
-            failed(self.status, "forget", (ino, times), exc)
-        except Exception as exc:  # noqa: BLE001 - the boundary, as in ``answered``
-            broken(self.status, "forget", (ino, times), exc)

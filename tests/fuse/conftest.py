@@ -15,7 +15,13 @@ from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache
 from s3fs_meta.fuse.convert import DIRENT, DIRENT_ALIGNMENT, Converter
 from s3fs_meta.fuse.extension import fuse_intercept
-from s3fs_meta.fuse.frequent_requests import OPEN, READ, SETXATTR, FrequentRequests
+from s3fs_meta.fuse.frequent_requests import (
+    FORGET,
+    OPEN,
+    READ,
+    SETXATTR,
+    FrequentRequests,
+)
 from s3fs_meta.fuse.kernel_session import FuseOptions, serve
 from s3fs_meta.fuse.operations import Operations
 from s3fs_meta.limits import KIB, MIB, UNMOUNT_GRACE_S
@@ -198,6 +204,11 @@ def open_file(handlers: Handlers, ino: Ino, flags: int) -> int:
 def set_attribute(handlers: Handlers, ino: Ino, name: bytes, value: bytes) -> int:
     """Set an extended attribute; return the errno, or 0 for success."""
     return ask(handlers, "setxattr", ino, SETXATTR.pack(0) + name + b"\0" + value)[0]
+
+
+def forget(handlers: Handlers, ino: Ino, times: int) -> None:
+    """Decrease a lookup count."""
+    FrequentRequests(handlers.operations).forget(1, ino, 0, FORGET.pack(times))
 
 
 class Entry(NamedTuple):

@@ -16,7 +16,7 @@ from s3fs_meta.limits import READDIR_ROWS_MIN, READDIR_S_MAX
 from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
-from tests.fuse.conftest import CONTEXT, Handlers, ask, list_page, make_file, open_file
+from tests.fuse.conftest import CONTEXT, Handlers, ask, forget, list_page, make_file, open_file
 from tests.polling import until
 
 ENTRY_BYTES = 160  # the size of a listed entry whose name has at most 8 bytes
@@ -46,7 +46,7 @@ async def test_replies_with_an_inode_increment_the_lookup_count_of_the_inode(
     assert (await operations.link(ino, ROOT_INO, b"g", CONTEXT)).st_nlink == 2
     assert ask(handlers, "getattr", ino)[0] == 0
     assert count(ino) == 3
-    await operations.forget([(ino, 3)])
+    forget(handlers, ino, 3)
     assert count(ino) == 0
     for kind, arguments in (
         ("mkdir", (0o755,)),
@@ -69,7 +69,8 @@ async def test_listing_increments_lookup_counts_only_of_returned_entries(
 ) -> None:
     """A listing starts with "." and "..", which do not increase the lookup counts."""
     inos = {await make_file(handlers, b"n%d" % number) for number in range(60)}
-    await handlers.operations.forget([(ino, 1) for ino in inos])
+    for ino in inos:
+        forget(handlers, ino, 1)
     replies = list_root(handlers, itertools.chain((1, 1, 7), itertools.repeat(1000)))
     assert replies[:2] == [[b"."], [b".."]]
     assert len(replies[2]) == 7
@@ -110,7 +111,7 @@ async def test_removed_open_directory_lists_only_dot_and_dotdot(handlers: Handle
     inner = (await operations.mkdir(outer, b"b", 0o755, CONTEXT)).st_ino
     await operations.rmdir(outer, b"b", CONTEXT)
     await operations.rmdir(ROOT_INO, b"a", CONTEXT)
-    await operations.forget([(outer, 1)])
+    forget(handlers, outer, 1)
     assert [entry.name for entry in list_page(handlers, inner)] == [b".", b".."]
 
 
@@ -161,7 +162,7 @@ async def test_exception_in_a_forget_request_degrades_the_mount(
     """The handler forget never raises. An exception in it degrades the mount."""
     ino = await make_file(handlers, b"f")
     monkeypatch.setattr(handlers.fs.orphans, "unused", raising(ZeroDivisionError))
-    await handlers.operations.forget([(ino, 1)])
+    forget(handlers, ino, 1)
     assert handlers.session.status.state is MountState.DEGRADED
     assert handlers.fs.lookups.count(ino) == 0
 

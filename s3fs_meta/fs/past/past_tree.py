@@ -103,7 +103,7 @@ class PastTree:
             raise NameTooLongError(len(name))
         if parent == PAST_TOP_INO:
             return await self._point(name)
-        txg, ino = self._place(parent)
+        txg, ino = self.origin_of(parent)
         async with self._points.used(txg) as point:
             if name == b".":
                 return self._attributes(point, txg, ino)
@@ -116,7 +116,7 @@ class PastTree:
         """Return the attributes of an inode. Raises the same errors as ``lookup``."""
         if ino == PAST_TOP_INO:
             return self.top()
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             return self._attributes(point, txg, past_ino)
 
@@ -135,7 +135,7 @@ class PastTree:
 
     async def readlink(self, ino: Ino) -> bytes:
         """Return the target of a symbolic link. Raises the same errors as ``lookup``."""
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             return symlinks.target(point.db, past_ino)
 
@@ -148,7 +148,7 @@ class PastTree:
         """
         if ino == PAST_TOP_INO or name == CAPABILITY:
             raise NoAttributeError(ino, name)
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             return xattrs.get(point.db, past_ino, name)
 
@@ -159,7 +159,7 @@ class PastTree:
         """
         if ino == PAST_TOP_INO:
             return []
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             names = visible_to(caller, xattrs.names(point.db, past_ino))
             return [name for name in names if name != CAPABILITY]
@@ -175,7 +175,7 @@ class PastTree:
             return [
                 (b"txg=%d" % txg, Cookie(txg), one) for txg, one in zip(txgs, found, strict=False)
             ]
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             if not stat.S_ISDIR(self._attributes(point, txg, past_ino).mode):
                 raise NeedsDirectoryError(ino)
@@ -191,7 +191,7 @@ class PastTree:
             PastUnavailableError: the bucket has lost the content.
             The errors of ``lookup``.
         """
-        txg, past_ino = self._place(ino)
+        txg, past_ino = self.origin_of(ino)
         async with self._points.used(txg) as point:
             attributes = self._attributes(point, txg, past_ino)
             stop = min(offset + length, attributes.size_bytes)
@@ -278,10 +278,14 @@ class PastTree:
 
     def txg_of(self, ino: Ino) -> Txg:
         """Return the txg of a past inode number in this mount, or 0 for ``.snapshots``."""
-        return Txg(0) if ino == PAST_TOP_INO else self._place(ino)[0]
+        return Txg(0) if ino == PAST_TOP_INO else self.origin_of(ino)[0]
 
-    def _place(self, ino: Ino) -> tuple[Txg, Ino]:
-        """Return the txg and the original inode number of a past inode number."""
+    def origin_of(self, ino: Ino) -> tuple[Txg, Ino]:
+        """Return the txg and the original inode number of a past inode number.
+
+        Raises:
+            NoInodeError: this mount has not assigned the number.
+        """
         slot, past_ino = divmod(ino - PAST_INO_MIN, 1 << PAST_INO_BITS)
         if not 0 < slot < len(self._txgs):
             raise NoInodeError(ino)
@@ -291,14 +295,6 @@ class PastTree:
         if ino > _INO_MASK:
             raise PastUnavailableError(txg, f"inode number {ino} is too large for .snapshots")
         return Ino(PAST_INO_MIN + (self._slots[txg] << PAST_INO_BITS) + ino)
-
-    def origin_of(self, ino: Ino) -> tuple[Txg, Ino]:
-        """Return the txg and the original inode number of a past inode number.
-
-        Raises:
-            NoInodeError: this mount has not assigned the number.
-        """
-        return self._place(ino)
 
     def _attributes(self, point: OpenPoint, txg: Txg, ino: Ino) -> Attributes:
         return self._shown(txg, inodes.get(point.db, ino))

@@ -219,10 +219,7 @@ class TreeClone:
     def _require_source(self, source: CloneTarget, ino: Ino) -> Attributes:
         """Return the source inode, if the mount is writable and the name still has that inode."""
         self._status.require_writable()
-        found = self._namespace.lookup(*source)
-        if found is None or found.ino != ino:
-            raise NoEntryError(*source)
-        return found
+        return self._namespace.require(*source, ino)
 
     def _require_left(self, source: Attributes, target: CloneTarget) -> None:
         """Raise NoEntryError if the source was removed during the copy."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 
 import trio
 
-from s3fs_meta.errors import NoEntryError
 from s3fs_meta.fs.flags.name_marks import mark, mark_above
 from s3fs_meta.fs.removed_trees import TreeProgress
 from s3fs_meta.fs.slices import Slices
@@ -39,12 +38,12 @@ class TreeLock:
         self,
         db: Database,
         changes: Changes,
-        lookup: Callable[[Ino, bytes], Attributes | None],
+        require: Callable[[Ino, bytes, Ino], Attributes],
         slices: Slices,
     ) -> None:
         self._db = db
         self._changes = changes
-        self._lookup = lookup
+        self._require = require
         self._slices = slices
         self.progress: TreeProgress | None = None
 
@@ -87,13 +86,6 @@ class TreeLock:
         finally:
             self.progress = None
         return progress.done
-
-    def _require(self, parent: Ino, name: bytes, ino: Ino) -> Attributes:
-        """Return the inode of a name. Raises NoEntryError if the inode is not *ino*."""
-        found = self._lookup(parent, name)
-        if found is None or found.ino != ino:
-            raise NoEntryError(parent, name)
-        return found
 
     async def _lock_slice(self, waiting: list[tuple[Ino, Cookie]]) -> tuple[int, int]:
         """Lock some entries of locked directories, whose entries cannot change.

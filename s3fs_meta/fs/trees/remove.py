@@ -20,7 +20,6 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     BadRowError,
-    NoEntryError,
     NoSpaceLeftError,
     NotPermittedError,
     S3fsError,
@@ -157,9 +156,7 @@ class TreeRemoval:
         Never yields to other tasks.
         """
         self._status.require_writable()
-        found = self._namespace.lookup(parent, name)
-        if found is None or found.ino != ino:
-            raise NoEntryError(parent, name)
+        found = self._namespace.require(parent, name, ino)
         if inodes.get(self._db, parent).flags & InodeFlag.PROTECTED:
             raise NotPermittedError(
                 f"the directory of {quoted(name)} is locked, immutable or append-only, so no name in it"

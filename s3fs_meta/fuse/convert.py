@@ -92,10 +92,6 @@ class Converter:
         self._timeout_most_s = timeout_s
         chosen = overrides or Overrides()
         self._overrides = None if chosen == Overrides() else chosen
-        # A reply with inode 0 makes the kernel cache the absence of the name.
-        # All lookups share one reply object, because pyfuse3 only reads it.
-        self.no_entry = pyfuse3.EntryAttributes()
-        self.no_entry.st_ino = 0
         self._set_timeout(timeout_s)
 
     def let_remember(self, may: bool) -> None:
@@ -104,7 +100,6 @@ class Converter:
 
     def _set_timeout(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self.no_entry.entry_timeout = timeout_s
         whole_s = int(timeout_s)
         self._valid_s, self._valid_ns = whole_s, int((timeout_s - whole_s) * _SECOND_NS)
         self._valid_out = _ATTRIBUTES_VALID.pack(self._valid_s, self._valid_ns)
@@ -209,7 +204,7 @@ class Converter:
         return _OPEN_OUT.pack(ino, _KEEP_CACHE)
 
     def no_entry_out(self) -> bytes:
-        """Return the reply to a lookup of a missing name, like ``no_entry``."""
+        """Return the reply to a lookup of a missing name: inode 0, whose absence is cached."""
         return _ENTRY.pack(0, 0, self._valid_s, 0, self._valid_ns, 0) + bytes(_ATTRIBUTES.size)
 
     def _attributes(self, attributes: Attributes) -> bytes:

@@ -14,7 +14,7 @@ from s3fs_meta.fs.past.past_tree import PAST_TOP_INO, PastTree
 from s3fs_meta.fs.waiting_room import caller
 from s3fs_meta.fuse.convert import GENERATION_MAX, Converter
 from s3fs_meta.fuse.extension import fuse_intercept, pyfuse3
-from s3fs_meta.limits import PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
+from s3fs_meta.limits import ENTRY_TIMEOUT_S, PAST_INO_MIN, PAST_NAME_TIMEOUT_S, READDIR_ROWS_MIN
 from s3fs_meta.model import Attributes, Cookie, Ino
 
 # Positions of "." and "..". Cookies are larger, except in the directory .snapshots itself.
@@ -104,18 +104,13 @@ class PastRequests:
         """
         found = await self.for_caller().lookup(parent, name)
         if found is None:
-            return self._no_entry(parent)
-        entry = self.entry_of(found)
-        if parent == PAST_TOP_INO and not name.startswith(_EXACT):
+            entry = pyfuse3.EntryAttributes()
+            entry.st_ino = 0  # makes the kernel cache that the name is missing
+            entry.entry_timeout = ENTRY_TIMEOUT_S
+        else:
+            entry = self.entry_of(found)
+        if parent == PAST_TOP_INO and (found is None or not name.startswith(_EXACT)):
             entry.entry_timeout = min(entry.entry_timeout, PAST_NAME_TIMEOUT_S)
-        return entry
-
-    def _no_entry(self, parent: Ino) -> pyfuse3.EntryAttributes:
-        if parent != PAST_TOP_INO:
-            return self._converter.no_entry
-        entry = pyfuse3.EntryAttributes()
-        entry.st_ino = 0
-        entry.entry_timeout = PAST_NAME_TIMEOUT_S
         return entry
 
     async def getattr(self, ino: Ino) -> pyfuse3.EntryAttributes:

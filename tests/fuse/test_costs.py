@@ -25,6 +25,7 @@ from s3fs_meta.fuse.frequent_requests import (
     SET_MTIME,
     SETATTR,
     SETXATTR,
+    FrequentRequests,
 )
 from s3fs_meta.fuse.raw_operations import COPY_FILE_RANGE, RawOperations
 from s3fs_meta.model import ROOT_INO, Ino
@@ -177,10 +178,9 @@ async def test_chmod_of_a_file_with_an_acl_has_the_documented_cost(
     async def request() -> None:  # noqa: RUF029 - the request must not wait
         assert raw.setxattr(1, ino, 0, content)
 
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(handlers.operations, nursery, 0)
-        await request()
-        require(await cost_of(handlers, request), "change of permissions through an ACL")
+    raw = FrequentRequests(handlers.operations)
+    await request()
+    require(await cost_of(handlers, request), "change of permissions through an ACL")
     assert handlers.fs.getattr(ino).mode & 0o7777 == 0o644
 
 
@@ -190,13 +190,12 @@ async def test_setting_the_times_of_a_file_has_the_documented_cost(
     """Extracting an archive sets times, owner and mode of each file with three requests."""
     ino = await make_file(handlers, b"f")
     content = SETATTR.pack(SET_ATIME | SET_MTIME | SET_CTIME, 1, 2, 3, 0, 0, 0, 0, 0, 0)
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(handlers.operations, nursery, 0)
+    raw = FrequentRequests(handlers.operations)
 
-        async def request() -> None:  # noqa: RUF029 - the request must not wait
-            assert raw.setattr(1, ino, 0, content)
+    async def request() -> None:  # noqa: RUF029 - the request must not wait
+        assert raw.setattr(1, ino, 0, content)
 
-        require(await cost_of(handlers, request), "change of the times of a file")
+    require(await cost_of(handlers, request), "change of the times of a file")
 
 
 async def test_listing_of_a_directory_has_its_documented_cost(
@@ -205,14 +204,13 @@ async def test_listing_of_a_directory_has_its_documented_cost(
     """A listing needs two function calls for each name: one packs it, and one counts its lookup."""
     for number in range(LISTED):
         await make_file(handlers, b"%d" % number)
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(handlers.operations, nursery, 0)
+    raw = FrequentRequests(handlers.operations)
 
-        async def request() -> None:  # noqa: RUF029 - the request must not wait
-            assert raw.readdir(1, ROOT_INO, 0, READ.pack(0, 1 << 16))
+    async def request() -> None:  # noqa: RUF029 - the request must not wait
+        assert raw.readdir(1, ROOT_INO, 0, READ.pack(0, 1 << 16))
 
-        await request()
-        counted = await cost_of(handlers, request)
+    await request()
+    counted = await cost_of(handlers, request)
     require(counted, "listing of a directory with 20 files")
     functions = [function for _file, function in counted.trip]
     assert functions.count("dirent_of_row") == LISTED

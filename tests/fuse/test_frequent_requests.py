@@ -24,9 +24,9 @@ from s3fs_meta.fuse.frequent_requests import (
     SET_SIZE,
     SET_UID,
     SETATTR,
+    FrequentRequests,
 )
 from s3fs_meta.fuse.operations import Operations
-from s3fs_meta.fuse.raw_operations import RawOperations
 from s3fs_meta.limits import ANCESTORS_SLICE
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, Caller, Ino
@@ -295,14 +295,13 @@ async def test_one_forget_request_can_forget_several_inodes(mounted: Mounted) ->
     for path in names:
         await mounted.run(path.touch)
     inos = [Ino((await mounted.run(os.stat, path)).st_ino) for path in names]
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(mounted.handlers.operations, nursery, 0)
-        counts = [fs.lookups.count(ino) for ino in inos]
-        for ino in inos:
-            fs.lookups.add(ino, 2)
-        pairs = b"".join(FORGOTTEN.pack(ino, 2) for ino in inos)
-        raw.forget_many(NONE, Ino(0), 0, FORGETS.pack(len(inos)) + pairs + bytes(8))
-        assert [fs.lookups.count(ino) for ino in inos] == counts
+    raw = FrequentRequests(mounted.handlers.operations)
+    counts = [fs.lookups.count(ino) for ino in inos]
+    for ino in inos:
+        fs.lookups.add(ino, 2)
+    pairs = b"".join(FORGOTTEN.pack(ino, 2) for ino in inos)
+    raw.forget_many(NONE, Ino(0), 0, FORGETS.pack(len(inos)) + pairs + bytes(8))
+    assert [fs.lookups.count(ino) for ino in inos] == counts
 
 
 async def test_extension_itself_answers_only_requests_for_missing_xattrs(mounted: Mounted) -> None:
@@ -312,16 +311,15 @@ async def test_extension_itself_answers_only_requests_for_missing_xattrs(mounted
     other = GETXATTR.pack(0) + b"user.a\0"
     await mounted.run((mounted.path / "f").touch)
     ino = Ino((await mounted.run(os.stat, mounted.path / "f")).st_ino)
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(mounted.handlers.operations, nursery, 0)
-        quick = raw.getxattr, raw.listxattr
-        assert [ask(NONE, ino, 0, capability) for ask in quick] == [True, True]
-        assert not raw.getxattr(NONE, ino, 0, other)
-        assert [ask(NONE, Ino(ino + 1000), 0, capability) for ask in quick] == [False, False]
-        fs.xattrs.set(ino, b"user.a", b"value", Caller(0, 0, 0, 0))
-        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
-        fs.db.inodes.run("UPDATE inodes SET mode = x'00' WHERE ino = ?", (ino,))
-        assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+    raw = FrequentRequests(mounted.handlers.operations)
+    quick = raw.getxattr, raw.listxattr
+    assert [ask(NONE, ino, 0, capability) for ask in quick] == [True, True]
+    assert not raw.getxattr(NONE, ino, 0, other)
+    assert [ask(NONE, Ino(ino + 1000), 0, capability) for ask in quick] == [False, False]
+    fs.xattrs.set(ino, b"user.a", b"value", Caller(0, 0, 0, 0))
+    assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
+    fs.db.inodes.run("UPDATE inodes SET mode = x'00' WHERE ino = ?", (ino,))
+    assert [ask(NONE, ino, 0, capability) for ask in quick] == [False, False]
 
 
 def write_parts(path: Path) -> None:
@@ -340,22 +338,21 @@ async def test_extension_answers_a_read_only_if_one_cached_block_contains_it(
     await mounted.run(write_parts, path)
     ino = Ino((await mounted.run(os.stat, path)).st_ino)
     requests = mounted.handlers.operations.requests
-    async with trio.open_nursery() as nursery:
-        raw = RawOperations(mounted.handlers.operations, nursery, 0)
+    raw = FrequentRequests(mounted.handlers.operations)
 
-        def is_answered(offset: int, length: int) -> bool:
-            before = requests["read"]
-            answered = raw.read(NONE, ino, 0, READ.pack(offset, length))
-            assert requests["read"] == before + answered
-            return answered
+    def is_answered(offset: int, length: int) -> bool:
+        before = requests["read"]
+        answered = raw.read(NONE, ino, 0, READ.pack(offset, length))
+        assert requests["read"] == before + answered
+        return answered
 
-        assert is_answered(0, BLOCK_BYTES)
-        assert is_answered(10, 4096)
-        assert is_answered(2 * BLOCK_BYTES, BLOCK_BYTES)
-        assert not is_answered(BLOCK_BYTES, 4096)
-        assert not is_answered(BLOCK_BYTES - 10, 20)
-        assert not is_answered(2 * BLOCK_BYTES + 100, 4096)
-        assert not raw.read(NONE, Ino(ino + 1000), 0, READ.pack(0, 4096))
+    assert is_answered(0, BLOCK_BYTES)
+    assert is_answered(10, 4096)
+    assert is_answered(2 * BLOCK_BYTES, BLOCK_BYTES)
+    assert not is_answered(BLOCK_BYTES, 4096)
+    assert not is_answered(BLOCK_BYTES - 10, 20)
+    assert not is_answered(2 * BLOCK_BYTES + 100, 4096)
+    assert not raw.read(NONE, Ino(ino + 1000), 0, READ.pack(0, 4096))
 
 
 async def test_read_is_answered_from_content_in_memory(mounted: Mounted) -> None:
@@ -424,8 +421,8 @@ def times_request(valid: int) -> bytes:
 
 async def test_changes_of_attributes_other_than_the_size_bypass_pyfuse3(tmp_path: Path) -> None:
     """The extension handles attribute changes without a size, and pyfuse3 handles all others."""
-    async with opened(tmp_path) as handlers, trio.open_nursery() as nursery:
-        raw, fs = RawOperations(handlers.operations, nursery, 0), handlers.fs
+    async with opened(tmp_path) as handlers:
+        raw, fs = FrequentRequests(handlers.operations), handlers.fs
         made = fs.namespace.make_node(ROOT_INO, b"f", 0o100644, Caller(0, 0, 0, 0))
         times = SET_ATIME | SET_MTIME | SET_CTIME
         assert raw.setattr(NONE, made.ino, 0, times_request(times))

@@ -78,6 +78,17 @@ def test_snapshot_directory_shows_only_retained_points_in_time(mounted: Place) -
     assert refused(os.rmdir, snapshots) is not None
 
 
+def test_point_in_time_appears_although_its_name_was_looked_up_before(
+    program: Program, mounted: Place
+) -> None:
+    """The kernel caches for one second that a point in time is missing, even for txg=N."""
+    mnt = mounted.mountpoint
+    assert not (mnt / ".snapshots" / "txg=2").exists()
+    (mnt / "f").touch()
+    program.ok("flush", mnt)
+    wait_until((mnt / ".snapshots" / "txg=2" / "f").exists, "txg=2 is still missing")
+
+
 def test_access_system_call_does_not_report_that_the_snapshot_directory_is_read_only(
     program: Program, mounted: Place
 ) -> None:

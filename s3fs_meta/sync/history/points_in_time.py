@@ -10,7 +10,6 @@ The binary search runs in the newest span that starts no later than the wanted t
 """
 
 from contextlib import aclosing
-from typing import Final
 
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
@@ -35,8 +34,6 @@ from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
-
-_WAY_OUT: Final = "mount without at_least"
 
 
 class PointsInTime:
@@ -246,7 +243,7 @@ class PointsInTime:
         Other changelogs are read only to describe an error, so damage to them does no harm.
         """
         link = await self.readable(txg)
-        if link is not None and (link.txg >= newest.floor or await self._is_kept(txg)):
+        if link is not None and (link.txg >= newest.floor or await self.is_kept(txg)):
             return link
         oldest = await self.oldest()
         if txg < oldest.txg:
@@ -273,7 +270,7 @@ class PointsInTime:
             )
         return link
 
-    async def _is_kept(self, txg: Txg) -> bool:
+    async def is_kept(self, txg: Txg) -> bool:
         """Return whether an object key in the bucket claims that a txg is a kept point.
 
         The key proves nothing by itself; it only decides whether a restore is attempted.
@@ -359,13 +356,21 @@ def _too_early(what: str, oldest: Link) -> SettingsError:
 
 
 async def require_at_least(
-    store: ObjectStore, mark: AbbreviatedLink, served: Link | None = None
+    store: ObjectStore,
+    keyring: Keyring,
+    uuid: str,
+    mark: AbbreviatedLink,
+    served: Link | None = None,
 ) -> str | None:
     """Raise an error if the bucket is older than a required txg, or has another history.
 
     Args:
+        store: the bucket.
+        keyring: the keys of the filesystem.
+        uuid: the UUID of the filesystem.
+        mark: the required txg.
         served: the chain position that the mount shows; None if the filesystem is not open yet:
-            check the listing of the bucket instead.
+            check the bucket instead.
 
     Returns:
         One line for the user if the hashes cannot be compared; None if the bucket contains the
@@ -374,46 +379,29 @@ async def require_at_least(
     Raises:
         OlderBucketError: the required txg is missing, or the bucket's txg with this number differs.
     """
-    if served is not None:
-        return await _require_served(store, mark, served)
+
+    def older(why: str) -> OlderBucketError:
+        return OlderBucketError(store.url, mark.txg, why, "mount without at_least")
+
+    # Do not use a newer listing: the mount shows *served*.
+    if served is not None and served.txg < mark.txg:
+        raise older(f"the last txg that can be shown is {served.txg}")
     if NO_HASH.startswith(mark.hash):
         return None  # every bucket is at least as new as an empty chain
-    numbers = await chain.listed_from(store, mark.txg)
-    if not numbers:
-        raise OlderBucketError(
-            store.url, mark.txg, "the bucket's last txg is earlier than the required txg", _WAY_OUT
-        )
-    if numbers[0] != mark.txg:
-        return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     try:
-        data = await chain.bytes_of(store, mark.txg)
-    except ObjectMissingError as exc:  # the object was deleted after the listing
-        raise OlderBucketError(
-            store.url, mark.txg, "the bucket's last txg is earlier than the required txg", _WAY_OUT
-        ) from exc
-    if not image_codec.content_hash(data).startswith(mark.hash):
-        why = "the bucket has a different txg with that number"
-        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
-    return None
-
-
-async def _require_served(store: ObjectStore, mark: AbbreviatedLink, served: Link) -> str | None:
-    """Compare a required txg with the txg that the mount shows, not with a newer listing."""
-    if served.txg < mark.txg:
-        why = f"the last txg that can be shown is {served.txg}"
-        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
-    if NO_HASH.startswith(mark.hash):
-        return None
-    found = served.hash
-    if served.txg > mark.txg:
-        try:
+        if served is not None and served.txg == mark.txg:
+            found = served.hash
+        else:
             found = image_codec.content_hash(await chain.bytes_of(store, mark.txg))
-        except ObjectMissingError as exc:
-            if mark.txg >= served.floor > NO_FLOOR:
-                why = "its changelog is missing, although it should be retained"
-                raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT) from exc
-            return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
+    except ObjectMissingError as exc:
+        if served is None and not await chain.listed_from(store, Txg(mark.txg + 1), 1):
+            raise older("the bucket's last txg is earlier than the required txg") from exc
+        # Another host may have raised the floor after it wrote *served*.
+        if served is not None and mark.txg >= served.floor > NO_FLOOR:
+            floor = await chain.floor_after(store, keyring, uuid, served.txg)
+            if mark.txg >= floor:
+                raise older("its changelog is missing, although it should be retained") from exc
+        return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
     if not found.startswith(mark.hash):
-        why = "the bucket has a different txg with that number"
-        raise OlderBucketError(store.url, mark.txg, why, _WAY_OUT)
+        raise older("the bucket has a different txg with that number")
     return None

@@ -18,13 +18,20 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock, superblock_facts
-from s3fs_meta.errors import FormatError
+from s3fs_meta.errors import (
+    CorruptionError,
+    FormatError,
+    ObjectMissingError,
+    SettingsError,
+    UnfinishedFilesystemError,
+)
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import properties
 from s3fs_meta.meta.tables.pending import ChangeRecorder
 from s3fs_meta.model import PointInTime
 from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime, require_at_least
 from s3fs_meta.sync.host_state.state_dir import StateDir
@@ -122,6 +129,7 @@ class Bucket:
             how: the options of the restore.
 
         Raises:
+            SettingsError: the txg is no longer retained.
             The same errors as ``Restorer.restore`` or, if *how.apart* is set,
                 ``ProcessRestorer.restore``.
         """
@@ -140,7 +148,11 @@ class Bucket:
         restorer: Restorer | ProcessRestorer = here
         if how.apart:
             restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
-        restored = await restorer.restore(newest, target, upto=link.txg)
+        try:
+            restored = await restorer.restore(newest, target, upto=link.txg)
+        except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
+            await self._require_retained(link)
+            raise
         if restored.hash != link.hash:
             key = changelog_codec.key_of(link.txg)
             raise FormatError(
@@ -149,6 +161,14 @@ class Bucket:
                 " try again, and if this error recurs, run s3fs-meta fsck -n",
             )
         return restorer.notices
+
+    async def _require_retained(self, link: Link) -> None:
+        """Raise SettingsError if a txg may have been deleted since it was found."""
+        floor = await chain.floor_after(self.store, self.keyring, self.uuid, link.txg)
+        if link.txg < floor and not await self.points.is_kept(link.txg):
+            raise SettingsError(
+                f"txg {link.txg} is no longer retained: the oldest retained txg is {floor}"
+            )
 
 
 async def read_bucket(
@@ -205,7 +225,9 @@ async def open_snapshot(
         link = await bucket.find(wanted)
         unsure = None
         if options.at_least is not None:
-            unsure = await require_at_least(bucket.store, options.at_least, bucket.points.end)
+            unsure = await require_at_least(
+                bucket.store, bucket.keyring, bucket.uuid, options.at_least, bucket.points.end
+            )
         state_dir.drop_contents()
         notices = await bucket.restore(link, state_dir.database, how)
         # The database needs no sync: after a crash it is restored again.

@@ -271,13 +271,15 @@ class _Opening:
     async def _require_at_least(self, db: Database | None) -> None:
         """Raise OlderBucketError if the bucket, or *db*, is older than ``at_least``.
 
-        The listing is checked first, so that an outdated bucket changes nothing on this host. The
-        rows are checked later, because a store may hide objects that it listed.
+        The bucket is checked first, so that an outdated bucket changes nothing on this host. The
+        rows are checked later, because a store may hide objects that it showed before.
         """
-        if self._options.at_least is None:
+        mark = self._options.at_least
+        if mark is None:
             return
         link = None if db is None else chain.recorded(db)
-        unsure = await require_at_least(self._store, self._options.at_least, link)
+        uuid = self._superblock.uuid
+        unsure = await require_at_least(self._store, self._keyring, uuid, mark, link)
         if unsure is not None and unsure not in self.notices:
             self.notices.append(unsure)
 

@@ -1,7 +1,7 @@
 """The search for the txg of a point in time."""
 
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from s3fs_meta.bucket_errors import NoImageError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, SettingsError
+from s3fs_meta.limits import IMAGES_KEPT
 from s3fs_meta.model import NEWEST, AbbreviatedLink, ObjectKey, PointInTime, Txg
-from s3fs_meta.objects.contract import Fetched, ObjectInfo
+from s3fs_meta.objects.contract import Fetched, ObjectInfo, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
@@ -25,7 +26,7 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
-from tests.sync.conftest import Power, flushed, write_file
+from tests.sync.conftest import HandClock, Power, flushed, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
 
 pytestmark = pytest.mark.thorough
@@ -41,6 +42,18 @@ async def ship_at(session: Session, clock: SetClock, time_ns: int) -> Link:
 async def txg_at(power: Power, time_ns: int) -> Txg:
     """Return the txg that a time selects."""
     return (await (await bucket_at(power)).find(PointInTime("then", time_ns))).txg
+
+
+async def required(
+    power: Power,
+    mark: AbbreviatedLink,
+    served: Link | None = None,
+    store: ObjectStore | None = None,
+) -> str | None:
+    """Require a txg as the option at_least does."""
+    keys = await power.keys()
+    uuid = keys.superblock.uuid
+    return await require_at_least(store or power.store, keys.keyring, uuid, mark, served)
 
 
 async def test_search_by_time_finds_the_last_txg_at_or_before_the_time(power: Power) -> None:
@@ -217,7 +230,7 @@ async def test_filesystem_that_was_never_mounted_has_one_point_in_time(power: Po
     link = await bucket.find(PointInTime("txg=0", txg=Txg(0)))
 
     assert link == await bucket.points.newest() == await bucket.points.oldest()
-    assert await require_at_least(power.store, AbbreviatedLink(link.txg, link.hash)) is None
+    assert await required(power, AbbreviatedLink(link.txg, link.hash)) is None
 
 
 async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power: Power) -> None:
@@ -230,14 +243,59 @@ async def test_host_refuses_a_bucket_older_than_the_state_that_it_has_seen(power
     txg, _, digits = mark_of(link).partition(":")
     mark = AbbreviatedLink(Txg(int(txg)), digits)
 
-    assert await require_at_least(power.store, mark) is None
+    assert await required(power, mark) is None
     with pytest.raises(OlderBucketError, match="different txg with that number"):
-        await require_at_least(power.store, AbbreviatedLink(mark.txg, "0123456789abcdef"))
+        await required(power, AbbreviatedLink(mark.txg, "0123456789abcdef"))
     del power.store.objects[f"changelog/{link.txg:012}"]  # type: ignore[arg-type]
-    assert "no longer retained" in str(await require_at_least(power.store, mark))
+    assert "no longer retained" in str(await required(power, mark))
     power.store.objects = old
     with pytest.raises(OlderBucketError, match="the bucket's last txg is earlier"):
-        await require_at_least(power.store, mark)
+        await required(power, mark)
+
+
+class BeforeGet(MemoryStore):
+    """A store in which a call removes objects just before one object is read."""
+
+    def __init__(self, power: Power, key: ObjectKey, call: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self.objects = power.store.objects
+        self.key: ObjectKey | None = key
+        self.call = call
+
+    @override
+    async def get(self, key: ObjectKey, max_bytes: int) -> Fetched:
+        if key == self.key:
+            self.key = None
+            await self.call()
+        return await super().get(key, max_bytes)
+
+
+async def test_point_in_time_whose_retention_ends_during_its_use_is_reported_as_not_retained(
+    power: Power, clock: HandClock, tmp_path: Path
+) -> None:
+    """The writer removes the oldest txgs after a reader has found one of them."""
+    await power.retain(0)
+    async with power.session("a", tasks=False) as session:
+
+        async def pass_two_images() -> None:
+            for number in range(IMAGES_KEPT):
+                write_file(session, b"%d" % number)
+                await session.make_image()
+
+        await pass_two_images()
+        await pass_two_images()
+        bucket = await bucket_at(power, clock.now_ns())
+        newest = await bucket.points.newest()
+        link = await bucket.find(PointInTime("oldest", txg=newest.floor))
+        mark = AbbreviatedLink(link.txg, link.hash)
+        racing = BeforeGet(power, changelog_codec.key_of(link.txg), pass_two_images)
+
+        assert "no longer retained" in str(await required(power, mark, store=racing))
+        assert session.link.floor > link.txg
+        assert "no longer retained" in str(await required(power, mark, newest))
+        for number, point in enumerate((link, newest)):
+            with pytest.raises(SettingsError, match=f"txg {point.txg} is no longer retained"):
+                await bucket.restore(point, tmp_path / f"{number}.db")
 
 
 class HidingStore(MemoryStore):
@@ -331,14 +389,14 @@ async def test_hash_of_the_restored_txg_is_compared_with_the_at_least_option(pow
     mark = await mark_at_end(power)
     end = await (await bucket_at(power)).points.newest()
     other = AbbreviatedLink(end.txg, "0123456789abcdef")
-    assert await require_at_least(power.store, mark, end) is None
+    assert await required(power, mark, end) is None
     with pytest.raises(OlderBucketError, match="different txg"):
-        await require_at_least(power.store, other, end)
+        await required(power, other, end)
     with pytest.raises(OlderBucketError, match="different txg"):
-        await require_at_least(power.store, other, end._replace(txg=Txg(end.txg + 1)))
+        await required(power, other, end._replace(txg=Txg(end.txg + 1)))
     missing = AbbreviatedLink(Txg(end.txg + 1), mark.hash)
     later = end._replace(txg=Txg(end.txg + 2))
-    assert "no longer retained" in str(await require_at_least(power.store, missing, later))
+    assert "no longer retained" in str(await required(power, missing, later))
     with pytest.raises(OlderBucketError, match="should be retained"):
-        await require_at_least(power.store, missing, later._replace(floor=Txg(1)))
-    assert await require_at_least(power.store, AbbreviatedLink(Txg(0), "0" * 16), end) is None
+        await required(power, missing, later._replace(floor=Txg(1)))
+    assert await required(power, AbbreviatedLink(Txg(0), "0" * 16), end) is None

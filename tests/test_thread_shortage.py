@@ -28,6 +28,7 @@ from tests.sync.conftest import (
     location_of,
     power,
     read_file,
+    remove_file,
     ship,
     unmount,
     write_file,
@@ -179,20 +180,21 @@ class _Kernel(NoKernel):
         self.dropped.append(changes)
 
 
-async def test_follower_repeats_notifications_for_which_no_thread_could_be_started(
+async def test_follower_repeats_the_end_of_a_switch_for_which_no_thread_could_be_started(
     power: Power,
 ) -> None:
     """Otherwise the kernel could return old content for the whole mount."""
     kernel = _Kernel()
     async with power.session("a", tasks=False) as writer:
-        write_file(writer, b"first")
+        first = write_file(writer, b"first")
         await ship(writer)
         async with power.session(
             "b", options=READS, session_options=FOLLOWS, tasks=False, kernel=kernel
         ) as session:
             follower = session.follower
             assert follower is not None
-            write_file(writer, b"second")
+            await read_file(session, first)
+            remove_file(writer, first)
             txg = await ship(writer)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 await follower.poll_once()
@@ -202,6 +204,7 @@ async def test_follower_repeats_notifications_for_which_no_thread_could_be_start
             for _ in range(2):
                 await follower.poll_once()
             assert kernel.dropped == [None]
+            assert list(session.files.numbers()) == []
 
 
 async def test_failed_txg_is_undone_without_threads(power: Power) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
@@ -87,8 +88,8 @@ class Follower:
         self._touched: Touched | None = None
         # blocks that applied txgs removed, but whose cache files still exist
         self._removed_blocks: list[BlockId] = []
-        # True if the kernel may have replies that are older than the shown txg
-        self._has_old_replies = False
+        # False if the kernel may have replies that are older than the shown txg
+        self._is_finished = True
         self._switch_lock = trio.Lock()
         self._ended = trio.Event()
         self._missed = 0  # number of polls without a new txg since the last listing
@@ -231,13 +232,13 @@ class Follower:
         """Show the last applied txg if an error or a cancellation prevented that before.
 
         The txg cannot be applied again, because its changes would no longer fit the rows. If only
-        the last notifications to the kernel failed, they are repeated.
+        the steps after the switch failed, they are repeated.
         """
         link = None if self._applier is None else chain.recorded(self._applier)
         if link is not None and link != self.link:
             await self._show(None, link)
-        elif self._has_old_replies:
-            await self._drop_replies(None)
+        elif not self._is_finished:
+            await self._finish_switch(None)
 
     def _hear(self, changeset: bytes) -> None:
         """Collect the rows that a section of a txg changes, up to a limit. The call blocks."""
@@ -290,13 +291,15 @@ class Follower:
             failure = self._exchange(path, link)
         finally:
             self._kernel.at_switch()
-        await self._drop_replies(None)
+        # First remove these files: if a later step fails, no list contains them any more.
         await self._cache.evictor.remove_files(without_row)
-        await trio.to_thread.run_sync(
+        if failure is not None:
+            await self._cache.forget_removed(self._cache.index.blocks())
+        await self._finish_switch(None)
+        await in_thread_or_here(
             image_copy.remove, unfinished(self._volume.state_dir.tmp, "gone.db")
         )
         if failure is not None:
-            await self._cache.forget_removed(self._cache.index.blocks())
             raise failure
         _log.info("restored the newest txg, showing txg %d", link.txg)
 
@@ -329,15 +332,15 @@ class Follower:
             self._position.advance(link)
         finally:
             self._kernel.at_switch()
-        await self._drop_replies(changes)
+        await self._finish_switch(changes)
+
+    async def _finish_switch(self, changes: SwitchChanges | None) -> None:
+        """Make the kernel drop replies older than the shown txg, then remove removed blocks."""
+        self._is_finished = False
+        await self._kernel.after_switch(changes)
         await self._cache.forget_removed(self._removed_blocks)
         self._removed_blocks = []
-
-    async def _drop_replies(self, changes: SwitchChanges | None) -> None:
-        """Make the kernel drop replies that are older than the shown txg."""
-        self._has_old_replies = True
-        await self._kernel.after_switch(changes)
-        self._has_old_replies = False
+        self._is_finished = True
 
 
 def _switch_changes(db: Database, touched: Touched | None) -> SwitchChanges | None:

@@ -1,5 +1,6 @@
 """Resync: a follower that cannot apply a txg restores an image and answers requests meanwhile."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.image import restore
 from s3fs_meta.sync.session import Session
 from tests.damage import flipped
+from tests.faults import raising
 from tests.sync.conftest import (
     Power,
     follower_of,
@@ -157,8 +159,11 @@ async def test_follower_restores_an_image_if_changes_contradict_its_rows(power: 
             assert follower.link == writer.link
 
 
-async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) -> None:
-    """A block that is fetched while the database is replaced leaves no row and no file."""
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_block_fetched_during_a_resync_leaves_no_stray_file(
+    power: Power, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """No row and no file is left, even if no thread can notify the kernel after the switch."""
     async with power.session("a", tasks=False) as writer:
         ino = await ship_file(writer, b"x" * 100_000)
         async with following(power, tasks=False) as (session, listener):
@@ -169,9 +174,15 @@ async def test_block_fetched_during_a_resync_leaves_no_stray_file(power: Power) 
 
             listener.react = read
             await writer.publish_as_txg()
-            await follower.poll_once()
+            with contextlib.ExitStack() as stack:
+                if is_refused:
+                    refused = RuntimeError("can't start new thread")
+                    patch = stack.enter_context(monkeypatch.context())
+                    patch.setattr(listener, "after_switch", raising(refused))
+                    stack.enter_context(pytest.raises(RuntimeError, match="new thread"))
+                await follower.poll_once()
 
-            assert (contents, follower.last_error) == ([b"x" * 100_000], "")
+            assert (contents, follower.link) == ([b"x" * 100_000], writer.link)
             block = location_of(session, ino)
             assert session.cache.index.get(block.block) is None
             assert list(session.files.numbers()) == []

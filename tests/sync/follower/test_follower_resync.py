@@ -271,6 +271,13 @@ async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_r
                 seen.append((size_bytes, disk.spare_bytes() - disk.unheld_bytes()))
                 allocate(path, size_bytes)
 
+            hold_more, room = disk.hold_more, list[bool]()
+
+            def holding(path: Path, size_bytes: int) -> None:
+                room.append(disk.unheld_bytes() >= size_bytes)
+                hold_more(path, size_bytes)
+
+            monkeypatch.setattr(disk, "hold_more", holding)
             monkeypatch.setattr(restore, "allocate", watched)
             write_file(writer, b"more" * 100_000)
             await writer.publish_as_txg()
@@ -278,6 +285,8 @@ async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_r
 
             if fits:
                 assert follower_of(session).last_error == ""
+                # ``hold_more`` would evict all blocks without a schedule point.
+                assert room == [True]
                 [(size_bytes, held_bytes)] = seen
                 assert held_bytes == size_bytes
                 assert disk.unheld_bytes() == disk.spare_bytes()

@@ -64,7 +64,9 @@ ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
     " what was quarantined"
 )
-_LONG_AGO: Final = "another host has written since, and the history in between is not retained"
+# The original of a copied state directory is not another host.
+_LATER: Final = "another host, or another copy of the state directory, has written since"
+_LONG_AGO: Final = f"{_LATER}, and the history in between is not retained"
 
 
 class Local(NamedTuple):
@@ -257,7 +259,7 @@ class Chooser:
                 return self._reject(db, why, keep=True)
             newer = self._replace(db, OlderBucketError(self._store.url, link.txg, why))
         if newer and abandoned_txgs.is_put_back(abandoned_txgs.wanted(db) or ""):
-            why = "another host has written since, and its history does not contain these changes"
+            why = f"{_LATER}, and that history does not contain these changes"
             return self._reject(db, why, keep=True)
         unsettled = replica.is_unsettled(db)
         if self._follows or newer or unsettled:
@@ -270,7 +272,7 @@ class Chooser:
                 " so it cannot follow: mount it for writing first, or use another --cachedir"
             )
         if not is_exact(db):
-            return self._reject(db, "another host has written since", link=link)
+            return self._reject(db, _LATER, link=link)
         return await self._follow(db, link)
 
     async def _follow(self, db: Database, link: Link) -> Database | None:

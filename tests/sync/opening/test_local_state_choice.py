@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -216,8 +217,9 @@ async def test_host_that_was_offline_longer_than_the_retention_restores_an_image
         assert len(reported) == unshipped
 
 
-async def test_change_that_was_not_uploaded_is_quarantined_if_another_host_wrote_later(
-    power: Power,
+@pytest.mark.parametrize("is_copy", [False, True])
+async def test_change_that_was_not_uploaded_is_quarantined_if_another_host_or_copy_wrote_later(
+    power: Power, *, is_copy: bool
 ) -> None:
     """The notice names the command that recovers files from a quarantined state."""
     async with power.session("a", tasks=False) as session:
@@ -226,13 +228,17 @@ async def test_change_that_was_not_uploaded_is_quarantined_if_another_host_wrote
         session.db.begin()
         inodes.touch(session.db, write_file(session, b"not shipped"), mtime_ns=5)
         session.db.commit()
-    async with power.session("b", options=TAKEOVER) as session:
-        write_file(session, b"from b")
-        await session.flush()
-        await session.close()
+        if is_copy:
+            shutil.copytree(power.home / "a", power.home / "copy")
+            await unmount(session)
+    if not is_copy:
+        async with power.session("b", options=TAKEOVER) as session:
+            write_file(session, b"from b")
+            await unmount(session)
 
-    async with power.session("a") as session:
+    async with power.session("copy" if is_copy else "a") as session:
         [notice] = session.volume.notices
+    assert "another host, or another copy of the state directory, has written since" in notice
     assert "kept in" in notice
     assert "recover-state" in notice
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.codec import text_object
 from s3fs_meta.codec.fields import Fields, dump
-from s3fs_meta.codec.image import parse_manifest_key
+from s3fs_meta.codec.image import ManifestRef, parse_manifest_key
 from s3fs_meta.codec.keyring import HASH_BYTES
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import HOST_CHARS_MAX, KEY_BYTES_MAX
@@ -37,6 +37,11 @@ class Head(NamedTuple):
     txg: Txg
     manifest_key: ObjectKey
     manifest_hash: str  # content_hash of the manifest
+
+    @property
+    def image(self) -> ManifestRef:
+        """Return the reference to the image's manifest."""
+        return ManifestRef(self.manifest_key, self.manifest_hash)
 
 
 class MachineMarks(NamedTuple):

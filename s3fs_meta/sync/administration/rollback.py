@@ -19,7 +19,6 @@ import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import FormatError, LostBlockError, SettingsError
 from s3fs_meta.limits import CLEANUP_S_MAX
@@ -141,7 +140,7 @@ async def _restore_beside(
 ) -> list[str]:
     """Restore the past txg's database and prepare it to become the next txg; return notices."""
     head = volume.keeper.lease.head
-    newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+    newest = head and head.image
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:

@@ -15,7 +15,6 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.cache.fetching.fetcher import Found
-from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import S3fsError
@@ -81,7 +80,7 @@ class NewestState:
 
     async def _restore(self) -> None:
         head = self._lease.head
-        newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        newest = head and head.image
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)

@@ -15,7 +15,6 @@ import trio
 
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock, superblock_facts
 from s3fs_meta.errors import (
@@ -134,7 +133,7 @@ class Bucket:
                 ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
-        newest = None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+        newest = head and head.image
         reserve, earlier = how.reserve, how.earlier
         here = Restorer(
             self.store, self.keyring, self.uuid, how.progress, reserve=reserve, is_temporary=True
@@ -190,7 +189,7 @@ async def read_bucket(
     keys = await open_keys(store, remembered, secret)
     superblock, keyring = keys.superblock, keys.keyring
     keeper = LeaseKeeper(store, clock)
-    damage = await read_or_derive(keeper, store, keyring, clock, only_head=True)
+    damage = await read_or_derive(keeper, store, keyring, clock)
     points = PointsInTime(store, keyring, superblock.uuid, keeper.lease)
     points.notices += [*keys.notices, *([] if damage is None else [damage])]
     return Bucket(store, superblock, keyring, keeper, points, clock, damage)

@@ -196,21 +196,15 @@ class LeaseKeeper:
         """Read the lease after a write by this process whose outcome is unknown.
 
         Raises:
-            FencedError: another process has acquired the lease.
-            OlderBucketError: as in ``require_hold``.
             UnexpectedStoreError: a store without conditional writes returned an outdated lease, so
                 the outcome remains unknown.
+            The same errors as ``require_hold``.
         """
-        fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-        found = lease_codec.decode(lease_codec.KEY, fetched.data)
-        if self._conditional and self._came_before_ours(found):
-            await self._put_again(found, fetched.etag)
-        if self._ends_hold(found):
-            raise self._ended_by(found)
+        found, etag = await self._still_held()
         if found.epoch < self.epoch:
             what = f"the store returned an outdated lease of epoch {found.epoch}"
             raise UnexpectedStoreError(lease_codec.KEY, what)
-        self._etag, self._lease = fetched.etag, found
+        self._etag, self._lease = etag, found
         return found
 
     async def confirm(self) -> None:
@@ -242,12 +236,17 @@ class LeaseKeeper:
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
+        await self._still_held()
+
+    async def _still_held(self) -> tuple[Lease, ETag]:
+        """Return the lease in the bucket; raise the errors of ``require_hold``."""
         found, etag = await self._found()
         self._checked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
         if self._ends_hold(found):
             raise self._ended_by(found)
+        return found, etag
 
     def _ends_hold(self, found: Lease) -> bool:
         """Return whether a lease shows that another acquisition replaced this process's lease.

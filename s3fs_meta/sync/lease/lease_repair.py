@@ -83,28 +83,19 @@ async def mend_lease(
 
 
 async def read_or_derive(
-    keeper: LeaseKeeper,
-    store: ObjectStore,
-    keyring: Keyring,
-    clock: Clock,
-    *,
-    only_head: bool = False,
+    keeper: LeaseKeeper, store: ObjectStore, keyring: Keyring, clock: Clock
 ) -> str | None:
     """Read the lease without writing, for a caller that only reads the filesystem.
 
     If the lease is missing or damaged, a lease is derived from the newest complete image in the
-    bucket.
-
-    Args:
-        only_head: the caller needs only the name of the newest image. In this case only images are
-            listed. Otherwise all objects are listed, to find the epoch.
+    bucket. The real epoch may be higher.
 
     Returns:
         A line about the fault of the lease; None if the lease is valid.
 
     Raises:
         UnfinishedFilesystemError: the bucket has neither a lease nor a complete image.
-        NewerFormatError: a newer version of the program wrote the lease or the last changelog.
+        NewerFormatError: a newer version of the program wrote the lease or all complete images.
         StoreError: the store is unavailable, so the state of the lease is unknown.
     """
     try:
@@ -115,37 +106,26 @@ async def read_or_derive(
         damage = exc
     else:
         return None
-    if only_head:
-        keeper.assume(await _newest_image(store, keyring, clock))
-    else:
-        keeper.assume(await _lease_of_images(store, keyring, clock))
+    keeper.assume(await _lease_of_images(store, keyring, clock, prefix=image_codec.PREFIX))
     if isinstance(damage, UnfinishedFilesystemError):
         return "the lease is missing; s3fs-meta fsck -y makes a new lease"
     return str(damage)
 
 
-async def _newest_image(store: ObjectStore, keyring: Keyring, clock: Clock) -> Lease:
-    """Return a released lease that refers to the newest complete image and has its epoch."""
-    manifests, pieces = [], set()
-    async with aclosing(store.list(image_codec.PREFIX)) as listing:
-        async for info in listing:
-            if (name := image_codec.parse_manifest_key(info.key)) is not None:
-                manifests.append((name.epoch, name.txg, info.key))
-            elif image_codec.parse_piece_key(info.key) is not None:
-                pieces.add(info.key)
-    manifests.sort(reverse=True)
-    head = await _newest_complete(store, keyring, [key for _, _, key in manifests], pieces)
-    if head is None:
-        raise UnfinishedFilesystemError(store.url)
-    epoch = next(epoch for epoch, _, key in manifests if key == head.manifest_key)
-    return released(epoch, head, clock)
-
-
 async def _lease_of_images(
-    store: ObjectStore, keyring: Keyring, clock: Clock, *, needs_image: bool = True
+    store: ObjectStore,
+    keyring: Keyring,
+    clock: Clock,
+    *,
+    prefix: str = "",
+    needs_image: bool = True,
 ) -> Lease:
+    """Return a released lease that refers to the newest complete image.
+
+    Its epoch is the latest plausible epoch of the objects with a prefix.
+    """
     epochs, manifests, pieces, txgs = {Epoch(0)}, [], set(), []
-    async with aclosing(store.list("")) as listing:
+    async with aclosing(store.list(prefix)) as listing:
         async for info in listing:
             if (name := image_codec.parse_manifest_key(info.key)) is not None:
                 manifests.append((name.epoch, name.txg, info.key))

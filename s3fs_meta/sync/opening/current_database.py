@@ -13,7 +13,6 @@ import trio
 
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.clock import Clock
-from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import Superblock
@@ -167,14 +166,13 @@ class CurrentDatabase:
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
         restorer = Restorer(self._store, self._keyring, self._superblock.uuid, self._progress)
-        newest = ManifestRef(head.manifest_key, head.manifest_hash)
         target = self._state_dir.database
         if beside:
             self._state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             target = unfinished(self._state_dir.tmp, "restored.db")
             await trio.to_thread.run_sync(image_copy.remove, target)
         try:
-            return target, await restorer.restore(newest, target, upto)
+            return target, await restorer.restore(head.image, target, upto)
         finally:
             self.notices += restorer.notices
 

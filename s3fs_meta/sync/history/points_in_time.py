@@ -166,13 +166,13 @@ class PointsInTime:
             newest = await self.newest()
         if newest.floor > NO_FLOOR:
             return await self._first_readable(newest.floor, newest)
-        first = await self._first_changelog()
+        listed = await chain.listed_from(self._store, Txg(0), 1)
         images = await self._images()
         for txg in sorted(images):
             link = None
-            if first is None or txg >= first:
+            if not listed or txg >= listed[0]:
                 link = await self.readable(txg)
-            elif txg + 1 == first:
+            elif txg + 1 == listed[0]:
                 link = await self._before_changelogs(images[txg])
             if link is not None:
                 return link
@@ -307,14 +307,6 @@ class PointsInTime:
         if after < newest.txg and await self.readable(after) is None:
             raise self._broken(found.txg, after)
         return found
-
-    async def _first_changelog(self) -> Txg | None:
-        async with aclosing(self._store.list(changelog_codec.PREFIX)) as listing:
-            async for info in listing:
-                txg = changelog_codec.parse_key(info.key)
-                if txg is not None:
-                    return txg
-        return None
 
     async def _images(self) -> dict[Txg, ObjectKey]:
         found: dict[Txg, ObjectKey] = {}

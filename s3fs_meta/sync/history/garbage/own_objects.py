@@ -14,13 +14,14 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.codec import envelope, text_object
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError, StoreError
+from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
 from s3fs_meta.limits import REMOVAL_FETCHES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects import probe
@@ -80,29 +81,18 @@ class _OwnershipCheck:
 
     async def read_all(self, infos: Sequence[ObjectInfo], progress: Progress) -> None:
         """Read objects in several tasks, and record the objects that this filesystem wrote."""
-        failed: list[StoreError] = []
         waiting = iter(infos)
         done = 0
 
         async def work() -> None:
             nonlocal done
             for info in waiting:
-                try:
-                    if await self._is_own(info):
-                        self._own.add(info.key)
-                # Raise the error outside of the nursery, so that no exception group contains it.
-                except StoreError as exc:
-                    failed.append(exc)
-                    nursery.cancel_scope.cancel()
-                    return
+                if await self._is_own(info):
+                    self._own.add(info.key)
                 done += 1
                 progress("objects read", done, len(infos))
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(self._fetches):
-                nursery.start_soon(work)
-        if failed:
-            raise failed[0]
+        await run_concurrently([work] * self._fetches)
 
     async def _is_own(self, info: ObjectInfo) -> bool:
         if info.key in _SUPERBLOCKS:

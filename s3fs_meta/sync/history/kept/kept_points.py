@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError, SettingsError, StoreError
+from s3fs_meta.errors import FormatError, ObjectMissingError, SettingsError
 from s3fs_meta.limits import KEPT_FETCHES_MAX, KEPT_POINTS_MAX
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
@@ -97,25 +96,14 @@ class KeptPointReader:
         """Read the objects of kept points; treat objects beyond the maximum as unreadable."""
         known: dict[ObjectInfo, KeptPoint | UnreadablePoint] = {}
         waiting = iter(infos[:KEPT_POINTS_MAX])
-        failed: list[StoreError] = []
 
         async def work() -> None:
             for info in waiting:
-                try:
-                    found = self._known.get(info) or await self._fetch(info.key)
-                # Raise the error outside of the nursery, so that no exception group contains it.
-                except StoreError as exc:
-                    failed.append(exc)
-                    nursery.cancel_scope.cancel()
-                    return
+                found = self._known.get(info) or await self._fetch(info.key)
                 if found is not None:
                     known[info] = found
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(KEPT_FETCHES_MAX, len(infos))):
-                nursery.start_soon(work)
-        if failed:
-            raise failed[0]
+        await run_concurrently([work] * min(KEPT_FETCHES_MAX, len(infos)))
         self._known = known
         points = [one for one in known.values() if isinstance(one, KeptPoint)]
         unreadable = [one for one in known.values() if isinstance(one, UnreadablePoint)]

@@ -6,16 +6,12 @@ Does not know: the rules of the lease, how txgs are abandoned in the bucket.
 Design: docs/design/durability.md, "At mount".
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from s3fs_meta.bucket_errors import BrokenChainError
-from s3fs_meta.clock import Clock
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.codec.superblock import Superblock
 from s3fs_meta.errors import (
     CorruptionError,
     NewerFormatError,
@@ -25,59 +21,34 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.local_disk import sync_directory
-from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.meta.tables import pending
 from s3fs_meta.model import Txg
-from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.state_paths import unfinished
 from s3fs_meta.sync.chain import abandoned_txgs, chain, names
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.points_in_time import PointsInTime
-from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening import end_marks
-from s3fs_meta.sync.opening.local_state_choice import Chooser, Local, ReplacedState, Rules
-from s3fs_meta.sync.progress import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class OpeningOptions:
-    """The options for choosing a database."""
-
-    pragmas: Pragmas
-    follow: bool
-    writes: bool
-    mend: Mend | None
-
-
-def _rules(lease: Lease, wanted: OpeningOptions) -> Rules:
-    publishes = wanted.mend is not None and wanted.mend.publish_local
-    return Rules(lease, wanted.follow, wanted.mend is not None, publishes)
+from s3fs_meta.sync.opening.local_state_choice import (
+    Chooser,
+    Local,
+    OpeningContext,
+    ReplacedState,
+)
 
 
 class CurrentDatabase:
     """Opens or restores a database with the chain's last txg, in a locked state directory."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        superblock: Superblock,
-        keyring: Keyring,
-        state_dir: StateDir,
-        clock: Clock,
-        progress: Progress,
-        wanted: OpeningOptions,
-    ) -> None:
-        self._store = store
-        self._superblock = superblock
-        self._keyring = keyring
-        self._state_dir = state_dir
-        self._clock = clock
-        self._progress = progress
-        self._wanted = wanted
+    def __init__(self, context: OpeningContext) -> None:
+        self._context = context
+        self._store = context.store
+        self._superblock = context.superblock
+        self._keyring = context.keyring
+        self._state_dir = context.state_dir
+        self._options = context.options
         # the opened database; if opening fails, the caller closes it
         self.db: Database | None = None
         # The next txg follows this position, unless the local rows have a later position.
@@ -99,20 +70,12 @@ class CurrentDatabase:
             StoreError, FormatError: an object is unavailable or damaged.
         """
         self.db = local.db
-        chooser = Chooser(
-            self._store,
-            self._keyring,
-            self._superblock,
-            self._state_dir,
-            self._clock,
-            self._progress,
-            _rules(lease, self._wanted),
-        )
+        chooser = Chooser(self._context, lease)
         try:
             db = await chooser.choose(local)
             if db is None:
                 db = await self._restore_or_mend(chooser, lease, holder)
-            elif chooser.lost_end and self._wanted.writes:
+            elif chooser.lost_end and not self._options.read_only:
                 await self._go_on_from_local(chooser, db, lease)
         finally:
             self.notices += chooser.notices
@@ -151,7 +114,7 @@ class CurrentDatabase:
         except NewerFormatError:
             raise
         except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError) as exc:
-            if self._wanted.mend is None:
+            if self._options.mend is None:
                 raise
             broken: S3fsError = exc
         else:
@@ -165,7 +128,9 @@ class CurrentDatabase:
         head = lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
-        restorer = Restorer(self._store, self._keyring, self._superblock.uuid, self._progress)
+        restorer = Restorer(
+            self._store, self._keyring, self._superblock.uuid, self._context.progress
+        )
         target = self._state_dir.database
         if beside:
             self._state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
@@ -183,7 +148,7 @@ class CurrentDatabase:
         if path != database:
             path.rename(database)
             sync_directory(self._state_dir.path)
-        db = Database.open(database, self._wanted.pragmas)
+        db = Database.open(database, self._options.pragmas)
         self.db = db
         assert lease.head is not None, "the database was restored from an image"
         with end_marks.unclean(db):
@@ -233,7 +198,7 @@ class CurrentDatabase:
     async def _require_right(
         self, kept: Txg, lease: Lease, holder: str, left: ReplacedState | None, *, no_image: bool
     ) -> None:
-        mend = self._wanted.mend
+        mend = self._options.mend
         assert mend is not None, "only a repair abandons txgs"
         lost = await names.last_name(self._store, self._keyring, kept)
         if lost > kept:

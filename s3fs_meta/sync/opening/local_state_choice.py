@@ -59,6 +59,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.opening import end_marks, local_facts, strays
 from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.volume import OpenOptions
 
 ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
@@ -145,38 +146,37 @@ class ReplacedState(NamedTuple):
     intact: bool  # False if a crash may have damaged the database
 
 
-class Rules(NamedTuple):
-    """The facts and permissions on which the decision depends."""
+class OpeningContext(NamedTuple):
+    """The filesystem that is being opened, and how."""
 
-    lease: Lease  # the lease as read from the bucket
-    follows: bool = False  # True for a follower, whose rows must equal the state of a txg
-    mends: bool = False  # True if local state may be published unless another host wrote later
-    publishes: bool = False  # True if local state may be published in any case
+    store: ObjectStore
+    superblock: Superblock
+    keyring: Keyring
+    state_dir: StateDir  # locked
+    clock: Clock
+    progress: Progress
+    options: OpenOptions
 
 
 class Chooser:
     """Decides whether a mount uses or replaces the local state, and prepares the replacement."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        keyring: Keyring,
-        superblock: Superblock,
-        state_dir: StateDir,
-        clock: Clock,
-        progress: Progress,
-        rules: Rules,
-    ) -> None:
-        self._store = store
-        self._keyring = keyring
-        self._superblock = superblock
-        self._state_dir = state_dir
-        self._clock = clock
-        self._progress = progress
-        self._lease = rules.lease
-        self._follows = rules.follows
-        self._mends = rules.mends
-        self._publishes = rules.publishes
+    def __init__(self, context: OpeningContext, lease: Lease) -> None:
+        """Create a chooser; *lease* is the lease as read from the bucket."""
+        self._store = context.store
+        self._keyring = context.keyring
+        self._superblock = context.superblock
+        self._state_dir = context.state_dir
+        self._clock = context.clock
+        self._progress = context.progress
+        self._lease = lease
+        # A follower's rows must equal the state of a txg.
+        self._follows = context.options.follow
+        mend = context.options.mend
+        # True if local state may be published unless another host wrote later
+        self._mends = mend is not None
+        # True if local state may be published in any case
+        self._publishes = mend is not None and mend.publish_local
         self.left: ReplacedState | None = None
         self.lost_end = ""  # reason why this host's last changelog is unreadable
         # True if the bucket was reset to an older copy, in which packs may also be missing.

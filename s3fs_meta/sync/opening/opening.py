@@ -36,8 +36,13 @@ from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
 from s3fs_meta.sync.lease.lease_repair import read_or_derive
 from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
-from s3fs_meta.sync.opening.current_database import CurrentDatabase, OpeningOptions
-from s3fs_meta.sync.opening.local_state_choice import Local, is_damage_of, needs_no_lease
+from s3fs_meta.sync.opening.current_database import CurrentDatabase
+from s3fs_meta.sync.opening.local_state_choice import (
+    Local,
+    OpeningContext,
+    is_damage_of,
+    needs_no_lease,
+)
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
 from s3fs_meta.sync.superblock.changes import put_back
@@ -80,7 +85,10 @@ async def open_filesystem(
     remembered = Remembered(state_dir.path)
     keys = await open_keys(store, remembered, secret)
     await state_dir.lock(wait_s=options.lock_wait_s)
-    opening = _Opening(store, remembered, keys, state_dir, clock, options, progress)
+    context = OpeningContext(
+        store, keys.superblock, keys.keyring, state_dir, clock, progress, options
+    )
+    opening = _Opening(context, remembered, keys)
     try:
         with (
             contextlib.nullcontext()
@@ -105,36 +113,20 @@ async def open_filesystem(
 class _Opening:
     """One opening of a filesystem, while its state directory is locked."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        remembered: Remembered,
-        keys: Keys,
-        state_dir: StateDir,
-        clock: Clock,
-        options: OpenOptions,
-        progress: Progress,
-    ) -> None:
-        self._store = store
+    def __init__(self, context: OpeningContext, remembered: Remembered, keys: Keys) -> None:
+        self._store = context.store
         self._remembered = remembered
         self._keys = keys
         self._superblock = keys.superblock
         self._keyring = keys.keyring
-        self._state_dir = state_dir
-        self._clock = clock
-        self._options = options
-        self._progress = progress
-        self._keeper = LeaseKeeper(store, clock, check_s=options.lease_check_s)
-        self._store_clock = StoreClock(store, clock)
-        wanted = OpeningOptions(
-            options.pragmas,
-            follow=options.follow,
-            writes=not options.read_only,
-            mend=None if options.read_only else options.mend,
+        self._state_dir = context.state_dir
+        self._clock = context.clock
+        self._options = context.options
+        self._keeper = LeaseKeeper(
+            context.store, context.clock, check_s=context.options.lease_check_s
         )
-        self._current = CurrentDatabase(
-            store, keys.superblock, keys.keyring, state_dir, clock, progress, wanted
-        )
+        self._store_clock = StoreClock(context.store, context.clock)
+        self._current = CurrentDatabase(context)
         self.db: Database | None = None
         self._was_clean = False  # True once a cleanly closed state is marked as in use
         self.notices = list(keys.notices)

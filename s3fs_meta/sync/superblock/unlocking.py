@@ -4,8 +4,8 @@ Owns: the rule that the user is asked at most once. Does not know: which superbl
 (``selection``).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import trio
 from typing_extensions import override
@@ -16,31 +16,23 @@ from s3fs_meta.codec.superblock import KEY, Superblock
 from s3fs_meta.errors import FormatError
 
 
-class Secret(Protocol):
+class Secret(ABC):
     """A secret that unlocks superblocks of one filesystem."""
 
-    @property
-    def noun(self) -> str:
-        """Return the kind of the secret, for messages, for example "passphrase"."""
-        ...
+    noun: str  # the kind of the secret, for messages, for example "passphrase"
+    # How the user gave the secret in advance, such as "in $S3FS_META_PASSPHRASE". This shows that
+    # the user expects encryption. "" if the user will be asked for the secret.
+    given: str
 
-    @property
-    def given(self) -> str:
-        """Return how the user gave the secret in advance, such as "in $S3FS_META_PASSPHRASE".
-
-        A secret given in advance shows that the user expects encryption. The result is "" if the
-        user will be asked for the secret.
-        """
-        ...
-
+    @abstractmethod
     def ask(self) -> None:
         """Ask the user for the secret, once. Called only for an encrypted filesystem.
 
         Raises:
             PassphraseError: no secret is available.
         """
-        ...
 
+    @abstractmethod
     async def open(self, superblock: Superblock) -> Keyring:
         """Return the keys in a superblock; ask the user first if the secret is not known yet.
 
@@ -48,7 +40,6 @@ class Secret(Protocol):
             PassphraseError: the secret does not unlock the superblock.
             FormatError: the fields of the superblock are not authentic.
         """
-        ...
 
 
 class _Typed(Secret):
@@ -63,17 +54,22 @@ class _Typed(Secret):
                 source asks the user.
         """
         self._source = source
-        self._given = given
+        self.given = given
         self._said: bytes | None = None
-
-    @property
-    @override
-    def given(self) -> str:
-        return self._given
 
     @override
     def ask(self) -> None:
         self._secret()
+
+    @override
+    async def open(self, superblock: Superblock) -> Keyring:
+        if not superblock.encrypted:
+            return superblock_codec.unlock_plain(superblock)
+        return await trio.to_thread.run_sync(self._unlock, superblock, self._secret())
+
+    @abstractmethod
+    def _unlock(self, superblock: Superblock, secret: bytes) -> Keyring:
+        """Return the keys in an encrypted superblock. The call blocks."""
 
     def _secret(self) -> bytes:
         if self._said is None:
@@ -84,51 +80,31 @@ class _Typed(Secret):
 class Passphrase(_Typed):
     """A secret that is the passphrase of a filesystem."""
 
-    @property
-    @override
-    def noun(self) -> str:
-        return "passphrase"
+    noun = "passphrase"
 
     @override
-    async def open(self, superblock: Superblock) -> Keyring:
-        if not superblock.encrypted:
-            return superblock_codec.unlock_plain(superblock)
-        secret = self._secret()
-        return await trio.to_thread.run_sync(superblock_codec.unlock, superblock, secret)
+    def _unlock(self, superblock: Superblock, secret: bytes) -> Keyring:
+        return superblock_codec.unlock(superblock, secret)
 
 
 class RecoveryKey(_Typed):
     """A secret that is a recovery key, typed in any case and with any separators."""
 
-    @property
-    @override
-    def noun(self) -> str:
-        return "recovery key"
+    noun = "recovery key"
 
     @override
-    async def open(self, superblock: Superblock) -> Keyring:
-        if not superblock.encrypted:
-            return superblock_codec.unlock_plain(superblock)
-        return superblock_codec.unlock_with_recovery(
-            superblock, self._secret().decode(errors="replace")
-        )
+    def _unlock(self, superblock: Superblock, secret: bytes) -> Keyring:
+        return superblock_codec.unlock_with_recovery(superblock, secret.decode(errors="replace"))
 
 
 class HeldKeys(Secret):
     """A secret that consists of a running mount's keys."""
 
+    noun = "key"
+
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
-
-    @property
-    @override
-    def noun(self) -> str:
-        return "key"
-
-    @property
-    @override
-    def given(self) -> str:
-        return "to the mount" if self._keyring.encrypted else ""
+        self.given = "to the mount" if keyring.encrypted else ""
 
     @override
     def ask(self) -> None:

@@ -30,7 +30,7 @@ from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.options.option_syntax import format_time, point_in_time
 from s3fs_meta.options.settings import SessionOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper, require_name
-from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept.kept_expiry import ExpiringPoint, Policy, judge
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader
 from s3fs_meta.sync.host_state.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.known_points import KnownPoints
@@ -384,24 +384,12 @@ async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
     return {**result, "dropped": True}
 
 
-class _Listed(NamedTuple):
-    """A kept point as a listing shows it."""
-
-    key: str
-    txg: int
-    created_ns: int
-    kept_ns: int
-    auto: bool
-    facts: dict[str, Any]
-
-
 def _expired(listed: dict[str, Any], policy: Policy) -> dict[str, Any]:
     """Return the points that may expire, each with the periods that keep it."""
-    points = [
-        _Listed(one["key"], one["txg"], one["created_ns"], one["kept_ns"], one["auto"], one)
-        for one in listed["points"]
-    ]
-    rows = [{**point.facts, "reasons": list(why)} for point, why in judge(points, policy)]
+    facts = {one["key"]: one for one in listed["points"]}
+    fields = ExpiringPoint._fields
+    points = [ExpiringPoint(*map(one.__getitem__, fields)) for one in listed["points"]]
+    rows = [{**facts[point.key], "reasons": list(why)} for point, why in judge(points, policy)]
     return {"points": rows, "dropped": False}
 
 

@@ -26,7 +26,7 @@ from s3fs_meta.limits import MIB
 from s3fs_meta.model import ROOT_INO, AccessTime, Caller, Ino, PointInTime, Txg
 from s3fs_meta.options.settings import FilesystemOptions
 from s3fs_meta.sync.administration.keeping import PointKeeper
-from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept.kept_expiry import ExpiringPoint, Policy, judge
 from s3fs_meta.sync.history.snapshot_mount import open_snapshot, read_bucket
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import let_go
@@ -137,7 +137,11 @@ class _Backup:
     async def _expire(self, session: Session, keeper: PointKeeper) -> None:
         """Drop points as ``keep --expire`` does; compare the remaining points with the policy."""
         points = (await session.reclaimer.kept_points()).points
-        gone = [point for point, why in judge(points, POLICY, timezone.utc) if not why]
+        facts = [
+            ExpiringPoint(one.key, one.txg, one.created_ns, one.kept_ns, one.auto) for one in points
+        ]
+        dropped = {one.key for one, why in judge(facts, POLICY, timezone.utc) if not why}
+        gone = [point for point in points if point.key in dropped]
         assert self._nightly.keys() - {point.name for point in gone} == self._staying()
         await keeper.drop([point.key for point in gone])
         for point in gone:

@@ -9,39 +9,17 @@ older than the points before it.
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone, tzinfo
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 
-class Expiring(Protocol):
-    """The properties of a kept point that determine its expiry."""
+class ExpiringPoint(NamedTuple):
+    """The facts about a kept point that determine its expiry."""
 
-    @property
-    def key(self) -> str:
-        """Return the key of the kept point's object."""
-        ...
-
-    @property
-    def txg(self) -> int:
-        """Return the number of the kept point's txg, by which the points are ordered."""
-        ...
-
-    @property
-    def created_ns(self) -> int:
-        """Return the time of the kept point's txg."""
-        ...
-
-    @property
-    def kept_ns(self) -> int:
-        """Return the time at which the user kept the point; it orders points of the same txg."""
-        ...
-
-    @property
-    def auto(self) -> bool:
-        """Return whether "keep --expire" may drop the point."""
-        ...
-
-
-_Point = TypeVar("_Point", bound=Expiring)
+    key: str  # the key of the kept point's object
+    txg: int  # by which the points are ordered
+    created_ns: int  # time of the point's txg
+    kept_ns: int  # time at which the user kept the point; it orders points of the same txg
+    auto: bool  # True if "keep --expire" may drop the point
 
 
 class Policy(NamedTuple):
@@ -73,8 +51,8 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 
 
 def judge(
-    points: Iterable[_Point], policy: Policy, zone: tzinfo | None = None
-) -> list[tuple[_Point, tuple[str, ...]]]:
+    points: Iterable[ExpiringPoint], policy: Policy, zone: tzinfo | None = None
+) -> list[tuple[ExpiringPoint, tuple[str, ...]]]:
     """Return each ``--auto`` point with the periods that keep it (none: drop it), latest first.
 
     Args:

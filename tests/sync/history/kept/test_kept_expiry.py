@@ -1,39 +1,30 @@
 """Expiry of kept points by ``keep --expire``."""
 
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import NamedTuple
 
 import pytest
 
-from s3fs_meta.sync.history.kept.kept_expiry import Policy, judge
+from s3fs_meta.sync.history.kept.kept_expiry import ExpiringPoint, Policy, judge
 
 UTC = timezone.utc
 DAY = timedelta(days=1)
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
-class Made(NamedTuple):
-    """The properties of a kept point that the expiry rules use."""
-
-    key: str
-    txg: int
-    created_ns: int
-    auto: bool = True
-    kept_ns: int = 0
-
-
-def at(when: datetime, *, auto: bool = True, ahead: timedelta = timedelta(0)) -> Made:
+def at(when: datetime, *, auto: bool = True, ahead: timedelta = timedelta(0)) -> ExpiringPoint:
     """Return a point that was kept at a given time, with a clock that is fast by *ahead*."""
     created_ns = int((when + ahead).timestamp()) * 10**9
-    return Made(when.isoformat(), int(when.timestamp()), created_ns, auto)
+    return ExpiringPoint(when.isoformat(), int(when.timestamp()), created_ns, 0, auto)
 
 
-def nights(count: int) -> list[Made]:
+def nights(count: int) -> list[ExpiringPoint]:
     """Return one kept point for each of the first *count* nights."""
     return [at(FIRST + timedelta(days=number)) for number in range(count)]
 
 
-def staying(points: list[Made], policy: Policy, zone: tzinfo = UTC) -> dict[str, tuple[str, ...]]:
+def staying(
+    points: list[ExpiringPoint], policy: Policy, zone: tzinfo = UTC
+) -> dict[str, tuple[str, ...]]:
     """Return the days of the remaining points, and the rule that keeps each point."""
     return {point.key[:10]: why for point, why in judge(points, policy, zone) if why}
 
@@ -67,7 +58,7 @@ def test_expiry_keeps_the_oldest_point_until_every_period_has_a_point() -> None:
 def test_nightly_expiry_keeps_the_same_points_as_one_later_expiry() -> None:
     """A point that a nightly expiry drops would not be kept by any later expiry."""
     policy = Policy(daily=7, weekly=5, monthly=12)
-    kept: list[Made] = []
+    kept: list[ExpiringPoint] = []
     for point in nights(400):
         kept = [one for one, why in judge([*kept, point], policy, UTC) if why]
     assert kept == [one for one, why in judge(nights(400), policy, UTC) if why]

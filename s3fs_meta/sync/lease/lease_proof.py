@@ -7,12 +7,14 @@ own lease after a crash at any time.
 Design: docs/design/durability.md, "One writer".
 """
 
+import logging
+import re
 import uuid
 from typing import Final
 
 from s3fs_meta import machine
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.codec.lease import MARK_BYTES, Lease, MachineMarks
+from s3fs_meta.codec.lease import MARK_BYTES, NONCE_BYTES, Lease, MachineMarks
 from s3fs_meta.errors import FormatError, HeldError, ObjectMissingError
 from s3fs_meta.limits import LEASE_NONCES_MAX
 from s3fs_meta.meta.db.database import Database
@@ -22,11 +24,14 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease.keeper import Hold, describe_copy, new_nonce
 
+_log = logging.getLogger(__name__)
+
 _REPLACED: Final = "replaced_lease"
+_WORD: Final = re.compile(rf"[0-9a-f]{{{2 * NONCE_BYTES}}}")  # a holder name or a nonce
 
 
 def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtful: bool) -> Hold:
-    """Return this host's proof of a lease, with a new holder name if this host never held a lease.
+    """Return this host's proof of a lease, with a new holder name if this host has no proof.
 
     Args:
         db: the local database, if it exists; its rows take precedence over the file.
@@ -34,13 +39,32 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
         keyring: the keys of the filesystem, which hash the machine's identifiers.
         doubtful: true if the rows of *db* may be older than the last nonce.
     """
-    holder, *nonces = state_dir.holder or [uuid.uuid4().hex]
+    words = state_dir.holder
+    if words and not _are_valid(words):
+        _log.warning("the file 'holder' in %s is damaged, so it proves no lease", state_dir.path)
+        words = []
+    holder, *nonces = words or [uuid.uuid4().hex]
     if db is not None:
         holder = local_state.get(db, "holder") or holder
         rows = local_state.get(db, "nonces")
         if rows is not None and not doubtful:
             nonces = rows.split()
     return Hold(holder, tuple(nonces), machine_marks(keyring))
+
+
+def require_valid(db: Database) -> None:
+    """Raise FormatError if the rows with this host's proof of a lease are damaged."""
+    for name in ("holder", "nonces"):
+        value = local_state.get(db, name)
+        if value is not None and not _are_valid(value.split()):
+            raise FormatError(
+                str(db.path), f"the row {name!r} of the table local_state is not a proof of a lease"
+            )
+
+
+def _are_valid(words: list[str]) -> bool:
+    """Return whether all words have the form of holder names and nonces; there must be one."""
+    return bool(words) and all(map(_WORD.fullmatch, words))
 
 
 def machine_marks(keyring: Keyring) -> MachineMarks:

@@ -15,6 +15,7 @@ from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
+from s3fs_meta.sync.lease import lease_proof
 
 NUMBERS = ("epoch", "own_txg", "floor", "shipped_seq", "block_floor")
 HEADS = ("head", "attempt")
@@ -42,3 +43,4 @@ def _require_valid(db: Database) -> None:
         image_head.recorded(db, name)
     chain.recorded(db)
     intent_replay.is_in_use(db)
+    lease_proof.require_valid(db)

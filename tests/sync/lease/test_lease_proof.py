@@ -21,7 +21,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.keeper import Hold
 from s3fs_meta.sync.volume import OpenOptions
-from tests.sync.conftest import TAKEOVER, Power, read_file, ship, write_file
+from tests.sync.conftest import TAKEOVER, Power, read_file, ship, unmount, write_file
 from tests.sync.follower.following import following
 from tests.sync.kills import KillAt, Killed
 
@@ -208,6 +208,26 @@ async def test_older_database_with_a_newer_holder_file_needs_a_takeover(power: P
     (power.home / "a" / "meta.db").write_bytes(database)
 
     await require_refused(power, "a", "acquired again")
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xfe abc", b"a" * 5000, b"\0\0\0", b"", b"junk junk"])
+async def test_damaged_holder_file_proves_no_lease(power: Power, junk: bytes) -> None:
+    """The file is needed only without a database; the next mount then uses a new holder name."""
+    async with power.session("a") as session:
+        ino = write_file(session, b"content")
+        await unmount(session)
+    StateDir(power.home / "a").drop_contents()
+    (power.home / "a" / "holder").write_bytes(junk)
+
+    async with power.session("a", tasks=False) as session:
+        assert await read_file(session, ino) == b"content"
+        assert session.status.writable
+    StateDir(power.home / "a").drop_contents()
+    (power.home / "a" / "holder").write_bytes(junk)
+
+    with pytest.raises(HeldError, match="use --takeover"):
+        async with power.session("a"):
+            pass
 
 
 # --- crashes of the lease holder ---------------------------------------------------------------

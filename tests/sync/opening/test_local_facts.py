@@ -12,7 +12,7 @@ from tests.sync.conftest import Power
 
 
 @pytest.mark.parametrize("junk", ["", "junk", "1 zz 0", "{}", "9" * 5000])
-@pytest.mark.parametrize("name", [*NUMBERS, *HEADS, "chain", "intent_log"])
+@pytest.mark.parametrize("name", [*NUMBERS, *HEADS, "chain", "intent_log", "holder", "nonces"])
 async def test_database_with_a_damaged_row_of_local_state_is_refused(
     plain: Power, name: str, junk: str
 ) -> None:

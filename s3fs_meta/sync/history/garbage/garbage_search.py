@@ -21,7 +21,7 @@ from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.image import TXG_DIGITS, Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError, ObjectTooLargeError
+from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import DELETE_BATCH_KEYS, FETCHES_MAX, LEVELS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import packs, properties
@@ -165,7 +165,7 @@ class StoredImages:
                 raise
             self._newer[key] = exc
             return None
-        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+        except (FormatError, ObjectMissingError):
             return None
         image = Image(manifest.txg, key, manifest.created_ns, is_txg)
         if manifest.uuid == self._uuid:

@@ -21,7 +21,7 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
+from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import REMOVAL_FETCHES_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects import probe
@@ -102,7 +102,7 @@ class _OwnershipCheck:
         try:
             data = (await self._store.get(info.key, envelope.ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(self._require_own, info.key, data)
-        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+        except (FormatError, ObjectMissingError):
             return False
         return True
 

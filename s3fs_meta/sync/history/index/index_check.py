@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.codec import envelope, history_index
+from s3fs_meta.codec import envelope
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
 from s3fs_meta.codec.keyring import Keyring
@@ -64,7 +64,9 @@ class IndexChecker:
             self.foreign.append(key)
             return None
         try:
-            return await self._fault_of(await self._decode(key, data))
+            return await self._fault_of(
+                await index_runs.decoded(key, data, self._keyring, self._uuid)
+            )
         except NewerFormatError:
             return None
         except FormatError as exc:
@@ -84,13 +86,6 @@ class IndexChecker:
         except TooManyChangesError:
             return "its changelogs have more changes than an index object may contain"
         return None if made is None or made == index else _DIFFERS
-
-    async def _decode(self, key: ObjectKey, data: bytes) -> HistoryIndex:
-        """Decode an index object; raise FormatError if another filesystem wrote it."""
-        index = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
-        if index.uuid != self._uuid:
-            raise FormatError(key, "the index object belongs to another filesystem")
-        return index
 
     async def _of_txgs(self, index: HistoryIndex) -> HistoryIndex | None:
         """Return an index made from the changelogs, or None if a changelog cannot be read."""
@@ -128,8 +123,8 @@ class IndexChecker:
             return None
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-            return await self._decode(key, data)
-        except (FormatError, ObjectMissingError, ObjectTooLargeError):
+            return await index_runs.decoded(key, data, self._keyring, self._uuid)
+        except (FormatError, ObjectMissingError):
             return None
 
 

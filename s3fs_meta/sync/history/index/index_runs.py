@@ -1,6 +1,6 @@
 """Computing the content of an index object from changelogs or from objects one level below.
 
-Owns: merging changes, and the bounds of one object. Does not know: the store, tasks.
+Owns: merging changes, the bounds of one object, listing and decoding objects. Does not know: tasks.
 Keeps: changes that are not in an index object are marked as unknown, so a search reads them from
 changelogs.
 Design: docs/design/durability.md, "History index".
@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from s3fs_meta.codec import changelog as changelog_codec
+from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.history_index import (
     ALL_BITS,
@@ -35,7 +36,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import row_history
 from s3fs_meta.meta.row_history import ChangedRows
-from s3fs_meta.model import Txg
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
@@ -45,6 +46,25 @@ _ROWS_AT_ONCE: Final = 200  # number of rows that one merge step takes from each
 
 class TooManyChangesError(Exception):
     """A run has more changes than one index object may contain. Nothing is damaged."""
+
+
+async def listed(store: ObjectStore, end: Txg) -> set[ObjectKey]:
+    """Return the index objects of runs up to a txg; later objects belong to another history."""
+    found: set[ObjectKey] = set()
+    async with aclosing(store.list(history_index.PREFIX)) as listing:
+        async for info in listing:
+            name = history_index.RUNS.parse_key(info.key)
+            if name is not None and name[1] <= end:
+                found.add(info.key)
+    return found
+
+
+async def decoded(key: ObjectKey, data: bytes, keyring: Keyring, uuid: str) -> HistoryIndex:
+    """Decode an index object; raise FormatError if it is damaged or of another filesystem."""
+    index = await trio.to_thread.run_sync(history_index.decode, key, data, keyring)
+    if index.uuid != uuid:
+        raise FormatError(key, "the index object belongs to another filesystem")
+    return index
 
 
 class RunChanges(NamedTuple):

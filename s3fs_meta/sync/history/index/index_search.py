@@ -12,18 +12,15 @@ import logging
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Final, NamedTuple
 
-import trio
-
 from s3fs_meta.background_task import run_concurrently
-from s3fs_meta.codec import envelope, history_index
+from s3fs_meta.codec import envelope
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import FormatError, ObjectMissingError, ObjectTooLargeError
+from s3fs_meta.errors import FormatError, ObjectMissingError
 from s3fs_meta.limits import (
     HISTORY_CACHED_ROWS_MAX,
     HISTORY_FAN_OUT,
@@ -34,6 +31,7 @@ from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.chain import Link
+from s3fs_meta.sync.history.index import index_runs
 
 _log = logging.getLogger(__name__)
 
@@ -166,15 +164,6 @@ class HistorySearch:
             await self._fetch_all([part for part, _ in parts[-HISTORY_FETCHES_MAX:]])
         return parts
 
-    async def _list(self) -> set[ObjectKey]:
-        stored: set[ObjectKey] = set()
-        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
-            async for info in listing:
-                name = RUNS.parse_key(info.key)
-                if name is not None and name[1] <= self._end.txg:
-                    stored.add(info.key)
-        return stored
-
     async def _fetch_all(self, runs: Sequence[_Run]) -> None:
         """Fetch the index objects of runs in parallel, then the hashes that verify them."""
         found: dict[_Run, HistoryIndex | None] = {}
@@ -205,7 +194,7 @@ class HistorySearch:
     async def _fetched(self, key: ObjectKey) -> HistoryIndex | None:
         """Return an index object of this filesystem, or None if it is missing or damaged."""
         if self._stored is None:
-            self._stored = await self._list()
+            self._stored = await index_runs.listed(self._store, self._end.txg)
         return await self._read(key) if key in self._stored else None
 
     async def _add(self, key: ObjectKey, index: HistoryIndex | None) -> None:
@@ -219,10 +208,10 @@ class HistorySearch:
         data = b""
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-            found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
+            return await index_runs.decoded(key, data, self._keyring, self._uuid)
         except ObjectMissingError:
             return None
-        except (FormatError, ObjectTooLargeError) as exc:
+        except FormatError as exc:
             _log.warning(
                 "the index object %s cannot be read, so its changelogs are read instead: %s; %s",
                 key,
@@ -230,7 +219,6 @@ class HistorySearch:
                 self._advice if envelope.is_framed(data) else _NOT_OWN,
             )
             return None
-        return found if found.uuid == self._uuid else None
 
     async def _is_of_chain(self, index: HistoryIndex) -> bool:
         """Return whether an index object describes changelogs of this chain.

@@ -10,7 +10,6 @@ Design: docs/design/durability.md, "History index".
 
 import contextlib
 import logging
-from contextlib import aclosing
 
 import trio
 
@@ -93,7 +92,7 @@ class Indexer:
         """
         end = self._position.link.txg
         if self.done is None:
-            self._stored = await self._list(end)
+            self._stored = await index_runs.listed(self._store, end)
             self.older = self.done = Txg(end // HISTORY_FAN_OUT * HISTORY_FAN_OUT)
         for last in range(self.done + HISTORY_FAN_OUT, end + 1, HISTORY_FAN_OUT):
             for level in RUNS.ends_at(Txg(last)):
@@ -119,16 +118,6 @@ class Indexer:
                 if RUNS.first_of(level, end) == first and end <= done:
                     await self._make(level, end, is_older=True)
             self.older = Txg(first - 1)
-
-    async def _list(self, end: Txg) -> set[ObjectKey]:
-        """Return the index objects of runs up to a txg; later objects belong to another history."""
-        found: set[ObjectKey] = set()
-        async with aclosing(self._store.list(history_index.PREFIX)) as listing:
-            async for info in listing:
-                name = RUNS.parse_key(info.key)
-                if name is not None and name[1] <= end:
-                    found.add(info.key)
-        return found
 
     def _forget(self, last: Txg) -> None:
         for txg in [txg for txg in self._waiting if txg <= last]:
@@ -172,10 +161,8 @@ class Indexer:
         """
         with contextlib.suppress(PreconditionError, ObjectMissingError, FormatError):
             stored = await self._store.get(made.key, ENCODED_BYTES_MAX)
-            found = await trio.to_thread.run_sync(
-                history_index.decode, made.key, stored.data, self._keyring
-            )
-            if found.uuid == self._uuid and found.hash != made.hash:
+            found = await index_runs.decoded(made.key, stored.data, self._keyring, self._uuid)
+            if found.hash != made.hash:
                 await self._store.replace(made.key, data, stored.etag)
                 _log.info(
                     "replaced the index object %s, which listed changes of a replaced history",
@@ -232,8 +219,7 @@ class Indexer:
             return None
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-            found = await trio.to_thread.run_sync(history_index.decode, key, data, self._keyring)
+            return await index_runs.decoded(key, data, self._keyring, self._uuid)
         except (FormatError, ObjectMissingError) as exc:
             _log.info("the index object %s cannot be read: %s", key, exc)
             return None
-        return found if found.uuid == self._uuid else None

@@ -17,6 +17,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.polling import WAIT_S_MAX
 from tests.sync.chain.stored_changelogs import changelogs
 from tests.sync.conftest import TAKEOVER, HandClock, Power, read_file, remove_file, write_file
+from tests.tasks import held
 
 pytestmark = pytest.mark.thorough
 
@@ -56,23 +57,13 @@ async def test_changelog_that_is_appended_after_a_takeover_is_refused(power: Pow
         lost = write_file(old, b"late")
         await old.uploader.sealer.seal_most()
         gate = slow.hold("create")  # The store delays this upload of a pack.
-        outcome: list[BaseException] = []
-
-        async def flush() -> None:
-            try:
-                await old.flush()
-            except FencedError as exc:
-                outcome.append(exc)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flush)
-            await gate.wait_started()
-            async with power.session("b", options=TAKEOVER, tasks=False) as new:
-                ino = write_file(new, b"by b")
-                await new.flush()
-                await new.close()
-            gate.open()
-        assert outcome
+        async with (
+            held(gate, old.flush, FencedError),
+            power.session("b", options=TAKEOVER, tasks=False) as new,
+        ):
+            ino = write_file(new, b"by b")
+            await new.flush()
+            await new.close()
         assert old.status.state is MountState.FENCED
         assert await read_file(old, lost) == b"late"
     async with power.session("c", tasks=False) as session:

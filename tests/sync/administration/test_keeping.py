@@ -1,6 +1,7 @@
 """Kept points: the objects that they need stay in the bucket until the points are dropped."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ from tests.sync.kept import Files, empty, files_at, fill, forget, kept_files
 from tests.sync.kills import KillAt, Killed
 from tests.sync.opening.histories import end_at, rot
 from tests.sync.rolling_back import roll_back
+from tests.tasks import held
 
 pytestmark = pytest.mark.thorough
 
@@ -429,15 +431,11 @@ async def test_no_point_can_be_kept_while_garbage_collection_deletes_objects(pow
             fill(session, files, b"%d" % number * 900)
             await session.imager.make()
         wanted = at(session.link.txg)
-        gate = store.hold("delete")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.reclaimer.run)
-            await gate.wait_started()
+        async with held(store.hold("delete"), session.reclaimer.run) as nursery:
             nursery.start_soon(PointKeeper(session).keep, "a", wanted)
             for _ in range(20):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             assert keys_of(power, "kept/") == []
-            gate.open()
         assert await files_at(power, "a") == files
 
 
@@ -450,18 +448,11 @@ async def test_takeover_during_the_upload_of_a_kept_point_fences_the_former_writ
         await session.flush()
         keeper = PointKeeper(session)
         await keeper.keep("first")
-        gate = store.hold("create")
-
-        async def try_to_keep() -> None:
-            with pytest.raises(FencedError):
-                await keeper.keep("second")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(try_to_keep)
-            await gate.wait_started()
-            async with power.session("b", options=TAKEOVER, tasks=False):
-                pass
-            gate.open()
+        async with (
+            held(store.hold("create"), partial(keeper.keep, "second"), FencedError),
+            power.session("b", options=TAKEOVER, tasks=False),
+        ):
+            pass
 
 
 async def test_kept_point_can_be_dropped_if_the_response_to_its_creation_was_lost(

@@ -1,9 +1,9 @@
 """The destroy command: which objects it deletes, and in which order."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
 
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
@@ -21,6 +21,7 @@ from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
 from tests.sync.own import own, use
+from tests.tasks import held
 
 pytestmark = pytest.mark.thorough
 
@@ -175,19 +176,12 @@ async def test_late_write_of_destroy_does_not_replace_a_new_superblock(
 ) -> None:
     """If the store applies a PUT of destroy late, a new superblock must not be replaced."""
     late = FaultyStore(power.store)
-    gate = late.hold("replace")
-
-    async def destroy_late() -> None:
-        with pytest.raises(UsageError, match=r"changed the object.*no object was deleted"):
-            await remove(power, store=late, by_name=by_name)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(destroy_late)
-        await gate.wait_started()
+    destroy_late = partial(remove, power, store=late, by_name=by_name)
+    why = r"changed the object.*no object was deleted"
+    async with held(late.hold("replace"), destroy_late, UsageError, why):
         await remove(power)
         await power.make()
         made = dict(power.store.objects)
-        gate.open()
 
     assert power.store.objects == made
 
@@ -223,25 +217,10 @@ async def test_slower_of_two_destroy_commands_reports_that_the_removal_has_ended
     """If two destroy commands run, the faster command finishes the removal."""
     await use(power)
     own_keys = await own(power)
-    ended: list[str] = []
-
-    async def destroy_again() -> None:
+    slow = FaultyStore(power.store)
+    destroy, why = partial(remove, power, store=slow), "another process removed the filesystem"
+    async with held(slow.hold("delete"), destroy, UsageError, why):
         before = await removal.superblock_versions(power.store)
         await removal.remove(power.store, own_keys, "test", lambda *_: None, before=before)
-        ended.append("second")
 
-    slow = FaultyStore(power.store)
-    gate = slow.hold("delete")
-
-    async def destroy() -> None:
-        with pytest.raises(UsageError, match="another process removed the filesystem"):
-            await remove(power, store=slow)
-        ended.append("first")
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(destroy)
-        await gate.wait_started()
-        await destroy_again()
-        gate.open()
-
-    assert (ended, power.store.objects) == (["second", "first"], {})
+    assert power.store.objects == {}

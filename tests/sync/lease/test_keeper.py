@@ -24,6 +24,7 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, new_nonce, refuse_held
 from s3fs_meta.testing.faulty_store import FaultyStore
+from tests.tasks import held
 
 HEAD = Head(Txg(3), ObjectKey("image/000000000003-1-00112233aabbccdd/manifest"), "ab" * 32)
 
@@ -326,23 +327,11 @@ async def test_host_is_fenced_if_another_host_takes_the_lease_of_an_older_bucket
     faulty = FaultyStore(store)
     keeper = await Host(faulty, "a").acquire()
     store.objects[lease_codec.KEY] = older
-    gate = faulty.hold("replace")
-    fenced: list[FencedError] = []
-
-    async def check() -> None:
-        try:
-            await keeper.require_hold()
-        except FencedError as exc:
-            fenced.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(check)
-        await gate.wait_started()
+    async with held(faulty.hold("replace"), keeper.require_hold, FencedError):
         taken = replace(keeper.lease, epoch=Epoch(9), holder="b")
         store.objects[lease_codec.KEY] = lease_codec.encode(taken)
-        gate.open()
 
-    assert fenced == [keeper.fenced]
+    assert keeper.fenced is not None
     assert lease_codec.decode(lease_codec.KEY, store.objects[lease_codec.KEY]) == taken
 
 
@@ -356,22 +345,10 @@ async def test_host_does_not_restore_the_lease_of_another_host_while_it_acquires
     other = await Host(store, "b").acquire()
     await other.release()
     faulty = FaultyStore(store)
-    host, refused = Host(faulty, "a"), list[HeldError]()
-    gate = faulty.hold("replace")
-
-    async def acquire() -> None:
-        try:
-            await host.acquire()
-        except HeldError as exc:
-            refused.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(acquire)
-        await gate.wait_started()
+    host = Host(faulty, "a")
+    async with held(faulty.hold("replace"), host.acquire, HeldError):
         store.objects[lease_codec.KEY] = older
-        gate.open()
 
-    assert len(refused) == 1
     assert not host.keeper.is_held
     assert store.objects[lease_codec.KEY] == older
 

@@ -21,6 +21,7 @@ from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import TAKEOVER, Power, read_file, unmount, write_file
+from tests.tasks import held
 
 pytestmark = pytest.mark.thorough
 
@@ -174,14 +175,10 @@ async def test_lost_lease_is_restored_while_another_task_appends_a_txg(
         await session.flush()
         before = _lease_in(power.store)
         _lose_lease(power.store, "missing")
-        gate = store.hold("get_range")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(getattr(session.shipper, check))
-            await gate.wait_started()
+        async with held(store.hold("get_range"), getattr(session.shipper, check)) as nursery:
             ino = write_file(session, b"after")
             nursery.start_soon(session.flush)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            gate.open()
 
         assert session.status.state is MountState.SERVING
         assert _lease_in(power.store) == before

@@ -30,6 +30,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore, StoreGate
 from tests.polling import until
 from tests.sync.conftest import Power, location_of, read_file, unmount, write_file
 from tests.sync.history.readers import bucket_of
+from tests.tasks import held
 
 pytestmark = pytest.mark.thorough
 
@@ -133,13 +134,9 @@ async def test_several_tasks_may_notice_an_older_lease_at_the_same_time(power: P
     async with power.session("a", tasks=False, store=store) as session:
         inos |= await ship(session, 2)
         put_back(power, older)
-        gate = store.hold("replace")
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(session.flush)
-            await gate.wait_started()
+        async with held(store.hold("replace"), session.flush) as nursery:
+            nursery.start_soon(session.flush)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            gate.open()
         assert session.status.state is MountState.SERVING
         await require_all(power, inos)
         await unmount(session)
@@ -361,9 +358,9 @@ class _HeldImages(FaultyStore):
         return await super().create(key, data)
 
 
-@pytest.mark.parametrize("held", ["pack/", "image/"])
+@pytest.mark.parametrize("prefix", ["pack/", "image/"])
 async def test_wal_size_is_limited_while_an_older_bucket_is_repaired(
-    power: Power, held: str
+    power: Power, prefix: str
 ) -> None:
     """The image that repairs an older bucket must not keep its snapshot open during an outage."""
     store = _HeldImages(power.store)
@@ -384,21 +381,18 @@ async def test_wal_size_is_limited_while_an_older_bucket_is_repaired(
         session.db.begin_local()
         abandoned_txgs.want(session.db, abandoned_txgs.put_back("reset"))
         inos[3] = write_file(session, b"3" * 5000)
-        store.held = held
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.flush)
-            await store.gate.wait_started()
+        store.held = prefix
+        async with held(store.gate, session.flush):
             cuts.clear()
             for number in range(14):
                 session.db.begin()
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
                 inos[4 + number] = write_file(session, b"%d" % (4 + number) * 5000)
                 session.db.commit()
-                if held == "pack/" and number % 2:  # Two iterations exceed image_wal_bytes.
+                if prefix == "pack/" and number % 2:  # Two iterations exceed image_wal_bytes.
                     await until_cut(number // 2 + 1)
                 await trio.to_thread.run_sync(session.db.checkpoint)
             assert session.db.wal_bytes < WAL_BYTES_MAX + 30 * MIB
-            store.gate.open()
         await session.flush()
         assert session.status.state is MountState.SERVING
         await require_all(power, inos)

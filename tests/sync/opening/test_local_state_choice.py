@@ -231,16 +231,20 @@ async def test_change_that_was_not_uploaded_is_quarantined_if_another_host_or_co
         if is_copy:
             shutil.copytree(power.home / "a", power.home / "copy")
             await unmount(session)
-    if not is_copy:
-        async with power.session("b", options=TAKEOVER) as session:
-            write_file(session, b"from b")
-            await unmount(session)
+    async with power.session("b", options=TAKEOVER) as session:
+        ino = write_file(session, b"from b")
+        await unmount(session)
 
-    async with power.session("copy" if is_copy else "a") as session:
+    host = "copy" if is_copy else "a"
+    async with power.session(host) as session:
+        assert await read_file(session, ino) == b"from b"
         [notice] = session.volume.notices
     assert "another host, or another copy of the state directory, has written since" in notice
     assert "kept in" in notice
     assert "recover-state" in notice
+    [kept] = (power.home / host).glob("kept-*")
+    assert (kept / "meta.db").exists()
+    assert list((kept / "blocks").rglob("*"))
 
 
 async def test_killed_host_without_unshipped_changes_applies_new_changelogs(power: Power) -> None:

@@ -251,20 +251,24 @@ async def _reliable_bytes(power: Power, host: str, located: Located) -> int:
     return content.sure_bytes
 
 
-async def test_state_quarantined_after_a_kill_is_reliable_after_a_reboot(
-    power: Power, reboot: Callable[[], None]
+@pytest.mark.parametrize("is_power_lost", [False, True])
+async def test_state_quarantined_after_a_kill_is_reliable_unless_power_was_lost_before(
+    power: Power, reboot: Callable[[], None], *, is_power_lost: bool
 ) -> None:
-    """The quarantine syncs the content, so a later reboot is no power loss."""
+    """The quarantine syncs the content, so only a reboot before it is a power loss."""
     async with power.session("b", tasks=False) as session:
         located = location_of(session, write_file(session, CONTENT))
         session.durability.commit()
+    if is_power_lost:
+        reboot()
     async with power.session("a", options=TAKEOVER, tasks=False) as session:
         await unmount(session)
     async with power.session("b", tasks=False):
         pass
     reboot()
 
-    assert await _reliable_bytes(power, "b", located) == len(CONTENT)
+    expected = 0 if is_power_lost else len(CONTENT)
+    assert await _reliable_bytes(power, "b", located) == expected
 
 
 async def test_state_quarantined_during_a_takeover_is_reliable_after_a_reboot(
@@ -284,21 +288,6 @@ async def test_state_quarantined_during_a_takeover_is_reliable_after_a_reboot(
     reboot()
 
     assert await _reliable_bytes(power, "b", located) == len(CONTENT)
-
-
-async def test_state_quarantined_after_a_power_loss_stays_unreliable(
-    power: Power, reboot: Callable[[], None]
-) -> None:
-    async with power.session("b", tasks=False) as session:
-        located = location_of(session, write_file(session, CONTENT))
-        session.durability.commit()
-    reboot()
-    async with power.session("a", options=TAKEOVER, tasks=False) as session:
-        await unmount(session)
-    async with power.session("b", tasks=False):
-        pass
-
-    assert await _reliable_bytes(power, "b", located) == 0
 
 
 async def test_failed_repair_of_the_chain_keeps_the_lease(power: Power) -> None:
@@ -330,25 +319,6 @@ async def test_committed_changes_survive_a_killed_session(power: Power) -> None:
         await session.close()
     async with power.session("b") as session:
         assert await read_file(session, ino) == CONTENT
-
-
-async def test_unshipped_changes_are_quarantined_after_a_takeover(power: Power) -> None:
-    """After a takeover, the former writer restores the bucket's state and reports a quarantine."""
-    async with power.session("a") as session:
-        write_file(session, b"only on a")
-        session.durability.commit()
-    async with power.session("b", options=OpenOptions(force_takeover=True)) as session:
-        ino = write_file(session, b"from b")
-        await session.flush()
-        await session.close()
-
-    async with power.session("a") as session:
-        assert await read_file(session, ino) == b"from b"
-        [notice] = session.volume.notices
-        assert "kept in" in notice
-    [kept] = (power.home / "a").glob("kept-*")
-    assert (kept / "meta.db").exists()
-    assert list((kept / "blocks").rglob("*"))
 
 
 async def test_wrong_passphrase_is_refused(power: Power) -> None:

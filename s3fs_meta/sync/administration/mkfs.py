@@ -66,17 +66,13 @@ class NewFilesystem:
     retention_s: int = RETENTION_S_DEFAULT
 
 
-def _keep_no_key(_superblock: Superblock, _recovery_key: str | None) -> None:
-    """Discard the recovery key; the default of ``make_filesystem``."""
-
-
 async def make_filesystem(
     store: ObjectStore,
     wanted: NewFilesystem,
     tmp: Path,
     clock: Clock,
     hook: Hook = no_hook,
-    keep_key: KeepKey = _keep_no_key,
+    keep_key: KeepKey = lambda _superblock, _recovery_key: None,
 ) -> Superblock:
     """Create a filesystem at an empty URL; return its superblock.
 

@@ -91,6 +91,14 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.database = path / "meta.db"  # the metadata database
+        # temporary file for the snapshot of a database without a WAL
+        self.spool = path / "meta.db-snapshot"
+        self.blocks = path / "blocks"  # directory of the block files
+        self.tmp = path / "tmp"  # directory for unfinished files
+        # temporary directory in which a rollback restores the earlier txg
+        self.rollback = path / "rollback"
+        self.log = path / "mount.log"  # the daemon's log
         self.since_change_ns: range | None = None
         self._lock_fd = -1
         self._make()
@@ -104,31 +112,6 @@ class StateDir:
                 f"cannot make the state directory {str(self.path)!r}: {exc.strerror};"
                 " choose another directory with --cachedir"
             ) from exc
-
-    @property
-    def database(self) -> Path:
-        """Return the path of the metadata database."""
-        return self.path / "meta.db"
-
-    @property
-    def spool(self) -> Path:
-        """Return the path of the temporary file for the snapshot of a database without a WAL."""
-        return self.path / "meta.db-snapshot"
-
-    @property
-    def blocks(self) -> Path:
-        """Return the directory of the block files."""
-        return self.path / "blocks"
-
-    @property
-    def tmp(self) -> Path:
-        """Return the directory for unfinished files."""
-        return self.path / "tmp"
-
-    @property
-    def rollback(self) -> Path:
-        """Return the temporary directory in which a rollback restores the earlier txg."""
-        return self.path / "rollback"
 
     @property
     def holder(self) -> list[str]:
@@ -147,11 +130,6 @@ class StateDir:
         """Remove leftovers of interrupted operations that are not in ``tmp``."""
         self.spool.unlink(missing_ok=True)
         shutil.rmtree(self.rollback, ignore_errors=True)
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the daemon's log."""
-        return self.path / "mount.log"
 
     async def lock(self, *, wait_s: float = 0.0) -> None:
         """Take the lock of the directory, waiting at most *wait_s* seconds.

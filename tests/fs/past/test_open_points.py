@@ -338,7 +338,9 @@ async def test_opening_a_point_in_time_reserves_disk_space_for_its_size(
         disk = session.cache.disk
         path = session.volume.state_dir.path / "small"
         path.write_bytes(b"x" * 1000)
-        small = replace(session.volume, state_dir=_Small(session.volume.state_dir.path))
+        state_dir = StateDir(session.volume.state_dir.path)
+        state_dir.database = path
+        small = replace(session.volume, state_dir=state_dir)
         points = OpenPoints(
             small, disk, lambda txg: StateDir(plain.home / f"snapshot {txg}"), nowhere
         )
@@ -348,15 +350,6 @@ async def test_opening_a_point_in_time_reserves_disk_space_for_its_size(
         monkeypatch.setattr(disk, "spare_bytes", lambda: 2 * image_bytes)
         assert await inodes_at(points, txg) > 300
     assert snapshots_in(plain.home) == [f"snapshot {txg}"]
-
-
-class _Small(StateDir):
-    """A state directory with a small database."""
-
-    @property
-    @override
-    def database(self) -> Path:
-        return self.path / "small"
 
 
 async def test_point_in_time_that_is_in_use_at_unmount_is_closed_later(plain: Power) -> None:

@@ -200,7 +200,7 @@ class LeaseKeeper:
                 the outcome remains unknown.
             The same errors as ``require_hold``.
         """
-        found, etag = await self._still_held()
+        found, etag = await self.require_hold()
         if found.epoch < self.epoch:
             what = f"the store returned an outdated lease of epoch {found.epoch}"
             raise UnexpectedStoreError(lease_codec.KEY, what)
@@ -226,8 +226,11 @@ class LeaseKeeper:
         except (StoreError, CorruptionError) as exc:
             _log.info("cannot read the lease from the bucket, will retry: %s", exc)
 
-    async def require_hold(self) -> None:
+    async def require_hold(self) -> tuple[Lease, ETag]:
         """Read the lease and check that this host holds it, which confirms earlier writes.
+
+        Returns:
+            The lease in the bucket.
 
         Raises:
             FencedError: another process has acquired the lease.
@@ -236,10 +239,6 @@ class LeaseKeeper:
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
-        await self._still_held()
-
-    async def _still_held(self) -> tuple[Lease, ETag]:
-        """Return the lease in the bucket; raise the errors of ``require_hold``."""
         found, etag = await self._found()
         self._checked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.limits import FOLLOW_LISTING_POLLS, FOLLOW_RESYNC_S, MIB
@@ -251,6 +252,18 @@ async def test_follower_retries_a_resync_that_failed_because_of_a_full_disk(
             assert inodes.find(session.db, ino) is None
 
 
+def room_at_reservations(disk: DiskSpace, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that records, for each reservation, whether the room was free before it."""
+    hold_more, room = disk.hold_more, list[bool]()
+
+    def watched(path: Path, size_bytes: int) -> None:
+        room.append(disk.unheld_bytes() >= size_bytes)
+        hold_more(path, size_bytes)
+
+    monkeypatch.setattr(disk, "hold_more", watched)
+    return room
+
+
 @pytest.mark.parametrize("fits", [True, False])
 async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_room(
     power: Power, monkeypatch: pytest.MonkeyPatch, *, fits: bool
@@ -271,13 +284,7 @@ async def test_resync_reserves_disk_space_and_evicts_blocks_only_if_that_makes_r
                 seen.append((size_bytes, disk.spare_bytes() - disk.unheld_bytes()))
                 allocate(path, size_bytes)
 
-            hold_more, room = disk.hold_more, list[bool]()
-
-            def holding(path: Path, size_bytes: int) -> None:
-                room.append(disk.unheld_bytes() >= size_bytes)
-                hold_more(path, size_bytes)
-
-            monkeypatch.setattr(disk, "hold_more", holding)
+            room = room_at_reservations(disk, monkeypatch)
             monkeypatch.setattr(restore, "allocate", watched)
             write_file(writer, b"more" * 100_000)
             await writer.publish_as_txg()

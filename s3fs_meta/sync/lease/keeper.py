@@ -115,7 +115,7 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         # the lease that was replaced when this process acquired its lease
         self._replaced: Lease | None = None
-        # the last lease object that ``_found`` read, and its content
+        # the last lease object that ``find`` read, and its content
         self._last_found: tuple[bytes, Lease] | None = None
         self._checked_s = 0.0
         # error that reports the loss of the lease; None until a loss
@@ -176,20 +176,17 @@ class LeaseKeeper:
             FormatError: the lease is damaged; the message says what to do.
         """
         try:
-            fetched = await self._store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-            found = lease_codec.decode(lease_codec.KEY, fetched.data)
-        except ObjectMissingError as exc:
-            raise UnfinishedFilesystemError(self._store.url) from exc
-        except NewerFormatError:
-            raise
-        except FormatError as exc:
+            found, etag = await self.find()
+        except LostLeaseError as exc:
+            if exc.etag is None:
+                raise UnfinishedFilesystemError(self._store.url) from exc
             advice = "s3fs-meta fsck -y makes a new lease, and s3fs-meta mount -o ro needs none"
-            raise FormatError(lease_codec.KEY, f"{exc.what}; {advice}") from exc
+            raise FormatError(lease_codec.KEY, f"{exc.why}; {advice}") from exc
         if self.is_held and self._ends_hold(found):
             self._ended_by(found)  # so that ``release`` never releases another host's lease
         elif self.is_held and found.epoch < self.epoch:
             return self.lease  # from a store without conditional writes, see ``_ends_hold``
-        self._etag, self._lease = fetched.etag, found
+        self._etag, self._lease = etag, found
         return found
 
     async def reread(self) -> Lease:
@@ -239,7 +236,7 @@ class LeaseKeeper:
             LostLeaseError: the lease is missing or damaged.
             StoreError: the lease cannot be read.
         """
-        found, etag = await self._found()
+        found, etag = await self.find()
         self._checked_s = trio.current_time()
         if self._conditional and self._came_before_ours(found):
             await self._put_again(found, etag)
@@ -254,8 +251,8 @@ class LeaseKeeper:
         """
         return found.epoch > self.epoch or (self._conditional and not _same_hold(found, self.lease))
 
-    async def _found(self) -> tuple[Lease, ETag]:
-        """Read the lease in the bucket; return it with its ETag.
+    async def find(self) -> tuple[Lease, ETag]:
+        """Read the lease in the bucket, only to examine it; return it with its ETag.
 
         Raises:
             LostLeaseError: the lease is missing or damaged.
@@ -295,7 +292,7 @@ class LeaseKeeper:
         data = lease_codec.encode(self.lease)
         if not self._conditional:
             with contextlib.suppress(LostLeaseError):
-                await self._found()
+                await self.find()
                 raise PreconditionError(lease_codec.KEY)
             await self._store.put(lease_codec.KEY, data)
         elif lost.etag is None:
@@ -315,7 +312,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, etag)
             is_restored = True
         if not is_restored:
-            present, self._etag = await self._found()
+            present, self._etag = await self.find()
             # Another task of this process may have restored the lease.
             if not _same_hold(present, self.lease):
                 raise self._ended_by(present)
@@ -407,7 +404,7 @@ class LeaseKeeper:
                 self._etag = await self._store.replace(lease_codec.KEY, data, self._etag)
                 self._lease = lease
                 return
-            theirs, etag = await self._found()
+            theirs, etag = await self.find()
             if self.is_held and self._came_before_ours(theirs):
                 await self._put_again(theirs, etag)
             refusals += 1

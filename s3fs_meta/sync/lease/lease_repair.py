@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import trio
 
+from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -22,11 +23,9 @@ from s3fs_meta.codec.lease import Head, Lease
 from s3fs_meta.errors import (
     CorruptionError,
     NewerFormatError,
-    ObjectMissingError,
-    ObjectTooLargeError,
     UnfinishedFilesystemError,
 )
-from s3fs_meta.limits import EPOCH_LEAP_MAX, TEXT_OBJECT_BYTES_MAX
+from s3fs_meta.limits import EPOCH_LEAP_MAX
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ETag, ObjectStore
 from s3fs_meta.sync.chain import names
@@ -52,19 +51,11 @@ async def mend_lease(
         NewerFormatError: a newer version of the program wrote the lease or the last changelog.
         PreconditionError: another process stored a lease concurrently.
     """
-    etag: ETag | None = None
+    etag: ETag | None
     try:
-        fetched = await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)
-        etag = fetched.etag
-        lease = lease_codec.decode(lease_codec.KEY, fetched.data)
-    except ObjectMissingError:
-        why = "the lease is missing"
-    except ObjectTooLargeError as exc:
+        lease, etag = await LeaseKeeper(store, clock).find()
+    except LostLeaseError as exc:
         etag, why = exc.etag, str(exc)
-    except NewerFormatError:
-        raise
-    except CorruptionError as exc:
-        why = str(exc)
     else:
         if lease.epoch <= EPOCH_LEAP_MAX:
             return None

@@ -386,14 +386,27 @@ async def require_at_least(
         else:
             found = image_codec.content_hash(await chain.bytes_of(store, mark.txg))
     except ObjectMissingError as exc:
-        if served is None and not await chain.listed_from(store, Txg(mark.txg + 1), 1):
-            raise older("the bucket's last txg is earlier than the required txg") from exc
-        # Another host may have raised the floor after it wrote *served*.
-        if served is not None and mark.txg >= served.floor > NO_FLOOR:
-            floor = await chain.floor_after(store, keyring, uuid, served.txg)
-            if mark.txg >= floor:
-                raise older("its changelog is missing, although it should be retained") from exc
-        return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
-    if not found.startswith(mark.hash):
-        raise older("the bucket has a different txg with that number")
-    return None
+        missing = exc
+    else:
+        if not found.startswith(mark.hash):
+            raise older("the bucket has a different txg with that number")
+        return None
+    why = await _why_missing(store, keyring, uuid, mark, served)
+    if why:
+        raise older(why) from missing
+    return f"txg {mark.txg} is no longer retained, so its hash could not be compared"
+
+
+async def _why_missing(
+    store: ObjectStore, keyring: Keyring, uuid: str, mark: AbbreviatedLink, served: Link | None
+) -> str:
+    """Return why the required changelog should exist, or "" if it may have been deleted."""
+    if served is None:
+        later = await chain.listed_from(store, Txg(mark.txg + 1), 1)
+        return "" if later else "the bucket's last txg is earlier than the required txg"
+    if not mark.txg >= served.floor > NO_FLOOR:
+        return ""
+    # Another host may have raised the floor after it wrote *served*.
+    floor = await chain.floor_after(store, keyring, uuid, served.txg)
+    is_retained = mark.txg >= floor
+    return "its changelog is missing, although it should be retained" if is_retained else ""

@@ -149,17 +149,18 @@ class Bucket:
             restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
         try:
             restored = await restorer.restore(newest, target, upto=link.txg)
-        except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError):
-            await self._require_retained(link)
-            raise
-        if restored.hash != link.hash:
-            key = changelog_codec.key_of(link.txg)
+        except (CorruptionError, ObjectMissingError, UnfinishedFilesystemError) as exc:
+            failure = exc
+        else:
+            if restored.hash == link.hash:
+                return restorer.notices
             raise FormatError(
-                key,
+                changelog_codec.key_of(link.txg),
                 "the restored chain has another hash for this changelog than the point in time;"
                 " try again, and if this error recurs, run s3fs-meta fsck -n",
             )
-        return restorer.notices
+        await self._require_retained(link)
+        raise failure
 
     async def _require_retained(self, link: Link) -> None:
         """Raise SettingsError if a txg may have been deleted since it was found."""

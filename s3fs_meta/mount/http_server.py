@@ -27,7 +27,8 @@ from typing import Final, NamedTuple
 import h11
 import trio
 
-from s3fs_meta.errors import SettingsError
+from s3fs_meta.console import exits
+from s3fs_meta.errors import S3fsError, SettingsError
 from s3fs_meta.limits import KIB
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX, HTTP_DRAIN_S_MAX
 from s3fs_meta.options.listen_address import Address
@@ -39,6 +40,7 @@ OK, ACCEPTED, PARTIAL, SEE_OTHER, BAD, FORBIDDEN = 200, 202, 206, 303, 400, 403
 NOT_FOUND, METHOD, SLOW, RANGE = 404, 405, 408, 416
 MISDIRECTED, BUG, STORE, NOT_NOW, TIMEOUT = 421, 500, 502, 503, 504
 _RECEIVE_BYTES: Final = 16 * KIB
+_SEND_BYTES: Final = 64 * KIB
 
 Send = Callable[[bytes], Awaitable[None]]
 Stream = Callable[[Send], Awaitable[None]]
@@ -51,7 +53,7 @@ class Bounds(NamedTuple):
     connections: int
     request_bytes: int  # maximum size of the request line and all headers
     request_s: float  # maximum time for a client to send a request
-    send_s: float  # maximum time for a client to read one piece of a reply
+    send_s: float  # maximum time for a client to read _SEND_BYTES of a reply
 
 
 class HttpRequest(NamedTuple):
@@ -142,8 +144,12 @@ class HttpServer:
                     await self._answer(exchange, request, answer)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             return  # the client disconnected, or does not read the reply
-        except Exception:  # noqa: BLE001  # the client sees an incomplete reply; others are served
-            _log.exception("a reply could not be completed")
+        except Exception as exc:  # noqa: BLE001  # the client sees an incomplete reply
+            reasons = list(exits.leaves(exc))
+            is_bug = not all(isinstance(one, S3fsError) for one in reasons)
+            _log.error(
+                "a reply could not be completed: %s", reasons[0], exc_info=exc if is_bug else None
+            )
 
     async def _accepted(self, exchange: "_Exchange") -> HttpRequest | None:
         """Return the request of a connection; None if it was refused or the client sent nothing."""
@@ -238,10 +244,10 @@ class _Exchange:
         await self._put(h11.Data(data=data))
 
     async def _put(self, event: h11.Event) -> None:
-        data = self._http.send(event)
-        if data:
+        data = memoryview(self._http.send(event) or b"")
+        for start in range(0, len(data), _SEND_BYTES):
             with trio.fail_after(self._bounds.send_s):
-                await self._stream.send_all(data)
+                await self._stream.send_all(data[start : start + _SEND_BYTES])
 
     async def drain(self) -> None:
         """Ignore further data until the client has read the reply and disconnects.

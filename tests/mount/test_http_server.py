@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from s3fs_meta.errors import SettingsError
+from s3fs_meta.errors import SettingsError, StoreUnavailableError
 from s3fs_meta.limits import KIB, MIB
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply, Send
 from s3fs_meta.mount.limits import HTTP_DRAIN_BYTES_MAX
@@ -18,8 +18,24 @@ BOUNDS = Bounds(connections=4, request_bytes=8 * KIB, request_s=2.0 * WAIT_S_MAX
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+async def broken(put: Send) -> None:
+    """Send a part of a download that then fails because of a bug."""
+    await put(b"half")
+    raise OSError("the bucket is lost")
+
+
+async def lost(put: Send) -> None:
+    """Send a part of a download that then fails in a task because of the bucket."""
+    async with trio.open_nursery():
+        await put(b"half")
+        raise StoreUnavailableError("pack/1", 3, 10.0, "no route to host")
+
+
+FAILING = {b"/broken": broken, b"/lost": lost}
+
+
 class Site:
-    """A site with a failing download, a download of 64 MiB, and a delayed reply."""
+    """A site with two failing downloads, two replies of 64 MiB, and a delayed reply."""
 
     def __init__(self) -> None:
         self.go = trio.Event()
@@ -30,10 +46,6 @@ class Site:
     async def answer(self, request: HttpRequest) -> Reply:
         """Return the reply to a request."""
 
-        async def broken(put: Send) -> None:
-            await put(b"half")
-            raise OSError("the bucket is lost")
-
         async def large(put: Send) -> None:
             try:
                 for _ in range(64):
@@ -43,10 +55,12 @@ class Site:
                 self.ended.set()
                 raise
 
-        if request.target == b"/broken":
-            return Reply(200, stream=broken)
+        if request.target in FAILING:
+            return Reply(200, stream=FAILING[request.target])
         if request.target == b"/large":
             return Reply(200, stream=large, length=64 * MIB)
+        if request.target == b"/one-piece":
+            return Reply(200, bytes(64 * MIB))
         if request.target == b"/wait":
             self.waiting += 1
             await self.go.wait()
@@ -179,6 +193,20 @@ async def test_http_client_that_reads_no_reply_is_disconnected(
         assert len(await rest_of_broken(stream)) < 64 * MIB
 
 
+async def test_slow_http_client_receives_a_large_piece_completely(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A client that always reads is not disconnected, however large one piece of a reply is."""
+    async with await running.connect() as stream:
+        began_s, count = trio.current_time(), 0
+        await stream.send_all(b"GET /one-piece HTTP/1.1\r\nHost: x\r\n\r\n")
+        while data := await stream.receive_some(MIB):
+            count += len(data)
+            await trio.sleep(BOUNDS.send_s / 4)
+        assert count > 64 * MIB
+        assert trio.current_time() - began_s > 4 * BOUNDS.send_s
+
+
 async def rest_of_broken(stream: trio.SocketStream) -> bytes:
     """Return the data that arrives on a connection before the server resets it."""
     found = bytearray()
@@ -204,12 +232,19 @@ async def test_download_ends_when_its_client_disconnects(
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    ("path", "why", "is_bug"),
+    [("broken", "the bucket is lost", True), ("lost", "no route to host", False)],
+)
 async def test_failed_download_is_sent_without_its_last_chunk(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: Running, caplog: pytest.LogCaptureFixture, path: str, why: str, is_bug: bool
 ) -> None:
-    reply = await running.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+    reply = await running.ask(b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
     assert reply.endswith(b"4\r\nhalf\r\n")  # The last chunk of the body is missing.
-    assert "could not be completed" in caplog.text
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a reply could not be completed: ")
+    assert why in record.getMessage()
+    assert bool(record.exc_info) is is_bug  # Only a bug is logged with a traceback.
 
 
 async def test_idle_http_clients_do_not_block_other_clients(running: Running) -> None:

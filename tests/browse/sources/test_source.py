@@ -1,5 +1,6 @@
 """Tests of pages about content that the bucket has lost."""
 
+import http.client
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_page_of_a_file_with_lost_content_reports_the_loss(served: Served) -> None:
-    """Other pages can still be read, and the file as soon as its packs are available again."""
+    """Downloads are visibly incomplete. Other pages can still be read, and later the file too."""
     packs = [path for path in (served.tree.parent / "bucket" / "pack").rglob("*") if path.is_file()]
     hidden = [(path, path.rename(path.with_name(f"{path.name}.hidden"))) for path in packs]
     try:
@@ -18,6 +19,9 @@ def test_page_of_a_file_with_lost_content_reports_the_loss(served: Served) -> No
         assert page.status == 500
         assert "the bucket has lost the content" in page.text
         assert served.ask(f"/at/{served.txg}/reports").status == 200
+        for path in ("content/{}/reports/large", "tar/{}/reports", "zip/{}/reports"):
+            with pytest.raises(http.client.IncompleteRead):
+                served.ask("/" + path.format(served.txg))
     finally:
         for path, other in hidden:
             Path(other).rename(path)

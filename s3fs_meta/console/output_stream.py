@@ -5,16 +5,20 @@ Does not know: the text, closed streams (``standard_streams``).
 Keeps: a closed pipe raises BrokenPipeError, as without this stream.
 """
 
+import codecs
 import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+_HANDLER: Final = "s3fs-meta-output"  # name of the codec error handler ``_encoded``
 
 
 class OutputError(OSError):
@@ -44,8 +48,21 @@ class _OutputFile(io.FileIO):
         return written
 
 
+def _encoded(exc: UnicodeError) -> tuple[str | bytes, int]:
+    """Return the original byte of a path that is not UTF-8, or an escape for another character."""
+    assert isinstance(exc, UnicodeEncodeError), "the stream only writes"
+    exc.end = exc.start + 1
+    try:
+        return codecs.lookup_error("surrogateescape")(exc)
+    except UnicodeEncodeError:
+        return codecs.lookup_error("backslashreplace")(exc)
+
+
 def install() -> None:
-    """Replace standard output by a buffered stream; its text may contain paths that are not UTF-8.
+    """Replace standard output by a buffered stream that accepts every text.
+
+    The bytes of a path that is not UTF-8 are written unchanged. A character that the encoding of
+    the locale lacks, such as a µ in ASCII, is written as an escape.
 
     The stream is buffered even if Python runs with -u or PYTHONUNBUFFERED. An unbuffered stream
     ignores a partial write(2), for example to a disk that is almost full. A command could then
@@ -53,9 +70,10 @@ def install() -> None:
     """
     before = sys.stdout
     if isinstance(before, io.TextIOWrapper):
+        codecs.register_error(_HANDLER, _encoded)
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_OutputFile(before)),
             encoding=before.encoding,
-            errors="surrogateescape",
+            errors=_HANDLER,
             line_buffering=before.isatty(),
         )

@@ -98,3 +98,19 @@ def test_long_result_is_written_in_full(program: Program, tmp_path: Path, unbuff
 
     assert (done.returncode, done.stderr) == (ExitStatus.DONE, "")
     assert (tmp_path / "result").read_text() == '{\n  "text": "' + "x" * 100_000 + '"\n}\n'
+
+
+def test_characters_that_the_encoding_lacks_are_escaped(program: Program, tmp_path: Path) -> None:
+    """The bytes of a path that is not UTF-8 are unchanged."""
+    program.environment["PYTHONIOENCODING"] = "ascii"
+    command = _PRINT.replace("output.print_json", "output.print_text").replace(
+        '{"text": text}', "chr(0xB5) + chr(0xDCFF) + chr(0x2026)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command, "0"],
+        capture_output=True,
+        env=program.environment,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (ExitStatus.DONE, b"")
+    assert done.stdout == b"\\xb5\xff\\u2026\n"

@@ -160,7 +160,7 @@ def _url_at(target: str) -> str | None:
     """
     if not target or "://" in target:
         return target or None
-    path = Path(os.path.normpath(os.path.join(os.getcwd(), target)))
+    path = Path(os.path.abspath(target))
     found = [
         one
         for one in mount_table.read()
@@ -184,12 +184,14 @@ def _state(place: NamedFilesystem) -> Path | None:
 
 def mountpoints(incomplete: str) -> list[str]:
     """Return the mountpoints of s3fs-meta that begin with an absolute or relative path."""
+    found = [one.mountpoint for one in mount_table.read() if one.fs_type == mount_table.FS_TYPE]
+    if not incomplete:
+        return found
     above, slash, name = incomplete.rpartition("/")
     # Completion never accesses a mounted filesystem: the access would block if the daemon hangs.
-    directory = os.path.normpath(os.path.join(os.getcwd(), above + slash)).rstrip("/") + "/"
-    wanted = directory + name if incomplete else "/"
+    directory = os.path.abspath(above + slash).rstrip("/") + "/"
     return [
-        f"{above}{slash}{one.mountpoint.removeprefix(directory)}" if incomplete else one.mountpoint
-        for one in mount_table.read()
-        if one.fs_type == mount_table.FS_TYPE and one.mountpoint.startswith(wanted)
+        f"{above}{slash}{one.removeprefix(directory)}"
+        for one in found
+        if one.startswith(directory + name)
     ]

@@ -19,6 +19,9 @@ from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import S3fsError, ThreadShortageError
 
 PROGRAM: Final = "s3fs-meta"
+_NO_DIRECTORY: Final = (
+    "the working directory was removed or cannot be read; change to another directory"
+)
 
 Body = Callable[[], int | None]
 
@@ -140,14 +143,28 @@ def _named(exc: BaseException) -> BaseException:
 def text_of(exc: BaseException) -> str:
     """Return the message of an error as one line."""
     if isinstance(exc, S3fsError):
-        return " ".join(exc.message.split())
+        return _in_one_line(exc.message)
     if isinstance(exc, OutputError):
         return f"the result cannot be written to standard output: {exc.strerror}"
     if isinstance(exc, OSError) and exc.strerror:
         if not isinstance(exc.filename, (str, bytes, os.PathLike)):
-            return exc.strerror
+            return exc.strerror if _has_working_directory() else _NO_DIRECTORY
         return f"{os.fsdecode(exc.filename)}: {exc.strerror}"
-    return " ".join(str(exc).split()) or type(exc).__name__
+    return _in_one_line(str(exc)) or type(exc).__name__
+
+
+def _in_one_line(text: str) -> str:
+    """Join the lines of a text; spaces inside a line stay, because a path may contain them."""
+    return " ".join(line.strip() for line in text.splitlines()).strip()
+
+
+def _has_working_directory() -> bool:
+    """Return whether the working directory exists; getcwd(2) fails with an error without a path."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def print_line(program: str, text: str) -> None:
@@ -169,5 +186,5 @@ def _usage(program: str, exc: typer.TyperException) -> ExitStatus:
     if text:
         context = getattr(exc, "ctx", None)
         where = context.command_path if context is not None else program
-        print_line(program, f"{' '.join(text.split())} (see: {where} --help)")
+        print_line(program, f"{_in_one_line(text)} (see: {where} --help)")
     return ExitStatus.USAGE

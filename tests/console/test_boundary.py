@@ -24,9 +24,9 @@ def _raising(exc: BaseException) -> boundary.Body:
 def test_expected_error_is_printed_in_one_line_without_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert boundary.run(_raising(HeldError("held by\n  host 'a'"))) is ExitStatus.HELD
+    assert boundary.run(_raising(HeldError("held by\n  host 'a  b'"))) is ExitStatus.HELD
 
-    assert capsys.readouterr().err == "s3fs-meta: held by host 'a'\n"
+    assert capsys.readouterr().err == "s3fs-meta: held by host 'a  b'\n"
 
 
 @pytest.mark.parametrize("path", ["/x", b"/x", Path("/x")])
@@ -38,6 +38,18 @@ def test_os_error_is_printed_with_the_path_of_its_file(
 
     assert boundary.run(_raising(error)) is ExitStatus.LOCAL
     assert capsys.readouterr().err == "s3fs-meta: /x: Permission denied\n"
+
+
+def test_removed_working_directory_is_named_as_the_cause(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of getcwd(2) does not name a path."""
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+
+    assert boundary.run(lambda: len(os.path.abspath("x"))) is ExitStatus.LOCAL
+    assert capsys.readouterr().err.startswith("s3fs-meta: the working directory was removed")
 
 
 def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:

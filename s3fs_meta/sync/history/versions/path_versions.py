@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from s3fs_meta.codec.history_index import HistoryIndex, RemovedName
-from s3fs_meta.errors import UsageError
+from s3fs_meta.errors import UsageError, quoted
 from s3fs_meta.limits import (
     COOKIE_COLLISION_BITS,
     HISTORY_BINDINGS_MAX,
@@ -325,8 +325,8 @@ class PathVersions:
     def _required(self, names: Sequence[bytes], reached: _Bindings) -> _Bindings:
         """Return the bindings of a path, with only the latest binding of each inode."""
         if not reached.found:
-            path = b"/".join(names).decode(errors="backslashreplace")
-            raise UsageError(f"no retained point in time has a file or directory {path!r}")
+            path = quoted(b"/".join(names))
+            raise UsageError(f"no retained point in time has a file or directory {path}")
         latest_of = {binding.ino: binding for binding in reversed(reached.found)}
         latest = sorted(latest_of.values(), key=_end_of, reverse=True)
         return _Bindings(latest, reached.are_all)

@@ -1,8 +1,9 @@
 """``s3fs-meta clone``: copy a present or past file or tree within a filesystem."""
 
+import contextlib
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import trio
 import typer
@@ -13,7 +14,7 @@ from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.ui import TerminalFront
+from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import Ino
@@ -21,6 +22,7 @@ from s3fs_meta.mount.existing import mount_paths, targets
 from s3fs_meta.mount.existing.mount_paths import Entry
 from s3fs_meta.mount.requests.control_api import PastSource, request_clone, request_past_clone
 from s3fs_meta.mount.requests.history_requests import past_path
+from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.options import option_syntax
 
 _NOW: Final = "now"
@@ -122,13 +124,20 @@ def clone(
     mount_paths.hand_over(wanted)
     remains = f"the mount continues to copy; {wanted.path} appears when the copy is complete"
     with interruption.explained(remains), TerminalFront() as front:
-        if isinstance(found, Entry):
-            result = trio.run(request_clone, found, wanted, front)
-        else:
-            result = trio.run(request_past_clone, found, wanted, front)
+        result = trio.run(_clone, found, wanted, front, at is not None and at.strip() == _NOW)
     mount_paths.require_seen([wanted], there=True)
     if json:
         output.print_json({**result, "path": wanted.path})
+
+
+async def _clone(
+    found: PastSource | Entry, wanted: Entry, front: Front, waits_for_upload: bool
+) -> dict[str, Any]:
+    if isinstance(found, Entry):
+        return await request_clone(found, wanted, front)
+    watch = UploadWatch(found.place, front)
+    async with watch.running() if waits_for_upload else contextlib.nullcontext():
+        return await request_past_clone(found, wanted, front)
 
 
 def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:

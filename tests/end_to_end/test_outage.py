@@ -138,6 +138,19 @@ def test_flush_that_begins_during_an_outage_completes_when_the_outage_ends(
     assert_nothing_is_lost(cold)
 
 
+def test_clone_of_the_present_prints_the_upload_that_it_waits_for(cold: Cold, empty: Place) -> None:
+    """Without a terminal there is no progress bar, so the command prints lines."""
+    source, copy = cold.mountpoint / "new", cold.mountpoint / "copy"
+    with away(empty.bucket):
+        write_synced(source, b"new content")
+        clone = cold.program.begin("clone", "--at=now", source, copy)
+        assert clone.stderr is not None
+        assert any("uploading 11 B in 1 block" in line for line in clone.stderr)
+    clone.communicate(timeout=PROCESS_S_MAX)
+    assert clone.returncode == 0
+    assert copy.read_bytes() == b"new content"
+
+
 def in_threads(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
     """Run a function in several threads; return the threads."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]

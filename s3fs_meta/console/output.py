@@ -5,10 +5,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import UnprintedKeyError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024.0
@@ -78,16 +82,23 @@ def print_recovery_key(text: str, remains: str) -> None:
 
 
 def print_table(rows: Mapping[str, str]) -> None:
-    """Print a table with two columns: names and values."""
+    """Print a table with two columns: names and values.
+
+    Only a terminal gets a long value in several lines; a program reads one line for each name.
+    """
     from rich.console import Console  # imported late, because a daemon prints no tables
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(printable(name), printable(value))
-    Console(markup=False, highlight=False).print(table)
+    console = Console(markup=False, highlight=False)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        _print_in_full(table, console)
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -104,10 +115,14 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(printable, row))
-    console = Console(markup=False, highlight=False)
+    _print_in_full(table, Console(markup=False, highlight=False))
+
+
+def _print_in_full(table: "Table", console: "Console") -> None:
+    """Print each row of a table in one line, even if it is wider than the console."""
     needed = console.measure(table, options=console.options.update(max_width=_COLUMNS_MAX))
-    width = max(console.width, needed.maximum)
-    Console(markup=False, highlight=False, width=width).print(table)
+    console.width = max(console.width, needed.maximum)
+    console.print(table)
 
 
 def human_number(value: float) -> str:

@@ -105,3 +105,18 @@ def test_table_row_longer_than_the_terminal_is_printed_in_full(
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "time", "txg", "needed", "only", "by", "it"]
     assert row.split() == [*name.split(), time, "2", "0", "B"]
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_table_in_a_pipe_has_one_line_for_each_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """A script can read the command of ``status`` from its line, however long the URL is."""
+    monkeypatch.setenv("COLUMNS", columns)
+    command = f"s3fs-meta mount s3://bucket/{'folder/' * 20} MOUNTPOINT"
+
+    output.print_table({"only on this host": "nothing", "next": command})
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["only", "on", "this", "host", "nothing"]
+    assert second.split() == ["next", *command.split()]

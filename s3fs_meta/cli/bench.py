@@ -52,7 +52,7 @@ HELP = CommandHelp(
             "measure only small files, with four threads",
         ),
     ),
-    exits=exits_of(ExitStatus.LOCAL),
+    exits=exits_of(ExitStatus.CONTROL),
 )
 PREFIX: Final = ".s3fs-meta-bench-"
 _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")

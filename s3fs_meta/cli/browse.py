@@ -43,7 +43,7 @@ HELP = CommandHelp(
             "s3fs-meta browse --listen 8080 s3://bucket/home", "listen on a fixed port, for ssh -L"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED),
 )
 
 

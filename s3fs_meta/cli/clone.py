@@ -63,13 +63,7 @@ HELP = CommandHelp(
             "copy a directory while programs use it",
         ),
     ),
-    exits=exits_of(
-        *OF_MOUNT,
-        ExitStatus.SETTINGS,
-        ExitStatus.STORE,
-        ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_MOUNT, ExitStatus.SETTINGS, ExitStatus.STORE, ExitStatus.CORRUPTION),
 )
 
 

@@ -3,7 +3,7 @@
 Owns: the structure of the texts. Does not know: the commands.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from s3fs_meta.console.exits import MEANINGS, ExitStatus
@@ -16,6 +16,7 @@ OF_BUCKET: Final = (
     ExitStatus.STORE,
     ExitStatus.STORE_ACCESS,
     ExitStatus.CORRUPTION,
+    ExitStatus.CONTROL,  # a local:// bucket may be in a mount whose daemon does not answer
 )
 OF_MOUNT: Final = (ExitStatus.NOT_MOUNTED, ExitStatus.REQUEST, ExitStatus.CONTROL)
 
@@ -68,6 +69,6 @@ def _escaped(text: str) -> str:
 
 def exits_of(*statuses: ExitStatus) -> dict[int, str]:
     """Return the exit statuses of a command in ascending order, with their meanings."""
-    always: Sequence[ExitStatus] = (ExitStatus.DONE, ExitStatus.BUG, ExitStatus.USAGE)
+    always = (ExitStatus.DONE, ExitStatus.BUG, ExitStatus.USAGE, ExitStatus.LOCAL)
     wanted = {*always, *statuses, ExitStatus.INTERRUPTED}
     return {int(status): MEANINGS[status] for status in sorted(wanted)}

@@ -44,7 +44,7 @@ HELP = CommandHelp(
         ),
         Example("s3fs-meta cost --json s3://bucket/home", "print the cost as JSON"),
     ),
-    exits=exits_of(ExitStatus.SETTINGS, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
+    exits=exits_of(ExitStatus.SETTINGS, ExitStatus.NOT_MOUNTED, ExitStatus.CONTROL),
 )
 
 _Prices = Annotated[

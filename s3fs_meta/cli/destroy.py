@@ -63,7 +63,7 @@ HELP = CommandHelp(
             "remove the filesystem from a script",
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.HELD),
 )
 
 _LOCK_WAIT_S: Final = 0.0

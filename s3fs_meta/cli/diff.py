@@ -58,7 +58,7 @@ HELP = CommandHelp(
             "s3fs-meta diff --stat /mnt/home 1h", "show only how much changed in the last hour"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED),
 )
 
 _SIGNS: Final = {

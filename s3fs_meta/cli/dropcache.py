@@ -10,7 +10,6 @@ import typer
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.console import output
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_paths, mount_table, targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.cache_requests import request_drop
@@ -34,7 +33,7 @@ HELP = CommandHelp(
         Example("s3fs-meta dropcache /mnt/home", "empty the cache, except pinned trees"),
         Example("s3fs-meta dropcache /mnt/home/video", "remove only the content of one tree"),
     ),
-    exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
+    exits=exits_of(*OF_MOUNT),
 )
 
 _WHY: Final = {

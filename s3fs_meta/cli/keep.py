@@ -66,13 +66,7 @@ HELP = CommandHelp(
             "show which points kept with --auto would be dropped",
         ),
     ),
-    exits=exits_of(
-        *OF_BUCKET,
-        *OF_MOUNT,
-        ExitStatus.HELD,
-        ExitStatus.FENCED,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED),
 )
 
 _LOCK_WAIT_S = 10.0

@@ -9,7 +9,6 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import output
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.existing import mount_paths
 from s3fs_meta.mount.requests.control_api import request_lock
@@ -29,7 +28,7 @@ HELP = CommandHelp(
         "permissions.",
     ),
     examples=(Example("s3fs-meta lock /mnt/backup/2025-01", "lock a complete backup"),),
-    exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
+    exits=exits_of(*OF_MOUNT),
 )
 
 

@@ -65,7 +65,7 @@ HELP = CommandHelp(
             "s3fs-meta log --since '2h ago' --json s3://bucket/home", "print recent groups as JSON"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, ExitStatus.NOT_MOUNTED),
 )
 
 

@@ -55,7 +55,7 @@ HELP = CommandHelp(
         ExitStatus.STORE,
         ExitStatus.STORE_ACCESS,
         ExitStatus.UNCONDITIONAL,
-        ExitStatus.LOCAL,
+        ExitStatus.CONTROL,
     ),
 )
 

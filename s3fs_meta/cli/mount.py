@@ -60,13 +60,7 @@ HELP = CommandHelp(
             "stay in the foreground, as in a systemd unit",
         ),
     ),
-    exits=exits_of(
-        *OF_BUCKET,
-        ExitStatus.HELD,
-        ExitStatus.UNCONDITIONAL,
-        ExitStatus.FENCED,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.UNCONDITIONAL, ExitStatus.FENCED),
 )
 
 

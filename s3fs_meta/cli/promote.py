@@ -33,7 +33,6 @@ HELP = CommandHelp(
         ExitStatus.STORE,
         ExitStatus.STORE_ACCESS,
         ExitStatus.UNCONDITIONAL,
-        ExitStatus.LOCAL,
         ExitStatus.CONTROL,
     ),
 )

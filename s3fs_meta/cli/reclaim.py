@@ -40,7 +40,7 @@ HELP = CommandHelp(
         Example("s3fs-meta reclaim --dry-run /mnt/home", "show what would be deleted"),
         Example("s3fs-meta reclaim s3://bucket/home", "delete the objects"),
     ),
-    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED),
 )
 
 _LOCK_WAIT_S = 10.0

@@ -71,7 +71,7 @@ HELP = CommandHelp(
             "s3fs-meta recover-state --to /tmp/rescued s3://bucket/home", "copy the changed files"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET),
 )
 
 

@@ -56,7 +56,7 @@ HELP = CommandHelp(
             "copy the state at a transaction group",
         ),
     ),
-    exits=exits_of(*OF_BUCKET, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET),
 )
 
 

@@ -9,7 +9,6 @@ from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import interruption, output
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import Front, TerminalFront
 from s3fs_meta.mount.existing import mount_paths
 from s3fs_meta.mount.existing.mount_paths import Entry
@@ -32,7 +31,7 @@ HELP = CommandHelp(
         Example("s3fs-meta rm /mnt/backup/2024-*", "remove several directories"),
         Example("s3fs-meta rm --locked /mnt/backup/2023-01", "remove a locked directory"),
     ),
-    exits=exits_of(*OF_MOUNT, ExitStatus.LOCAL),
+    exits=exits_of(*OF_MOUNT),
 )
 
 

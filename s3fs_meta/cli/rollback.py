@@ -54,13 +54,7 @@ HELP = CommandHelp(
             "s3fs-meta rollback --yes --at txg=1234 s3://bucket/home", "roll back from a script"
         ),
     ),
-    exits=exits_of(
-        *OF_BUCKET,
-        ExitStatus.HELD,
-        ExitStatus.UNCONDITIONAL,
-        ExitStatus.FENCED,
-        ExitStatus.LOCAL,
-    ),
+    exits=exits_of(*OF_BUCKET, ExitStatus.HELD, ExitStatus.UNCONDITIONAL, ExitStatus.FENCED),
 )
 
 

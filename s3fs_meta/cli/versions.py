@@ -14,7 +14,6 @@ from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
-from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.printable import quoted
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.counted import counted
@@ -61,7 +60,7 @@ HELP = CommandHelp(
             "s3fs-meta versions --json s3://bucket/home report.pdf", "print the versions as JSON"
         ),
     ),
-    exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.LOCAL),
+    exits=exits_of(*OF_BUCKET, *OF_MOUNT),
 )
 
 

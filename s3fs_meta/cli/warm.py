@@ -49,7 +49,6 @@ HELP = CommandHelp(
         ExitStatus.STORE,
         ExitStatus.STORE_ACCESS,
         ExitStatus.CORRUPTION,
-        ExitStatus.LOCAL,
     ),
 )
 

@@ -51,7 +51,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.UNCONDITIONAL: "the store ignores conditional writes",
     ExitStatus.CORRUPTION: "stored data is damaged; run fsck",
     ExitStatus.FENCED: "another host has taken the filesystem over",
-    ExitStatus.LOCAL: "the local disk or database failed",
+    ExitStatus.LOCAL: "the local disk, the database or standard output failed",
     ExitStatus.REQUEST: "the filesystem refused the operation: no space, read-only, not permitted",
     ExitStatus.CONTROL: "the mount sent no valid response, or programs do not see its change yet",
     ExitStatus.IN_USE: "unmounted, but processes on this host still use the filesystem",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from s3fs_meta.cli import entry
 from s3fs_meta.console import boundary
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
@@ -236,6 +237,7 @@ def test_output_to_a_full_disk_fails_with_the_exit_status_for_a_full_disk() -> N
         )
 
     assert done.returncode == ExitStatus.LOCAL
+    assert ExitStatus.LOCAL in entry.load("version")[0].exits
     assert done.stderr.decode() == (
         "s3fs-meta: the result cannot be written to standard output: No space left on device\n"
     )

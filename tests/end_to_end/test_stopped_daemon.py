@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.cli import entry
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.control.plain_call import Patience
 from s3fs_meta.mount.existing import targets
@@ -40,7 +41,7 @@ def tree(program: Program, place: Place, tmp_path: Path) -> Iterator[Path]:
 def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
     tree: Path, program: Program, place: Place, tmp_path: Path
 ) -> None:
-    """Each command fails with the status for a daemon that does not answer."""
+    """Each command fails with the status for a daemon that does not answer, as its help says."""
     path = tree / "absent" / "file"
     url = f"local://{path}"
     commands: list[tuple[str | Path, ...]] = [
@@ -56,6 +57,8 @@ def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
         ("mount", place.url, path),
         ("restore", place.url, "--to", path),
         ("bench", path),
+        *((name, path) for name in ("browse", "cost", "versions")),
+        ("diff", path, "1h"),
         ("mkfs", "--plain", url),
         ("mount", url, place.bucket),
         ("log", url),
@@ -67,6 +70,7 @@ def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
 
     for words, one in zip(commands, done, strict=True):
         assert one.returncode == ExitStatus.CONTROL, (words, one.stderr)
+        assert ExitStatus.CONTROL in entry.load(str(words[0]))[0].exits
         assert "did not answer within 30 s" in one.stderr
 
 

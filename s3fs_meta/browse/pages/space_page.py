@@ -67,12 +67,12 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
     since: Txg | None = None
     if wanted.query.get("since"):
         async with site.used(Txg(wanted.number("since", 0))) as point:
-            before, since = await site.sizes.of(point), point.volume.link.txg
+            before, since = await site.sizes_of(point), point.volume.link.txg
     async with site.used(wanted.txg) as point:
         found = source.find(point, wanted.names)
         if not stat.S_ISDIR(found.mode):
             raise WrongAddressError("this path is not a folder, so it has no folder sizes")
-        sizes = await site.sizes.of(point)
+        sizes = await site.sizes_of(point)
         parts = _parts(point, wanted, found, sizes, before)
         values = await common(site, wanted, point.volume.link)
         values |= {

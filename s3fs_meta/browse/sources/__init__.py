@@ -3,8 +3,7 @@
 source:      one filesystem: points in time, files and their content, from the bucket alone.
 time_line:   the retained txgs in runs, with the number of changed files.
 comparison:  differences between two points in time, or two versions of a text file.
-compared:    cached differences between the last viewed point in time and the newest txg.
-sizes:       cached sizes of all folders at recently viewed points in time.
+cached:      the last results of a slow computation.
 mount_watch: the statistics of the mount over the last hour.
 
 Start at ``source``.

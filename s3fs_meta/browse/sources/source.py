@@ -14,9 +14,13 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.browse.limits import BROWSE_FRESH_S, BROWSE_RUNS_MAX
-from s3fs_meta.browse.sources.compared import Compared
-from s3fs_meta.browse.sources.sizes import Sizes
+from s3fs_meta.browse.limits import (
+    BROWSE_CHANGED_MAX,
+    BROWSE_FRESH_S,
+    BROWSE_RUNS_MAX,
+    BROWSE_SIZES_MAX,
+)
+from s3fs_meta.browse.sources.cached import Cached
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.errors import NoEntryError, NoInodeError, PastUnavailableError, quoted
@@ -25,6 +29,8 @@ from s3fs_meta.limits import CONTENT_RUN_BYTES
 from s3fs_meta.meta.tables import block_map, dentries, inodes, properties
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.trees import tree_paths
+from s3fs_meta.meta.trees.folder_sizes import FolderSizes
+from s3fs_meta.meta.trees.tree_diff import Difference
 from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, Ino, PointInTime, Txg
 from s3fs_meta.mount.past_points import temporary_state
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
@@ -71,8 +77,11 @@ class Source:
         self._search: HistorySearch | None = None
         disk = DiskSpace(first.state_dir.path)
         self._points = OpenPoints(first, disk, self._state_of, self._find_other_copy)
-        self.sizes = Sizes()
-        self.compared = Compared()
+        self._sizes: Cached[Link, FolderSizes] = Cached(BROWSE_SIZES_MAX)
+        # The last comparison of an earlier txg with the newest one; None if it exceeds a limit.
+        self.compared: Cached[tuple[Txg, Link], list[Difference] | None] = Cached(
+            1, lambda found: found is None or len(found) <= BROWSE_CHANGED_MAX
+        )
         # Start time, end time and number of changed inodes per run, keyed by first and last txg.
         self.counted: dict[tuple[Txg, Txg], tuple[int, int, int]] = {}
         self.changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
@@ -146,6 +155,20 @@ class Source:
         """Open the state of a txg, as ``OpenPoints.used`` does; raises the same errors."""
         async with self._points.used((await self.link(txg)).txg) as point:
             yield point
+
+    async def sizes_of(self, point: OpenPoint) -> FolderSizes:
+        """Return the folder sizes at a point in time; other requests run meanwhile.
+
+        Raises the same errors as ``FolderSizes.read``.
+        """
+
+        async def read() -> FolderSizes:
+            found = FolderSizes()
+            for _ in found.read(point.db):
+                await trio.lowlevel.checkpoint()
+            return found
+
+        return await self._sizes.of(point.volume.link, read)
 
     def _state_of(self, txg: Txg) -> StateDir:
         return StateDir(temporary_state(self.place.state, txg, os.getpid()))

@@ -268,7 +268,7 @@ def _write(descriptor: int, content: bytearray) -> None:
 def bench(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="Directory to measure.", show_default=False),
+        typer.Argument(metavar="[PATH]", help="Directory to measure."),
     ] = None,
     big_size: Annotated[
         str,
@@ -279,9 +279,7 @@ def bench(
     block_size: Annotated[
         str,
         typer.Option(
-            "--block-size",
-            metavar="SIZE",
-            help="Size of each read or write of a large file.",
+            "--block-size", metavar="SIZE", help="Size of each read or write of a large file."
         ),
     ] = "1M",
     small_size: Annotated[

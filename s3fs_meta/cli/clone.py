@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_MOUNT, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import GivenPath
 from s3fs_meta.console import interruption, output
@@ -73,7 +73,6 @@ def clone(
         typer.Argument(
             metavar="SOURCE",
             help="File or directory to copy.",
-            show_default=False,
             click_type=GivenPath(),
         ),
     ],
@@ -82,19 +81,15 @@ def clone(
         typer.Argument(
             metavar="TARGET",
             help="Path of the copy, in an existing directory.",
-            show_default=False,
             click_type=GivenPath(),
         ),
     ],
     at: Annotated[
         str | None,
-        typer.Option(
+        options.time_option(
             "--at",
-            metavar="TIME",
-            help="Copy the source as it was at TIME: ISO 8601, an age such as 10m, txg=N, newest, "
+            "Copy the source as it was at TIME: ISO 8601, an age such as 10m, txg=N, newest, "
             "now, or the name of a kept point.",
-            show_default=False,
-            autocompletion=completion.points_in_time,
         ),
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", hidden=True)] = False,

@@ -9,7 +9,6 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
-from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -53,7 +52,6 @@ _Prices = Annotated[
         "--prices",
         metavar="FILE",
         help="TOML file with a table of prices; default: AWS S3 Standard, us-east-1.",
-        show_default=False,
     ),
 ]
 _SPANS = ("today", "last_30_days", "per_month")
@@ -76,15 +74,7 @@ _CAUSES = {
 
 
 def cost(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MOUNTPOINT|URL",
-            callback=given_text,
-            help="Filesystem whose request costs are shown.",
-            show_default=False,
-        ),
-    ],
+    target: options.Filesystem,
     prices: _Prices = None,
     *,
     cachedir: options.Cachedir = None,

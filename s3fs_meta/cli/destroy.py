@@ -97,7 +97,6 @@ def destroy(
             "--confirm",
             metavar="NAME",
             help="Confirm with the filesystem's label or URL, instead of a prompt on the terminal.",
-            show_default=False,
         ),
     ] = None,
     by_name: Annotated[

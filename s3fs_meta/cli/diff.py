@@ -12,7 +12,6 @@ import typer
 
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
@@ -77,7 +76,6 @@ def diff(
         typer.Argument(
             metavar="BEFORE",
             help="The earlier point in time.",
-            show_default=False,
             autocompletion=completion.points_in_time,
         ),
     ],
@@ -89,15 +87,7 @@ def diff(
             autocompletion=completion.points_in_time,
         ),
     ] = "newest",
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PATH]",
-            callback=given_text,
-            help="With a URL: compare only this path, relative to the root, and paths below it.",
-            show_default=False,
-        ),
-    ] = None,
+    path: options.PathInBucket = None,
     stat_only: Annotated[
         bool, typer.Option("--stat", help="Print only how many files changed, and their sizes.")
     ] = False,

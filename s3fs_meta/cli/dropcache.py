@@ -52,7 +52,6 @@ def dropcache(
         typer.Argument(
             metavar="PATH...",
             help="Mountpoint, or files and directories of one mounted filesystem.",
-            show_default=False,
         ),
     ],
     pinned: Annotated[bool, typer.Option("--pinned", help="Also remove pinned content.")] = False,

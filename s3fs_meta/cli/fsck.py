@@ -107,7 +107,6 @@ EndAt = Annotated[
         min=0,
         help="With -y: abandon all transaction groups after TXG, even if another host wrote them. "
         "TXG is the last group that can be restored.",
-        show_default=False,
     ),
 ]
 PublishLocal = Annotated[
@@ -125,7 +124,6 @@ ObjectsFrom = Annotated[
         metavar="URL|DIRECTORY",
         help="With -y: restore missing or damaged objects in the bucket from a copy of it. "
         "The copy may be incomplete. Replaced objects are kept in the state directory.",
-        show_default=False,
     ),
 ]
 

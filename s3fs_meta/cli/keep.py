@@ -118,18 +118,14 @@ _Name = Annotated[
     typer.Argument(
         metavar="[NAME]",
         help="Name for the kept point: a letter followed by letters, digits or _.-+:@.",
-        show_default=False,
     ),
 ]
 _At = Annotated[
     str | None,
-    typer.Option(
+    options.time_option(
         "--at",
-        metavar="TIME",
-        help="Point in time: ISO 8601, an age such as 10m, txg=N, or another kept NAME; default: "
+        "Point in time: ISO 8601, an age such as 10m, txg=N, or another kept NAME; default: "
         "the present state.",
-        show_default=False,
-        autocompletion=completion.points_in_time,
     ),
 ]
 _Auto = Annotated[
@@ -141,7 +137,6 @@ _Drop = Annotated[
         "--drop",
         metavar="NAME",
         help="Drop the kept point NAME; can be repeated.",
-        show_default=False,
         autocompletion=completion.kept_names,
     ),
 ]

@@ -38,7 +38,6 @@ def lock(
         typer.Argument(
             metavar="PATH",
             help="Directory tree to lock.",
-            show_default=False,
             click_type=GivenPath(),
         ),
     ],

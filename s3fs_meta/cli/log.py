@@ -9,9 +9,8 @@ import trio
 import typer
 
 from s3fs_meta.bucket_errors import BrokenChainError
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
-from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import past_target
 from s3fs_meta.codec.changelog import Kind
@@ -81,33 +80,12 @@ class _Wanted(NamedTuple):
 
 def log(
     target: options.PathOrUrl,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PATH]",
-            callback=given_text,
-            help="With a URL: list only changes at or below this path, relative to the root.",
-            show_default=False,
-        ),
-    ] = None,
+    path: options.PathInBucket = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="List only transaction groups since TIME.",
-            show_default=False,
-            autocompletion=completion.points_in_time,
-        ),
+        str | None, options.time_option("--since", "List only transaction groups since TIME.")
     ] = None,
     until: Annotated[
-        str,
-        typer.Option(
-            "--until",
-            metavar="TIME",
-            help="List only transaction groups up to TIME.",
-            autocompletion=completion.points_in_time,
-        ),
+        str, options.time_option("--until", "List only transaction groups up to TIME.")
     ] = "newest",
     count: Annotated[
         int | None,
@@ -117,7 +95,6 @@ def log(
             min=1,
             help=f"Maximum number of listed transaction groups; default: {HISTORY_SHOWN_DEFAULT}, "
             "or all with --since.",
-            show_default=False,
         ),
     ] = None,
     *,

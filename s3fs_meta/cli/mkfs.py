@@ -65,10 +65,7 @@ def mkfs(
     label: Annotated[
         str,
         typer.Option(
-            "--label",
-            metavar="TEXT",
-            help="Label of the filesystem, shown by other commands.",
-            show_default=False,
+            "--label", metavar="TEXT", help="Label of the filesystem, shown by other commands."
         ),
     ] = "",
     block_size: Annotated[

@@ -79,16 +79,13 @@ def _list_options(wanted: bool) -> None:
 
 def mount(
     url: options.Url,
-    mountpoint: Annotated[
-        Path, typer.Argument(metavar="MOUNTPOINT", help="A directory.", show_default=False)
-    ],
+    mountpoint: Annotated[Path, typer.Argument(metavar="MOUNTPOINT", help="A directory.")],
     words: Annotated[
         list[str] | None,
         typer.Option(
             "-o",
             metavar="OPTION,...",
             help="Mount options, as in fstab; --list-options lists them.",
-            show_default=False,
             autocompletion=completion.mount_options,
         ),
     ] = None,
@@ -123,7 +120,6 @@ def mount(
             metavar="TXG:HASH",
             help="Refuse a bucket that is older than TXG:HASH, the chain mark of status --all, or has "
             "another history.",
-            show_default=False,
         ),
     ] = None,
 ) -> int:

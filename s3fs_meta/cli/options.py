@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,17 @@ from s3fs_meta.console.passphrase_source import Ask, ask_terminal
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
+
+def time_option(name: str, text: str) -> Any:
+    """Return an option for a point in time, with completion of the known points."""
+    return typer.Option(name, metavar="TIME", help=text, autocompletion=completion.points_in_time)
+
+
 Url = Annotated[
     str,
     typer.Argument(
         metavar="URL",
         help="Location of the filesystem: local:///absolute/path or s3://bucket/prefix.",
-        show_default=False,
     ),
 ]
 Mountpoint = Annotated[
@@ -28,7 +33,6 @@ Mountpoint = Annotated[
     typer.Argument(
         metavar="MOUNTPOINT",
         help="Directory on which the filesystem is mounted.",
-        show_default=False,
         autocompletion=completion.mountpoints,
     ),
 ]
@@ -37,7 +41,6 @@ ReadablePaths = Annotated[
     typer.Argument(
         metavar="PATH...",
         help="Files and directory trees in one mounted filesystem.",
-        show_default=False,
     ),
 ]
 Filesystem = Annotated[
@@ -45,7 +48,6 @@ Filesystem = Annotated[
     typer.Argument(
         metavar="MOUNTPOINT|URL",
         help="The filesystem.",
-        show_default=False,
         callback=given_text,
         autocompletion=completion.mountpoints,
     ),
@@ -55,7 +57,14 @@ PathOrUrl = Annotated[
     typer.Argument(
         metavar="PATH|URL",
         help="Path in a mounted filesystem, or the URL of a bucket.",
-        show_default=False,
+        callback=given_text,
+    ),
+]
+PathInBucket = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PATH]",
+        help="With a URL: the file or directory, as a path relative to the root.",
         callback=given_text,
     ),
 ]
@@ -66,7 +75,6 @@ Cachedir = Annotated[
         metavar="DIR",
         help="Directory for local state; default: $XDG_STATE_HOME/s3fs-meta, and for root "
         "/var/lib/s3fs-meta.",
-        show_default=False,
     ),
 ]
 EndpointUrl = Annotated[
@@ -75,7 +83,6 @@ EndpointUrl = Annotated[
         "--endpoint-url",
         metavar="URL",
         help="URL of an S3 server other than AWS.",
-        show_default=False,
         callback=given_text,
     ),
 ]
@@ -85,7 +92,6 @@ Region = Annotated[
         "--region",
         metavar="NAME",
         help="Region of the bucket.",
-        show_default=False,
         callback=given_text,
     ),
 ]
@@ -95,7 +101,6 @@ Profile = Annotated[
         "--profile",
         metavar="NAME",
         help="Profile in the AWS configuration.",
-        show_default=False,
         callback=given_text,
     ),
 ]
@@ -106,7 +111,6 @@ PassphraseFile = Annotated[
         metavar="FILE",
         help="File whose first line is the passphrase; default: $S3FS_META_PASSPHRASE, else a "
         "prompt on the terminal.",
-        show_default=False,
     ),
 ]
 UnsafeSingleWriter = Annotated[
@@ -128,11 +132,9 @@ ForceTakeover = Annotated[
 ]
 At = Annotated[
     str,
-    typer.Option(
+    time_option(
         "--at",
-        metavar="TIME",
-        help="Point in time: ISO 8601, an age such as 10m, txg=N, a kept NAME, or newest.",
-        autocompletion=completion.points_in_time,
+        "Point in time: ISO 8601, an age such as 10m, txg=N, a kept NAME, or newest.",
     ),
 ]
 NoPrivileges = Annotated[

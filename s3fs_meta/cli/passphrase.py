@@ -39,7 +39,6 @@ NewPassphraseFile = Annotated[
         "--new-passphrase-file",
         metavar="FILE",
         help="File whose first line is the new passphrase; default: a prompt on the terminal.",
-        show_default=False,
     ),
 ]
 

@@ -55,7 +55,6 @@ def recover_key(
             "--recovery-key-file",
             metavar="FILE",
             help="File whose first line is the recovery key; default: a prompt on the terminal.",
-            show_default=False,
         ),
     ] = None,
     new_passphrase_file: NewPassphraseFile = None,

@@ -94,7 +94,6 @@ def recover_state(
             "--to",
             metavar="DIR",
             help="Directory for the copied files, which must be new or empty.",
-            show_default=False,
         ),
     ] = None,
     name: Annotated[
@@ -103,7 +102,6 @@ def recover_state(
             "--kept",
             metavar="NAME",
             help="Name of the quarantined state; required if there are several.",
-            show_default=False,
         ),
     ] = None,
     everything: Annotated[

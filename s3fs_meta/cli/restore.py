@@ -64,9 +64,7 @@ def restore(
     url: options.Url,
     target: Annotated[
         Path,
-        typer.Option(
-            "--to", metavar="DIR", help="New or empty directory for the copy.", show_default=False
-        ),
+        typer.Option("--to", metavar="DIR", help="New or empty directory for the copy."),
     ],
     paths: Annotated[
         list[str] | None,
@@ -74,7 +72,6 @@ def restore(
             metavar="[PATH]...",
             callback=given_texts,
             help="Paths to copy, relative to the root; default: all files.",
-            show_default=False,
         ),
     ] = None,
     at: options.At = "newest",

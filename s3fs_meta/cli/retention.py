@@ -47,7 +47,6 @@ def retention(
         typer.Argument(
             metavar="[TIME]",
             help="New retention, for example 12h, 7d or 0. Without it, the retention is shown.",
-            show_default=False,
         ),
     ] = None,
     *,

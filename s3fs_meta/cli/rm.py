@@ -41,7 +41,6 @@ def rm(
         typer.Argument(
             metavar="PATH...",
             help="Files and directory trees to remove.",
-            show_default=False,
             click_type=GivenPath(),
         ),
     ],

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
-from s3fs_meta.cli import completion, options
+from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import interruption, output
@@ -72,12 +72,8 @@ def rollback(
     url: options.Url,
     at: Annotated[
         str,
-        typer.Option(
-            "--at",
-            metavar="TIME",
-            help="Point in time: ISO 8601, an age such as 10m, txg=N, or a kept NAME.",
-            show_default=False,
-            autocompletion=completion.points_in_time,
+        options.time_option(
+            "--at", "Point in time: ISO 8601, an age such as 10m, txg=N, or a kept NAME."
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

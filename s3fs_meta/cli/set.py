@@ -46,7 +46,6 @@ def set(  # noqa: A001 - the name of the command
         typer.Argument(
             metavar="[NAME=VALUE]...",
             help="Settings to change in the running mount.",
-            show_default=False,
             autocompletion=completion.settings,
         ),
     ] = None,

@@ -61,7 +61,6 @@ _MaxAge = Annotated[
         "--max-age",
         metavar="TIME",
         help="With --check: maximum age of a change that is not yet uploaded, such as 5m.",
-        show_default=False,
     ),
 ]
 _MaxPending = Annotated[
@@ -70,7 +69,6 @@ _MaxPending = Annotated[
         "--max-pending",
         metavar="SIZE",
         help="With --check: maximum size of file data that is not yet uploaded, such as 1G.",
-        show_default=False,
     ),
 ]
 _MinFree = Annotated[
@@ -79,7 +77,6 @@ _MinFree = Annotated[
         "--min-free",
         metavar="PERCENT",
         help="With --check: minimum free space on the disk of the cache, such as 5%.",
-        show_default=False,
     ),
 ]
 _Target = Annotated[
@@ -88,7 +85,6 @@ _Target = Annotated[
         metavar="[MOUNTPOINT|URL]",
         help="Filesystem to show; default: every mount.",
         callback=given_text,
-        show_default=False,
         autocompletion=completion.mountpoints,
     ),
 ]
@@ -121,7 +117,6 @@ _Interval = Annotated[
         "--interval",
         metavar="TIME",
         help="With --watch: time between two updates; default: 2s.",
-        show_default=False,
     ),
 ]
 _Prometheus = Annotated[

@@ -10,7 +10,6 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
-from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.cli.limits import HISTORY_SHOWN_DEFAULT, PATTERN_SHOWN_DEFAULT
 from s3fs_meta.cli.past_target import is_url, past_target
 from s3fs_meta.console import output
@@ -66,15 +65,7 @@ HELP = CommandHelp(
 
 def versions(
     target: options.PathOrUrl,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PATH]",
-            callback=given_text,
-            help="With a URL: path relative to the root.",
-            show_default=False,
-        ),
-    ] = None,
+    path: options.PathInBucket = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -83,7 +74,6 @@ def versions(
             min=1,
             help=f"Maximum number of versions listed per file; default: {HISTORY_SHOWN_DEFAULT}, "
             f"or {PATTERN_SHOWN_DEFAULT} with --pattern.",
-            show_default=False,
         ),
     ] = None,
     attributes: Annotated[

@@ -30,6 +30,7 @@ from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.stores import with_options
 from s3fs_meta.objects import urls
 from s3fs_meta.sync.host_state.state_dir import without_new_remains
@@ -68,7 +69,6 @@ _NOT_CHANGED: Final = "nothing was changed"
 _REPAIRING: Final = (
     "all repairs are undone, unless their upload had begun; it is safe to run fsck again"
 )
-_LOCK_WAIT_S = 10.0
 # Without --verbose, fsck shows at most 10 findings per invariant and 10 notes.
 _SHOWN_MAX = 10
 
@@ -178,7 +178,7 @@ def fsck(
         open=OpenOptions(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
-            lock_wait_s=_LOCK_WAIT_S,
+            lock_wait_s=LOCK_WAIT_S,
         ),
         wanted=FsckOptions(repair=answer.mode, deep=deep, delete_unknown=delete_unknown),
         accept_superblock=accept_superblock,

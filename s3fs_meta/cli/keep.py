@@ -22,6 +22,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket
@@ -69,7 +70,6 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED),
 )
 
-_LOCK_WAIT_S = 10.0
 _AUTO_NAME: Final = "auto-%Y-%m-%dT%H:%M:%S"
 
 
@@ -183,10 +183,10 @@ def keep(
     )
     _require_one_action(wanted, policy, named=name is not None)
     place = targets.of_either(target, access.cachedir)
-    opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S)
+    opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=LOCK_WAIT_S)
     remains = with_options(_remains(wanted), place.url, access.s3)
     with interruption.explained(remains), TerminalFront(quiet=json) as front:
-        result = trio.run(_run, _Opening(place, access, opening, front), wanted)
+        result = trio.run(_run, Opening(place, access, opening, front), wanted)
     if json:
         output.print_json({"url": place.url, **result})
     else:
@@ -294,8 +294,8 @@ class _Alone(_Points):
         return await keep_requests.listed(kept, self._session.db, self._session.link.floor)
 
 
-class _Opening(NamedTuple):
-    """An unmounted filesystem, and the options with which the command opens it."""
+class Opening(NamedTuple):
+    """An unmounted filesystem, and the options with which a command opens it."""
 
     place: Target
     access: options.BucketOptions
@@ -304,8 +304,8 @@ class _Opening(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def _opened(target: _Opening) -> AsyncIterator[_Points]:
-    """Open a filesystem that is not mounted, for the duration of a context."""
+async def opened_session(target: Opening) -> AsyncIterator[Session]:
+    """Open a filesystem that is not mounted as a mount does, for the duration of a context."""
     place, access, opening, front = target
     clock = SystemClock()
     async with (
@@ -319,17 +319,23 @@ async def _opened(target: _Opening) -> AsyncIterator[_Points]:
         session = Session(volume, SessionOptions(), clock)
         try:
             session.recover()
-            yield _Alone(session, front)
-            await session.flush_at_end(front.progress)
-            names = session.reclaimer.kept_names
-            known = KnownPoints(place.state, volume.uuid, lambda: session.link, lambda: names)
-            await known.save()
+            yield session
         finally:
             with trio.move_on_after(CLOSE_S_MAX, shield=True):
                 await session.close()
 
 
-async def _listed(target: _Opening) -> dict[str, Any]:
+async def _change_alone(target: Opening, wanted: _Wanted) -> dict[str, Any]:
+    """Change the kept points of a filesystem that is not mounted."""
+    async with opened_session(target) as session:
+        result = await _change(_Alone(session, target.front), wanted)
+        await session.flush_at_end(target.front.progress)
+        names, uuid = session.reclaimer.kept_names, session.volume.uuid
+        await KnownPoints(target.place.state, uuid, lambda: session.link, lambda: names).save()
+        return result
+
+
+async def _listed(target: Opening) -> dict[str, Any]:
     """Return the kept points as the mount reports them; without a mount, read the bucket."""
     place, access, _opening, front = target
     try:
@@ -342,7 +348,7 @@ async def _listed(target: _Opening) -> dict[str, Any]:
         return await keep_requests.listed(kept, None, NO_FLOOR)
 
 
-async def _run(target: _Opening, wanted: _Wanted) -> dict[str, Any]:
+async def _run(target: Opening, wanted: _Wanted) -> dict[str, Any]:
     """Perform the action that the user chose.
 
     Raises:
@@ -358,8 +364,7 @@ async def _run(target: _Opening, wanted: _Wanted) -> dict[str, Any]:
         if target.place.mountpoint is not None:
             raise
     with without_new_remains(target.place.state):
-        async with _opened(target) as points:
-            return await _change(points, wanted)
+        return await _change_alone(target, wanted)
 
 
 async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:

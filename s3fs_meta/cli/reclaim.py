@@ -7,23 +7,15 @@ import typer
 
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.cli.keep import Opening, opened_session
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.console.ui import Front, TerminalFront
-from s3fs_meta.limits import CLOSE_S_MAX
+from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.existing import targets
-from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.plan import LOCK_WAIT_S
 from s3fs_meta.mount.requests.control_api import request_reclaim
-from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.mount_errors import NotMountedError
-from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.objects.urls import S3Options
-from s3fs_meta.options.settings import SessionOptions
-from s3fs_meta.sync.host_state.state_dir import StateDir, without_new_remains
-from s3fs_meta.sync.opening.opening import open_filesystem
-from s3fs_meta.sync.session import Session
-from s3fs_meta.sync.superblock.unlocking import Secret
+from s3fs_meta.sync.host_state.state_dir import without_new_remains
 from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
@@ -43,7 +35,6 @@ HELP = CommandHelp(
     exits=exits_of(*OF_BUCKET, *OF_MOUNT, ExitStatus.HELD, ExitStatus.FENCED),
 )
 
-_LOCK_WAIT_S = 10.0
 _NAMES = {
     "packs": "packs",
     "orphans": "packs without a row",
@@ -68,7 +59,7 @@ def reclaim(
     """Run ``s3fs-meta reclaim``: delete the objects that no retained point in time needs."""
     place = targets.of_either(target, access.cachedir)
     wanted = OpenOptions(
-        read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=_LOCK_WAIT_S
+        read_only=dry_run, unsafe_single_writer=unsafe_single_writer, lock_wait_s=LOCK_WAIT_S
     )
     with (
         interruption.explained(
@@ -80,61 +71,31 @@ def reclaim(
         without_new_remains(place.state),
         TerminalFront(quiet=json) as front,
     ):
-        secret = access.secret(front.ask)
-        result = trio.run(_reclaim, place, access.s3, wanted, secret, front)
+        result = trio.run(_reclaim, Opening(place, access, wanted, front))
     if json:
         output.print_json({"url": place.url, **result})
     else:
         _show(result)
 
 
-async def _reclaim(
-    place: Target,
-    s3: S3Options,
-    wanted: OpenOptions,
-    secret: Secret,
-    front: Front,
-) -> dict[str, Any]:
+async def _reclaim(target: Opening) -> dict[str, Any]:
     """Send a request to the mount on this host, or open the filesystem if it is not mounted.
 
     Raises:
         NotMountedError: the user gave a mountpoint, and no filesystem is mounted there.
     """
+    is_dry, progress = target.opening.read_only, target.front.progress
     try:
-        return await request_reclaim(place, front, dry_run=wanted.read_only)
+        return await request_reclaim(target.place, target.front, dry_run=is_dry)
     except NotMountedError:
-        if place.mountpoint is not None:
+        if target.place.mountpoint is not None:
             raise
-    async with (
-        interruption.cancelled_by_signals(),
-        opened_store(place.url, s3, counts=place.state) as store,
-    ):
-        return await _alone(store, place, s3, wanted, secret, front)
-
-
-async def _alone(
-    store: ObjectStore,
-    place: Target,
-    s3: S3Options,
-    wanted: OpenOptions,
-    secret: Secret,
-    front: Front,
-) -> dict[str, Any]:
-    clock, state_dir = SystemClock(), StateDir(place.state)
-    volume = await open_filesystem(store, state_dir, secret, clock, wanted, front.progress)
-    for notice in volume.notices:
-        front.notice(with_options(notice, place.url, s3))
-    session = Session(volume, SessionOptions(), clock)
-    try:
-        session.recover()
-        if wanted.read_only:
+    async with opened_session(target) as session:
+        if is_dry:
             return (await session.reclaimer.plan_all()).as_json(deleted=False)
-        reclaimed = await session.reclaimer.reclaim_all(front.progress)
-        await session.flush_at_end(front.progress)
+        reclaimed = await session.reclaimer.reclaim_all(progress)
+        await session.flush_at_end(progress)
         return reclaimed.as_json(deleted=True)
-    finally:
-        with trio.move_on_after(CLOSE_S_MAX, shield=True):
-            await session.close()
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Tests of the program's command line that do not concern a single command."""
 
-import os
 import subprocess
 import sys
 
@@ -66,19 +65,6 @@ def test_program_without_arguments_lists_its_commands(capsys: pytest.CaptureFixt
     assert "mkfs" in capsys.readouterr().out
 
 
-def test_closed_output_pipe_causes_no_error(program: Program) -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m s3fs_meta version | true",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=program.environment,
-    )
-
-    assert done.stderr == ""
-
-
 def test_status_command_loads_only_the_modules_that_it_needs(program: Program) -> None:
     """The status command imports neither pyfuse3 nor boto3 nor fsck."""
     done = subprocess.run(
@@ -139,19 +125,3 @@ def test_program_can_wait_for_child_processes_if_its_caller_ignores_sigchld(
     )
 
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-
-
-def test_path_that_is_not_utf8_is_printed_unchanged() -> None:
-    """The program prints the bytes of a path, although Python's print() would refuse them."""
-    code = (
-        "from s3fs_meta.cli import entry; entry.main = lambda: print('\\udcff') or 0;"
-        " entry.program()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
-        capture_output=True,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout) == (0, b"\xff\n")

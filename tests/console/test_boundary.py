@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,12 +131,7 @@ def test_exception_group_with_one_expected_error_is_reported_as_that_error(
 
 
 def test_program_refuses_to_run_if_python_ignores_assertions() -> None:
-    done = subprocess.run(
-        [sys.executable, "-O", "-m", "s3fs_meta", "version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run("-O", "-m", "s3fs_meta", "version")
 
     assert done.returncode == ExitStatus.USAGE
     assert "refuses to run under python -O" in done.stderr
@@ -148,28 +144,51 @@ def test_control_characters_in_an_error_are_escaped(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "s3fs-meta: used by x\\x1b[2J\nsecond line\n"
 
 
+@pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    """Yield a pipe whose reader has exited, as ``head`` does before all output is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[int]:
+    """Yield a file on a full disk."""
+    with open("/dev/full", "wb") as full:
+        yield full.fileno()
+
+
+def _run(
+    *words: str, stdout: int | None = None, stderr: int = subprocess.PIPE
+) -> "subprocess.CompletedProcess[str]":
+    """Run Python with buffered streams."""
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        [sys.executable, *words],
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        check=False,
+        env=buffered,
+    )
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["log", "--help"], ["version"], ["version", "--json"]]
 )
-def test_closed_output_pipe_causes_no_error_message(words: list[str]) -> None:
-    """The reader of the output, such as ``head``, may exit before all output is written."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "s3fs_meta", *words],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+def test_closed_output_pipe_causes_no_error_message(closed_pipe: int, words: list[str]) -> None:
+    done = _run("-m", "s3fs_meta", *words, stdout=closed_pipe)
 
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks() -> None:
+@pytest.mark.parametrize("how", ["plain", "rich"])
+def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks(
+    closed_pipe: int, how: str
+) -> None:
     """In a task, printing to a closed pipe raises an exception group; rich raises SystemExit."""
-    reading, writing = os.pipe()
-    os.close(reading)
     printing = (
         "import sys, trio; from rich.console import Console; from s3fs_meta.console import boundary\n"
         "async def main():\n"
@@ -178,75 +197,48 @@ def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks() -> None
         "        Console().print('text') if sys.argv[1] == 'rich' else print('text', flush=True)\n"
         "sys.exit(boundary.run(lambda: trio.run(main)))"
     )
-    for how in ("plain", "rich"):
-        with os.fdopen(os.dup(writing), "wb") as closed:
-            done = subprocess.run(
-                [sys.executable, "-c", printing, how],
-                stdout=closed,
-                stderr=subprocess.PIPE,
-                check=False,
-            )
-        assert (how, done.returncode, done.stderr) == (how, 0, b"")
-    os.close(writing)
+    done = _run("-c", printing, how, stdout=closed_pipe)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command() -> None:
+def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command(
+    closed_pipe: int,
+) -> None:
     """The output is written when the command ends, so the result of the command is known."""
-    reading, writing = os.pipe()
-    os.close(reading)
     printing = (
         "import sys; from s3fs_meta.console import boundary;"
         "sys.exit(boundary.run(lambda: sys.stdout.write('damaged') and 4))"
     )
-    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-c", printing],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            check=False,
-            env=buffered,
-        )
+    done = _run("-c", printing, stdout=closed_pipe)
 
-    assert (done.returncode, done.stderr) == (4, b"")
+    assert (done.returncode, done.stderr) == (4, "")
 
 
 @pytest.mark.parametrize("words", [["fsck", "-n", "local:///nowhere"], ["flush", "/"]])
-def test_closed_error_pipe_does_not_change_the_exit_status(words: list[str]) -> None:
+def test_closed_error_pipe_does_not_change_the_exit_status(
+    closed_pipe: int, words: list[str]
+) -> None:
     """A program that reads both streams, such as ``grep -q``, may exit before the command ends."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "s3fs_meta", *words], stdout=closed, stderr=closed, check=False
-        )
+    done = _run("-m", "s3fs_meta", *words, stdout=closed_pipe, stderr=closed_pipe)
 
     assert done.returncode == 8
 
 
-def test_output_to_a_full_disk_fails_with_the_exit_status_for_a_full_disk() -> None:
+def test_output_to_a_full_disk_fails_with_the_exit_status_for_a_full_disk(full_disk: int) -> None:
     """If the program did not handle the error, Python would exit with status 120."""
-    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "s3fs_meta", "version"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-            env=buffered,
-        )
+    done = _run("-m", "s3fs_meta", "version", stdout=full_disk)
 
     assert done.returncode == ExitStatus.LOCAL
     assert ExitStatus.LOCAL in entry.load("version")[0].exits
-    assert done.stderr.decode() == (
+    assert done.stderr == (
         "s3fs-meta: the result cannot be written to standard output: No space left on device\n"
     )
 
 
-def test_error_that_cannot_be_written_to_a_full_disk_does_not_change_the_exit_status() -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "s3fs_meta", "flush", "/"], stderr=full, check=False
-        )
+def test_error_that_cannot_be_written_to_a_full_disk_does_not_change_the_exit_status(
+    full_disk: int,
+) -> None:
+    done = _run("-m", "s3fs_meta", "flush", "/", stderr=full_disk)
 
     assert done.returncode == ExitStatus.NOT_MOUNTED

@@ -29,40 +29,37 @@ def test_progress_bars_are_not_shown_without_a_terminal(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
-def test_progress_bars_and_notices_are_shown_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A notice is printed above the progress bars."""
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the library for progress bars draw as on a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_progress_bars_and_notices_are_shown_on_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A notice is printed above the progress bars."""
     with TerminalFront() as front:
         front.progress("blocks", 2, 4)
         front.notice("hello")
         front.ready()
+        shown = capsys.readouterr().err
+        front.progress("nothing to do", 0, 0)
 
-    shown = capsys.readouterr().err
     assert "blocks" in shown
+    assert " 50%" in shown
     assert "s3fs-meta: hello" in shown
-
-
-def test_progress_bar_of_zero_items_shows_100_percent(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    with TerminalFront() as front:
-        front.progress("blocks", 0, 0)
-
     assert "100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.usefixtures("terminal")
 def test_progress_bar_is_full_after_a_successful_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fails: bool
+    capsys: pytest.CaptureFixture[str], fails: bool
 ) -> None:
     """The progress bar of a successful command is full, even if the last report was skipped."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
     with contextlib.suppress(KeyboardInterrupt), TerminalFront() as front:
         front.progress("copying", 22, 100)
         if fails:
@@ -71,12 +68,11 @@ def test_progress_bar_is_full_after_a_successful_command(
     assert (" 22%" if fails else "100%") in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("terminal")
 def test_long_notice_above_progress_bars_is_printed_on_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A notice is not wrapped, so that the user can copy a long URL or command from it."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
     text = "to wait for the upload, run: s3fs-meta flush /mnt/" + "home/" * 40
     with TerminalFront() as front:
         front.progress("blocks", 2, 4)

@@ -3,12 +3,11 @@
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any, Final, NamedTuple
 
 import trio
 import typer
-from typing_extensions import override
 
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, OF_MOUNT, CommandHelp, Example, exits_of
@@ -92,13 +91,7 @@ class Counts:
     @property
     def policy(self) -> Policy:
         """Return the expiry policy that the options describe."""
-        return Policy(
-            self.keep_last,
-            self.keep_daily,
-            self.keep_weekly,
-            self.keep_monthly,
-            self.keep_yearly,
-        )
+        return Policy(*astuple(self))
 
 
 class _Wanted(NamedTuple):
@@ -231,65 +224,52 @@ def _require_one_action(wanted: _Wanted, policy: Policy, *, named: bool) -> None
 # --- access with or without a mount ------------------------------------------------------------
 
 
-class _Points(Protocol):
-    """The kept points of a filesystem; results have the form of messages in ``keep_requests``."""
+class _Mounted:
+    """The kept points of a filesystem that is mounted on this host.
 
-    async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
-        """Keep a point in time under a name."""
-        ...
-
-    async def drop(self, names: Sequence[str]) -> dict[str, Any]:
-        """Drop kept points by name or key."""
-        ...
-
-    async def all(self) -> dict[str, Any]:
-        """Return all kept points of the filesystem."""
-        ...
-
-
-class _Mounted(_Points):
-    """The kept points of a filesystem that is mounted on this host."""
+    The results have the form of messages in ``keep_requests``.
+    """
 
     def __init__(self, place: Target, front: Front) -> None:
         self._place = place
         self._front = front
 
-    @override
     async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
+        """Keep a point in time under a name."""
         if at is not None:
             return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
         async with UploadWatch(self._place, self._front).running():
             return await keep_requests.request_keep(self._place, self._front, name, at, auto=auto)
 
-    @override
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        """Drop kept points by name or key."""
         return await keep_requests.request_drop(self._place, names)
 
-    @override
     async def all(self) -> dict[str, Any]:
+        """Return all kept points of the filesystem."""
         return await keep_requests.request_list(self._place)
 
 
-class _Alone(_Points):
-    """The kept points of a filesystem that this command has opened."""
+class _Alone:
+    """The kept points of a filesystem that this command has opened; same methods and results."""
 
     def __init__(self, session: Session, front: Front) -> None:
         self._session = session
         self._keeper = PointKeeper(session)
         self._front = front
 
-    @override
     async def keep(self, name: str, at: str | None, *, auto: bool) -> dict[str, Any]:
+        """Keep a point in time under a name."""
         wanted = None if at is None else point_in_time("--at", at)
         point = await self._keeper.keep(name, wanted, self._front.progress, auto=auto)
         return {"point": keep_requests.message_of(point)}
 
-    @override
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        """Drop kept points by name or key."""
         return {"objects": len(await self._keeper.drop(names))}
 
-    @override
     async def all(self) -> dict[str, Any]:
+        """Return all kept points of the filesystem."""
         kept = await self._session.reclaimer.kept_points()
         return await keep_requests.listed(kept, self._session.db, self._session.link.floor)
 
@@ -367,7 +347,7 @@ async def _run(target: Opening, wanted: _Wanted) -> dict[str, Any]:
         return await _change_alone(target, wanted)
 
 
-async def _change(points: _Points, wanted: _Wanted) -> dict[str, Any]:
+async def _change(points: _Mounted | _Alone, wanted: _Wanted) -> dict[str, Any]:
     if wanted.drop:
         return {"dropped": wanted.drop, **await points.drop(wanted.drop)}
     if wanted.policy is None:

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import trio
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from s3fs_meta.cli import status_view
@@ -215,24 +214,11 @@ def _rate(per_s: float) -> str:
 
 def rendered(shown: StatusScreen) -> Group:
     """Return a screen for the terminal."""
-    rows = Table(show_header=False, box=None)
-    rows.add_column(style="bold", no_wrap=True)
-    rows.add_column(overflow="fold")
-    for name, value in shown.rows.items():
-        rows.add_row(name, printable(value))
-    parts: list[Any] = [Text(printable(shown.title), style="bold"), rows]
+    parts: list[Any] = [Text(printable(shown.title), style="bold"), output.table_of(shown.rows)]
     if shown.operations:
-        parts.append(_columns(("operation", "rate", "p50", "p99"), 1, shown.operations))
+        operations = ("operation", "rate", "p50", "p99")
+        parts.append(output.columns_of(operations, shown.operations))
     if shown.processes:
-        parts.append(_columns(("process", "pid", "user", "rate", "share"), 3, shown.processes))
+        processes = ("process", "pid", "user", "rate", "share")
+        parts.append(output.columns_of(processes, shown.processes, 3))
     return Group(*parts, Text())
-
-
-def _columns(names: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table; the first *texts* columns contain text, all others numbers."""
-    table = Table(box=None)
-    for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number < texts else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(printable, row))
-    return table

@@ -87,6 +87,16 @@ def print_table(rows: Mapping[str, str]) -> None:
     Only a terminal gets a long value in several lines; a program reads one line for each name.
     """
     from rich.console import Console  # imported late, because a daemon prints no tables
+
+    table, console = table_of(rows), Console(markup=False, highlight=False)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        _print_in_full(table, console)
+
+
+def table_of(rows: Mapping[str, str]) -> "Table":
+    """Return a table with two columns: names and values."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
@@ -94,11 +104,7 @@ def print_table(rows: Mapping[str, str]) -> None:
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(printable(name), printable(value))
-    console = Console(markup=False, highlight=False)
-    if console.is_terminal:
-        console.print(table)
-    else:
-        _print_in_full(table, console)
+    return table
 
 
 def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -107,15 +113,21 @@ def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     A row is never truncated to the width of the terminal, because a truncated name could not be
     used in the next command.
     """
-    from rich.console import Console  # imported late, because a daemon prints no tables
+    from rich.console import Console
+
+    _print_in_full(columns_of(columns, rows), Console(markup=False, highlight=False))
+
+
+def columns_of(columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> "Table":
+    """Return rows as a table; the first *texts* columns contain text, all others numbers."""
     from rich.table import Table
 
     table = Table(box=None)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        table.add_column(column, justify="left" if number < texts else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(printable, row))
-    _print_in_full(table, Console(markup=False, highlight=False))
+    return table
 
 
 def _print_in_full(table: "Table", console: "Console") -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import sys
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 import trio
 import typer
@@ -65,8 +65,6 @@ HELP = CommandHelp(
     ),
     exits=exits_of(*OF_BUCKET, ExitStatus.HELD),
 )
-
-_LOCK_WAIT_S: Final = 0.0
 
 
 class _Found(NamedTuple):
@@ -155,7 +153,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
             )
         _require_name(place.url, found, wanted.confirm)
         state_dir = StateDir(place.state)
-        await state_dir.lock(wait_s=_LOCK_WAIT_S)
+        await state_dir.lock(wait_s=0.0)
         try:
             await _require_unchanged(store, lease, wanted)
             remains.change(

@@ -1,8 +1,8 @@
 """``s3fs-meta dropcache``: remove cached content that is also in the bucket."""
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import trio
 import typer
@@ -60,7 +60,7 @@ def dropcache(
 ) -> None:
     """Run ``s3fs-meta dropcache``: remove cached content that is also in the bucket."""
     place, inodes = _wanted(paths, cachedir)
-    result = trio.run(_request, place, inodes, pinned)
+    result = trio.run(partial(request_drop, place, inodes, pinned=pinned))
     if json:
         output.print_json(result)
         return
@@ -75,7 +75,3 @@ def _wanted(paths: list[Path], cachedir: Path | None) -> tuple[Target, list[int]
         return targets.of_mountpoint(paths[0], cachedir), None
     found = mount_paths.nodes(paths, cachedir)
     return found[0].place, [node.ino for node in found]
-
-
-async def _request(place: Target, inodes: Sequence[int] | None, pinned: bool) -> dict[str, Any]:
-    return await request_drop(place, inodes, pinned=pinned)

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import trio
 
-from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import dentries, hard_links, inodes
 from s3fs_meta.model import Ino, Txg
+from s3fs_meta.mount.http_server import Send
 from s3fs_meta.sync.chain.chain import Link
 
 PROPERTIES = {"uuid": b"a-uuid", "block_bytes": b"65536", "cookie_key": bytes(range(16))}

@@ -11,13 +11,13 @@ from typing import Final
 import trio
 
 from s3fs_meta.browse.limits import BROWSE_PATH_BYTES_MAX, BROWSE_PIECE_BYTES
-from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.export import from_snapshot
 from s3fs_meta.export.copier import require_type
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.model import Attributes
+from s3fs_meta.mount.http_server import Send
 
 _PAUSE: Final = 256  # number of archive entries sent before other requests may run
 

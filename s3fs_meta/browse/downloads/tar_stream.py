@@ -17,11 +17,11 @@ from s3fs_meta.browse.downloads import archive
 from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_LINKS_MAX
 from s3fs_meta.browse.sources import source
-from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import symlinks
 from s3fs_meta.model import Attributes, Ino
+from s3fs_meta.mount.http_server import Send
 
 CONTENT_TYPE: Final = "application/x-tar"
 _BLOCK: Final = tarfile.BLOCKSIZE

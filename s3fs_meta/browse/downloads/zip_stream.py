@@ -23,12 +23,12 @@ from s3fs_meta.browse.downloads import archive
 from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES, BROWSE_ZIP_ENTRIES_MAX
 from s3fs_meta.browse.sources import source
-from s3fs_meta.browse.sources.source import Send
 from s3fs_meta.errors import SettingsError
 from s3fs_meta.export.from_snapshot import Step
 from s3fs_meta.fs.past.open_points import OpenPoint
 from s3fs_meta.meta.tables import symlinks
 from s3fs_meta.model import Attributes
+from s3fs_meta.mount.http_server import Send
 
 CONTENT_TYPE: Final = "application/zip"
 _KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})

@@ -64,8 +64,7 @@ async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:
 
 async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return the content of a file as a download, of which a client may request a part."""
-    found = await _file(site, wanted)
-    link = await _link(site, wanted)
+    found, link = await _file(site, wanted)
     headers = {
         "accept-ranges": "bytes",
         "etag": f'"{link.txg}-{link.hash[:_HASH_CHARS]}-{found.ino}"',
@@ -80,7 +79,7 @@ async def content(site: Source, _render: Render, wanted: Wanted) -> Reply:
 
 async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
     """Return the content of a raster picture, which the preview shows."""
-    attributes = await _file(site, wanted)
+    attributes, _link = await _file(site, wanted)
     async with site.used(wanted.txg) as point:
         begin = await source.beginning(point, attributes, _MAGIC_BYTES)
     content_type = preview.picture_type(begin)
@@ -91,17 +90,13 @@ async def picture(site: Source, _render: Render, wanted: Wanted) -> Reply:
     return Reply(http_server.OK, b"", content_type, headers, stream, attributes.size_bytes)
 
 
-async def _file(site: Source, wanted: Wanted) -> Attributes:
+async def _file(site: Source, wanted: Wanted) -> tuple[Attributes, Link]:
+    """Return the attributes of a file, and the chain position of its point in time."""
     async with site.used(wanted.txg) as point:
-        found = source.find(point, wanted.names)
+        found, link = source.find(point, wanted.names), point.volume.link
     if not stat.S_ISREG(found.mode):
         raise WrongAddressError("this path is not a regular file")
-    return found
-
-
-async def _link(site: Source, wanted: Wanted) -> Link:
-    async with site.used(wanted.txg) as point:
-        return point.volume.link
+    return found, link
 
 
 def _stream(

@@ -8,7 +8,7 @@ Tasks: any task; ``opened`` runs a background task.
 
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ from s3fs_meta.meta.trees import tree_paths
 from s3fs_meta.meta.trees.folder_sizes import FolderSizes
 from s3fs_meta.meta.trees.tree_diff import Difference
 from s3fs_meta.model import NEWEST, ROOT_INO, Attributes, BlockIndex, Ino, PointInTime, Txg
+from s3fs_meta.mount.http_server import Send
 from s3fs_meta.mount.past_points import temporary_state
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket, opened_snapshot
 from s3fs_meta.objects.contact import Outage
@@ -44,8 +45,6 @@ from s3fs_meta.sync.history.snapshot_mount import Bucket
 from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
 from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.volume import Volume
-
-Send = Callable[[bytes], Awaitable[None]]
 
 _RUNS_MAX: Final = 32 * BROWSE_RUNS_MAX  # maximum number of cached runs; a run needs 200 bytes
 

@@ -19,9 +19,9 @@ def test_page_of_a_file_with_lost_content_reports_the_loss(served: Served) -> No
         assert page.status == 500
         assert "the bucket has lost the content" in page.text
         assert served.ask(f"/at/{served.txg}/reports").status == 200
-        for path in ("content/{}/reports/large", "tar/{}/reports", "zip/{}/reports"):
+        for download in ("content/{}/reports/large", "tar/{}/reports", "zip/{}/reports"):
             with pytest.raises(http.client.IncompleteRead):
-                served.ask("/" + path.format(served.txg))
+                served.ask("/" + download.format(served.txg))
     finally:
         for path, other in hidden:
             Path(other).rename(path)

@@ -94,18 +94,20 @@ class _Side(NamedTuple):
     link: Link
     path: bytes  # path of the file at the time of this version
     text: str | None  # beginning of the content; None if the content is binary
-    is_cut: bool
+    is_cut: bool  # True if only the beginning is compared
 
 
 async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
     """Return the page with two versions of a text file side by side."""
     chosen = sorted((_version(wanted, "old"), _version(wanted, "new")))
     old, new = [await _side(site, wanted, *one) for one in chosen]
-    rows = None
+    rows, result = None, ""
     if old.text is not None and new.text is not None:
         rows = await comparison.side_by_side(old.text, new.text)
+        is_cut = old.is_cut or new.is_cut
+        result = comparison.without_rows(old.text, new.text, is_cut=is_cut)
     values = await common(site, wanted, new.link)
-    return page(render("compare.html", **values, old=old, new=new, rows=rows))
+    return page(render("compare.html", **values, old=old, new=new, rows=rows, result=result))
 
 
 def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
@@ -123,8 +125,10 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
         if not stat.S_ISREG(found.mode):
             raise WrongAddressError("only regular files can be compared")
         begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
+        text = preview.text_of(begin)
         is_cut = found.size_bytes > BROWSE_TEXT_BYTES_MAX
-        return _Side(point.volume.link, b"/".join(names), preview.text_of(begin), is_cut)
+        is_cut |= text is not None and comparison.has_more_lines(text)
+        return _Side(point.volume.link, b"/".join(names), text, is_cut)
 
 
 async def changes(site: Source, render: Render, wanted: Wanted) -> Reply:

@@ -98,6 +98,26 @@ async def side_by_side(old: str, new: str) -> list[Row]:
     return await trio.to_thread.run_sync(_rows, old, new, abandon_on_cancel=True, limiter=_ONE)
 
 
+def has_more_lines(text: str) -> bool:
+    """Return whether a text has more lines than ``side_by_side`` compares."""
+    return len(text.splitlines()) > BROWSE_LINES_MAX
+
+
+def without_rows(old: str, new: str, *, is_cut: bool) -> str:
+    """Return the result of a comparison that found no difference in the compared lines.
+
+    Args:
+        old: the beginning of the earlier text.
+        new: the beginning of the later text.
+        is_cut: whether one of the texts continues after the compared lines.
+    """
+    if is_cut:
+        return "The beginnings are equal; download both versions to compare the rest."
+    if old != new:
+        return "The versions differ only in the characters at the ends of lines."
+    return "The versions are equal."
+
+
 def _rows(old: str, new: str) -> list[Row]:
     before, after = (text.splitlines()[:BROWSE_LINES_MAX] for text in (old, new))
     matcher = difflib.SequenceMatcher(None, before, after)

@@ -26,6 +26,7 @@ def test_two_versions_of_a_file_can_be_compared(served: Served) -> None:
     assert rows == ["equal", "changed", "equal", "added"]
     assert "four &lt;b&gt;" in page
     assert served.page(f"/compare/reports/report.txt?old=2&new={served.txg}").count("<tr") == 5
+    assert "The versions are equal." in served.page("/compare/reports/report.txt?old=2&new=2")
     assert re.findall(r'value="(\d+-\d+)"[^>]* checked', listed) == [new, old]
     # On a phone, only the left part of the table is visible.
     assert re.findall(r'<th scope="col"[^>]*>(\w+)</th>', listed)[:3] == ["Time", "Old", "New"]

@@ -33,6 +33,24 @@ async def test_text_comparison_omits_equal_lines_far_from_changes() -> None:
 async def test_text_comparison_is_limited_to_the_first_lines() -> None:
     old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
     assert await comparison.side_by_side(old, old + "\nmore") == []
+    assert not comparison.has_more_lines(old)
+    assert comparison.has_more_lines(old + "\nmore")
+
+
+@pytest.mark.parametrize(
+    ("new", "is_cut", "result"),
+    [
+        ("a\nb\n", False, "The versions are equal."),
+        ("a\nb", False, "The versions differ only in the characters at the ends of lines."),
+        ("a\r\nb\n", False, "The versions differ only in the characters at the ends of lines."),
+        ("a\nb\n", True, "The beginnings are equal;"),
+    ],
+)
+async def test_text_comparison_calls_only_equal_versions_equal(
+    new: str, is_cut: bool, result: str
+) -> None:
+    assert await comparison.side_by_side("a\nb\n", new) == []
+    assert comparison.without_rows("a\nb\n", new, is_cut=is_cut).startswith(result)
 
 
 @pytest.mark.parametrize("most", [1, 2])

@@ -16,6 +16,7 @@ from s3fs_meta.cli import objects_from as objects_from_option
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example
 from s3fs_meta.cli.fsck_run import CheckPlan, run_check, run_rebuild
+from s3fs_meta.cli.given_arguments import given_text
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.console import interruption, output
 from s3fs_meta.console.boundary import PROGRAM, discard_output, print_line
@@ -122,6 +123,7 @@ ObjectsFrom = Annotated[
     typer.Option(
         "--objects-from",
         metavar="URL|DIRECTORY",
+        callback=given_text,
         help="With -y: restore missing or damaged objects in the bucket from a copy of it. "
         "The copy may be incomplete. Replaced objects are kept in the state directory.",
     ),

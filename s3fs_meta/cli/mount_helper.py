@@ -53,8 +53,8 @@ def parse(arguments: list[str]) -> HelperArguments:
         found, operands = getopt.gnu_getopt(arguments, "sfnvrwN:o:t:")
     except getopt.GetoptError as exc:
         raise UsageError(f"{exc.msg}; {USAGE}") from exc
-    if len(operands) != 2:  # noqa: PLR2004  # spec and dir
-        raise UsageError(USAGE)
+    if len(operands) != 2 or not all(operands):  # noqa: PLR2004  # spec and dir
+        raise UsageError(USAGE)  # an empty directory would be the working directory
     names = [name for name, _value in found]
     return HelperArguments(
         url=operands[0],

@@ -10,6 +10,7 @@ from typer.models import TyperPath
 from s3fs_meta.cli import entry
 from s3fs_meta.cli.entry import COMMANDS
 from s3fs_meta.cli.given_arguments import GivenPath
+from s3fs_meta.console.exits import FSCK_USAGE, ExitStatus
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,7 @@ from s3fs_meta.cli.given_arguments import GivenPath
         (["mkfs", "--passphrase-file", "", "local:///x"], "--passphrase-file"),
         (["mkfs", "--endpoint-url", "", "s3://bucket/x"], "--endpoint-url"),
         (["umount", ""], "MOUNTPOINT"),
+        (["fsck", "-y", "--objects-from", "", "local:///x"], "--objects-from"),
         (["restore", "--to", "", "local:///x"], "--to"),
         (["dropcache", "/x", ""], "PATH"),
         (["status", ""], "MOUNTPOINT|URL"),
@@ -42,7 +44,7 @@ def test_empty_argument_is_refused(
     """An empty shell variable must not select the working directory or AWS."""
     monkeypatch.chdir(tmp_path)
 
-    assert entry.main(words) == 2
+    assert entry.main(words) == (FSCK_USAGE if words[0] == "fsck" else ExitStatus.USAGE)
 
     shown = capsys.readouterr().err
     assert name in shown

@@ -25,7 +25,9 @@ def test_mount_helper_accepts_arguments_in_any_order() -> None:
     ]
 
 
-@pytest.mark.parametrize("words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"]])
+@pytest.mark.parametrize(
+    "words", [[], ["s3://b/p"], ["a", "b", "c"], ["-x", "a", "b"], ["s3://b/p", ""], ["", "/mnt"]]
+)
 def test_mount_helper_prints_its_usage_for_invalid_arguments(words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"usage: mount\.s3fs-meta"):
         mount_helper.parse(words)

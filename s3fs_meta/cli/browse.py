@@ -76,7 +76,7 @@ def browse(
         def announce(url: str) -> None:
             front.ready()
             output.print_at_once(url)
-            typer.echo("Press Ctrl-C to stop.", err=True)
+            front.notice("press Ctrl-C to stop")
             if open_browser:
                 # The URL and its token are passed in a file, because all users can read arguments.
                 page = Path(stack.enter_context(TemporaryDirectory())) / "s3fs-meta.html"

@@ -14,7 +14,7 @@ import typer
 from s3fs_meta.console import exits
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
-from s3fs_meta.console.output_stream import OutputError
+from s3fs_meta.console.output_stream import ClosedOutputError, OutputError
 from s3fs_meta.console.printable import printable
 from s3fs_meta.errors import S3fsError, ThreadShortageError
 
@@ -96,7 +96,7 @@ def _is_closed_pipe(exc: BaseException) -> bool:
     After EPIPE, typer and rich raise SystemExit.
     """
     cause = exc.__context__ if isinstance(exc, SystemExit) else exc
-    return isinstance(cause, BrokenPipeError)
+    return isinstance(cause, ClosedOutputError)
 
 
 def discard_output() -> None:

@@ -2,7 +2,8 @@
 
 Owns: the stream, and the class of its errors.
 Does not know: the text, closed streams (``standard_streams``).
-Keeps: a closed pipe raises BrokenPipeError, as without this stream.
+Keeps: a closed pipe raises BrokenPipeError, as without this stream; the subclass distinguishes it
+from standard error and from sockets.
 """
 
 import codecs
@@ -25,6 +26,10 @@ class OutputError(OSError):
     """Standard output cannot be written: its disk is full, or the caller has closed it."""
 
 
+class ClosedOutputError(BrokenPipeError):
+    """The reader of standard output, such as head, has closed the pipe."""
+
+
 class _OutputFile(io.FileIO):
     """The unbuffered file below standard output."""
 
@@ -37,8 +42,8 @@ class _OutputFile(io.FileIO):
     def write(self, data: "ReadableBuffer", /) -> int:
         try:
             written = cast("int | None", super().write(data))
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError as exc:
+            raise ClosedOutputError(exc.errno, exc.strerror) from exc
         except OSError as exc:
             # If the caller closed standard output, ``standard_streams`` opened it only for reading.
             why = "it is closed" if exc.errno == errno.EBADF else str(exc.strerror)

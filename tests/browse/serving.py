@@ -61,10 +61,14 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+def printed_url(
+    words: Sequence[str], environment: Mapping[str, str], stderr: int | None = None
+) -> Iterator[str]:
     """Run the browse command in a context, yield its URL, and stop the command with Ctrl-C."""
     command = [sys.executable, "-m", "s3fs_meta", "browse", *words]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip()
@@ -75,10 +79,14 @@ def printed_url(words: Sequence[str], environment: Mapping[str, str]) -> Iterato
 
 @contextmanager
 def serving(
-    words: Sequence[str], environment: Mapping[str, str], tree: Path, txg: int
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    tree: Path,
+    txg: int,
+    stderr: int | None = None,
 ) -> Iterator[Served]:
     """Run the browse command in a context, and exchange its token for a cookie."""
-    with printed_url(words, environment) as printed:
+    with printed_url(words, environment, stderr) as printed:
         port = int(printed.partition("127.0.0.1:")[2].partition("/")[0])
         token = printed.partition("token=")[2]
         begun = Served(port, token, "", "", tree, txg)

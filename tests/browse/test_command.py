@@ -32,6 +32,19 @@ def test_ctrl_c_stops_the_browse_command_during_a_download(served: Served, tmp_p
         assert list(state.glob("*/meta.db")) == []
 
 
+def test_browse_continues_if_the_reader_of_standard_error_has_exited(
+    served: Served, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["--cachedir", str(tmp_path / "state"), f"local://{served.tree.parent}/bucket"]
+    try:
+        with serving(words, os.environ, served.tree, 0, stderr=writing) as other:
+            assert other.ask("/").status == 200
+    finally:
+        os.close(writing)
+
+
 def test_browse_pages_stay_available_after_the_unmount(tmp_path: Path) -> None:
     """Pages are made from the bucket, so they stay available after the unmount."""
     program, mnt, url = Program(tmp_path / "state"), tmp_path / "mnt", f"local://{tmp_path}/bucket"

@@ -190,11 +190,13 @@ def test_closed_output_pipe_is_ignored_in_a_command_with_several_tasks(
 ) -> None:
     """In a task, printing to a closed pipe raises an exception group; rich raises SystemExit."""
     printing = (
-        "import sys, trio; from rich.console import Console; from s3fs_meta.console import boundary\n"
+        "import sys, trio; from rich.console import Console\n"
+        "from s3fs_meta.console import boundary, output_stream\n"
         "async def main():\n"
         "    async with trio.open_nursery() as nursery:\n"
         "        nursery.start_soon(trio.sleep_forever)\n"
         "        Console().print('text') if sys.argv[1] == 'rich' else print('text', flush=True)\n"
+        "output_stream.install()\n"
         "sys.exit(boundary.run(lambda: trio.run(main)))"
     )
     done = _run("-c", printing, how, stdout=closed_pipe)
@@ -207,12 +209,21 @@ def test_closed_output_pipe_does_not_change_the_status_of_a_finished_command(
 ) -> None:
     """The output is written when the command ends, so the result of the command is known."""
     printing = (
-        "import sys; from s3fs_meta.console import boundary;"
+        "import sys; from s3fs_meta.console import boundary, output_stream; output_stream.install();"
         "sys.exit(boundary.run(lambda: sys.stdout.write('damaged') and 4))"
     )
     done = _run("-c", printing, stdout=closed_pipe)
 
     assert (done.returncode, done.stderr) == (4, "")
+
+
+def test_broken_pipe_that_is_not_standard_output_is_an_error(closed_pipe: int) -> None:
+    """A question or a request that cannot be written must not look like success."""
+    code = (
+        "import sys; from s3fs_meta.console import boundary, ui\n"
+        "sys.exit(boundary.run(lambda: ui.confirmed('Repair?')))"
+    )
+    assert _run("-c", code, stderr=closed_pipe).returncode == ExitStatus.LOCAL
 
 
 @pytest.mark.parametrize("words", [["fsck", "-n", "local:///nowhere"], ["flush", "/"]])

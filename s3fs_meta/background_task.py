@@ -1,25 +1,30 @@
 """Background tasks of a with-block, concurrent calls, threads, work that outlives a cancellation.
 
 Owns: cancelling the task when the block ends, letting work finish after a cancellation, recognising
-that no thread can be started.
+that no thread can be started, waiting for the exit of a child process.
 Does not know: the purpose of the task.
 Keeps: an exception of the with-block or of a call is raised unchanged, not in an exception group.
 """
 
 import logging
+import math
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import trio
+from typing_extensions import TypeVarTuple, Unpack
 
 from s3fs_meta.errors import ThreadShortageError
-from s3fs_meta.limits import THREAD_PAUSE_S
+from s3fs_meta.limits import THREAD_PAUSE_S, THREAD_WARNING_S
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 _log = logging.getLogger(__name__)
 
+_EXIT_POLL_S: Final = 0.005
 _NO_THREAD: Final = "can't start new thread"  # the message of threading.Thread.start
 
 
@@ -79,8 +84,8 @@ async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
 
 
 async def in_thread(
-    work: Callable[..., _Result],
-    *arguments: object,
+    work: Callable[[Unpack[_Arguments]], _Result],
+    *arguments: Unpack[_Arguments],
     abandon_on_cancel: bool = False,
     limiter: trio.CapacityLimiter | None = None,
 ) -> _Result:
@@ -101,8 +106,8 @@ async def in_thread(
 
 
 async def in_thread_or_here(
-    work: Callable[..., _Result],
-    *arguments: object,
+    work: Callable[[Unpack[_Arguments]], _Result],
+    *arguments: Unpack[_Arguments],
     abandon_on_cancel: bool = False,
     limiter: trio.CapacityLimiter | None = None,
 ) -> _Result:
@@ -118,20 +123,44 @@ async def in_thread_or_here(
         return work(*arguments)
 
 
+async def exit_of(pid: int, limit_s: float) -> int | None:
+    """Return the wait status of a child process; None if it has not exited within *limit_s*.
+
+    The status is polled, because a thread that waits may not be available.
+    """
+    with trio.move_on_after(limit_s):
+        while True:
+            exited, status = os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
+            if exited:
+                return status
+            await trio.sleep(_EXIT_POLL_S)
+    return None
+
+
+class ShortageLog:
+    """Logs the effect of a shortage of threads or descriptors, at most once in THREAD_WARNING_S."""
+
+    def __init__(self) -> None:
+        self._quiet_until_s = -math.inf
+
+    def warn(self, effect: str, shortage: object | None = None) -> None:
+        """Log the effect of a shortage, by default that no thread can be started."""
+        now_s = trio.current_time()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + THREAD_WARNING_S
+            _log.warning("%s: %s", effect, shortage or ThreadShortageError())
+
+
 async def continuing(name: str, task: Callable[[], Awaitable[None]]) -> None:
     """Run a background task; if it cannot start a thread, start it again after THREAD_PAUSE_S."""
+    shortage = ShortageLog()
     while True:
         try:
             return await task()
         except Exception as exc:
             if not lacks_thread(exc):
                 raise
-        _log.warning(
-            "the background task %r pauses for %g s: %s",
-            name,
-            THREAD_PAUSE_S,
-            ThreadShortageError(),
-        )
+        shortage.warn(f"the background task {name!r} pauses for {THREAD_PAUSE_S:g} s")
         await trio.sleep(THREAD_PAUSE_S)
 
 

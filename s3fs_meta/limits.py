@@ -389,6 +389,7 @@ DAMAGED_RECORDS_MAX: Final = 64
 DAMAGE_SCAN_ROWS: Final = 1000  # number of block map rows read in one slice of work: 1 ms
 UPLOAD_PAUSE_S: Final = 5.0  # pause after the local disk or database made an upload fail
 THREAD_PAUSE_S: Final = 5.0  # pause of a background task that cannot start a thread
+THREAD_WARNING_S: Final = 60.0  # minimum time between two warnings that no thread can be started
 UPLOAD_RETRY_S_MAX: Final = 60.0  # longest pause between two attempts to upload, in a long outage
 FETCHES_MAX: Final = 4  # maximum number of blocks fetched from the store concurrently
 # Maximum read-ahead of a sequential reader. It keeps four connections busy.

@@ -1,6 +1,8 @@
 """The behaviour of a mount while the machine allows no more threads."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import trio
 import trio.testing
 from typing_extensions import override
 
-from s3fs_meta.background_task import in_thread, lacks_thread
+from s3fs_meta.background_task import exit_of, in_thread, lacks_thread
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
 from s3fs_meta.errors import DatabaseFullError, ThreadShortageError, TransientStoreError
 from s3fs_meta.limits import THREAD_PAUSE_S
@@ -123,20 +125,25 @@ async def test_background_task_continues_after_a_pause_without_making_the_mount_
     assert "'reading' pauses for 5 s: no thread can be started" in caplog.text
 
 
-async def test_fsync_without_threads_makes_the_file_durable(power: Power) -> None:
+async def test_fsync_without_threads_makes_the_file_durable(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Programs may call fsync thousands of times, so not every call is logged."""
     async with power.session("a", tasks=False) as session:
-        ino = write_file(session, b"content")
         with no_threads():
-            await session.durability.sync_file(ino)
+            for number in range(20):
+                ino = write_file(session, b"content %d" % number)
+                await session.durability.sync_file(ino)
 
         assert session.status.state is MountState.SERVING
         assert unsynced_tails(session.db) == []
+    assert 1 <= caplog.text.count("a sync delays all requests: no thread can be started") <= 2
 
 
 async def test_upload_without_threads_fails_and_succeeds_later(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, b"content")
-        with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        with no_threads(), pytest.raises(ThreadShortageError):
             await session.flush()
         with no_threads():
             [batch] = [await session.uploader.sealer.next_batch(0.0)]
@@ -150,6 +157,48 @@ async def test_upload_without_threads_fails_and_succeeds_later(power: Power) -> 
         with no_threads(), pytest.raises(ThreadShortageError):
             await read_file(session, ino)
         assert await read_file(session, ino) == b"content"
+
+
+async def test_unmount_without_threads_keeps_all_changes_in_a_clean_local_state(
+    power: Power,
+) -> None:
+    """The next mount need not recover from a crash, and uploads the changes."""
+    async with power.session("a", tasks=False) as session:
+        ino = write_file(session, b"content")
+        with no_threads():
+            with pytest.raises(ThreadShortageError):
+                await session.flush_at_end()
+            await session.close()
+    async with power.session("a", tasks=False) as session:
+        assert not session.volume.crashed
+        assert await read_file(session, ino) == b"content"
+        await unmount(session)
+
+
+async def test_database_copy_of_a_failed_image_is_removed_without_threads(power: Power) -> None:
+    """No later task would remove it from the disk of the mount."""
+    refused = contextlib.ExitStack()
+
+    def refuse(step: str) -> None:
+        if step == "image copied":
+            refused.enter_context(no_threads())
+
+    async with power.session("a", hook=refuse, tasks=False) as session:
+        write_file(session, b"content")
+        with refused, pytest.raises(ThreadShortageError):
+            await session.make_image()
+        assert list(session.volume.state_dir.tmp.iterdir()) == []
+        await unmount(session)
+
+
+async def test_child_process_is_waited_for_without_a_thread() -> None:
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})  # noqa: ASYNC221 - returns immediately
+    with no_threads():
+        try:
+            assert await exit_of(pid, 0.05) is None
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        assert await exit_of(pid, 10.0) == signal.SIGKILL
 
 
 async def test_files_of_evicted_blocks_are_removed_without_threads(power: Power) -> None:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, lacks_thread
 from s3fs_meta.errors import ThreadShortageError, UsageError
 from s3fs_meta.fuse import notifications, raw_operations, request_loop
 from s3fs_meta.fuse.collection.write_back import WriteBack
@@ -283,8 +283,10 @@ async def detach(mountpoint: Path) -> None:
         result = await trio.run_process(
             [*command, "--", str(mountpoint)], check=False, capture_stderr=True, close_fds=False
         )
-    except OSError as exc:
-        _log.warning("cannot run %s: %s", command[0], exc.strerror)
+    except (OSError, RuntimeError) as exc:
+        if isinstance(exc, RuntimeError) and not lacks_thread(exc):
+            raise
+        _log.warning("cannot run %s: %s", command[0], exc)
         return
     if result.returncode:
         _log.warning("%s: %s", command[0], result.stderr.decode(errors="replace").strip())

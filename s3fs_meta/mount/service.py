@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from s3fs_meta import memory_allocator
-from s3fs_meta.background_task import background_task
+from s3fs_meta.background_task import background_task, lacks_thread
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import text_of
@@ -32,6 +32,7 @@ from s3fs_meta.errors import (
     HeldError,
     S3fsError,
     StoreUnavailableError,
+    ThreadShortageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache, request_times
@@ -441,8 +442,11 @@ class Mount:
         try:
             with naming_store(self._plan.place.url):
                 await self._session.flush_at_end(self._watchers.progress)
-        except (S3fsError, OSError) as exc:
-            return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
+        except (S3fsError, OSError, RuntimeError) as exc:
+            failure = ThreadShortageError() if lacks_thread(exc) else exc
+            if not isinstance(failure, (S3fsError, OSError)):
+                raise
+            return {"complete": False, "why": text_of(failure), "kind": type(failure).__name__}
         if not self._session.is_everything_shipped:
             return {"complete": False, "why": "the filesystem was changed during the last upload"}
         return {"complete": True, "why": ""}

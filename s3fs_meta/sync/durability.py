@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
 from s3fs_meta.errors import DatabaseError
@@ -210,7 +211,7 @@ class Durability:
             wal.append_room(room_bytes)
             await trio.lowlevel.checkpoint()
         async with self._log_lock:  # not at the same time as the sync of an fsync
-            await trio.to_thread.run_sync(self._db.sync_wal)
+            await in_thread(self._db.sync_wal)
 
     async def sync_all(self) -> None:
         """Make every acknowledged operation durable.
@@ -232,7 +233,7 @@ class Durability:
             DatabaseError: a sync of the log failed, so all later syncs fail, too.
         """
         try:
-            await trio.to_thread.run_sync(self._db.checkpoint)
+            await in_thread(self._db.checkpoint)
         except DatabaseError as exc:
             if self._db.wal is None or self._db.wal.failure:
                 raise

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.hashed_dir import replace_durably
 from s3fs_meta.limits import (
     KNOWN_NAMES_MAX,
@@ -164,7 +165,7 @@ class KnownPoints:
             if (link, kept) == self._saved or not link.created_ns:
                 return
             try:
-                await trio.to_thread.run_sync(self._add, link, kept)
+                await in_thread_or_here(self._add, link, kept)
             except (OSError, NewerFileError) as exc:
                 _log.warning(
                     "cannot save the list of known points in time in %s: %s", self._state, exc

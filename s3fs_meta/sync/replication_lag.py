@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.limits import UNSHIPPED_INODES_AT_ONCE_MAX, UNSHIPPED_INODES_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
@@ -104,6 +105,6 @@ class ReplicationLag:
             return read(self._db.connection, *arguments)
         snapshot = self._db.open_snapshot()
         try:
-            return await trio.to_thread.run_sync(read, snapshot.connection, *arguments)
+            return await in_thread(read, snapshot.connection, *arguments)
         finally:
             snapshot.close()

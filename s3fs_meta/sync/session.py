@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.background_task import continuing, is_orderly
+from s3fs_meta.background_task import continuing, in_thread_or_here, is_orderly
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.crash_safety import recovery
@@ -579,5 +579,5 @@ class Session:
 
     async def _sync_at_end(self) -> None:
         """Sync all block files, so that the next mount need not verify them."""
-        await trio.to_thread.run_sync(self.files.sync_everything)
+        await in_thread_or_here(self.files.sync_everything)
         await self.durability.sync()

@@ -9,8 +9,7 @@ Tasks: the background garbage collection, a flush by the user, the last flush of
 import logging
 from contextlib import aclosing
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
@@ -46,7 +45,7 @@ async def tend(volume: Volume) -> None:
     """
     remembered = Remembered(volume.state_dir.path)
     present = superblock_codec.encode(volume.superblock)
-    await trio.to_thread.run_sync(remembered.keep, present)
+    await in_thread(remembered.keep, present)
     keys = await _newest(volume)
     if any(keys.faults):
         await volume.keeper.require_hold()
@@ -61,7 +60,7 @@ async def tend(volume: Volume) -> None:
         )
         return
     volume.known.accept(keys.superblock)
-    await trio.to_thread.run_sync(remembered.keep, keys.data)
+    await in_thread(remembered.keep, keys.data)
 
 
 async def put_back_missing(volume: Volume) -> None:

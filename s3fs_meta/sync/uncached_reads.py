@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -113,9 +114,7 @@ class UncachedReader:
             _log.info("%s", exc)
             return b""
         record = _Record(PackId(0), start, stop, located)
-        return (
-            await trio.to_thread.run_sync(self._open_all, other.object_key, start, stored, [record])
-        )[0]
+        return (await in_thread(self._open_all, other.object_key, start, stored, [record]))[0]
 
     async def _read_run(self, run: list[_Record | None]) -> list[bytes]:
         """Return the content of adjacent blocks."""
@@ -133,7 +132,7 @@ class UncachedReader:
         except (ObjectMissingError, CorruptionError) as exc:
             _log.info("%s", exc)
         if stored is not None:
-            return await trio.to_thread.run_sync(self._open_all, key, first.start, stored, records)
+            return await in_thread(self._open_all, key, first.start, stored, records)
         if len(records) == 1:
             return [b""]
         # A truncated object may have lost only its last blocks, so read each block alone.

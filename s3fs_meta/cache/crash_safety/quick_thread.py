@@ -8,7 +8,6 @@ loop waits for a pipe.
 Tasks: any number of callers on the event loop; each object runs one call at a time.
 """
 
-import logging
 import os
 import threading
 import weakref
@@ -16,11 +15,8 @@ from collections.abc import Callable
 
 import trio
 
-from s3fs_meta.background_task import lacks_thread
+from s3fs_meta.background_task import ShortageLog, lacks_thread
 from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS
-from s3fs_meta.errors import ThreadShortageError
-
-_log = logging.getLogger(__name__)
 
 
 class QuickThread:
@@ -30,6 +26,7 @@ class QuickThread:
         """Create no pipe yet: the first call creates it, and most commands never make a call."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
+        self._shortage = ShortageLog()
 
     @trio.lowlevel.enable_ki_protection
     async def run(
@@ -77,6 +74,7 @@ class QuickThread:
                     afterwards()
 
         if not _started(lambda: _catch(work, failures), lambda: os.write(writer, b"\0")):
+            self._shortage.warn("a sync delays all requests")
             await _run_here(call, meanwhile, afterwards)
             return
         self._is_busy = True
@@ -102,7 +100,7 @@ class QuickThread:
         except OSError as exc:
             if exc.errno not in NO_DESCRIPTOR_ERRNOS:
                 raise
-            _log.warning("a sync delays all requests: %s", exc.strerror)
+            self._shortage.warn("a sync delays all requests", exc.strerror)
             return False
         weakref.finalize(self, _close, *self._ends)
         return True
@@ -115,7 +113,6 @@ def _started(work: Callable[[], None], then: Callable[[], object]) -> bool:
     except RuntimeError as exc:
         if not lacks_thread(exc):
             raise
-        _log.warning("a sync delays all requests: %s", ThreadShortageError())
         return False
     return True
 

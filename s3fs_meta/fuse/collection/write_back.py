@@ -33,6 +33,7 @@ from typing import Any, Final
 
 import trio
 
+from s3fs_meta.background_task import exit_of
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fuse.collection.barrier import Barrier
 from s3fs_meta.limits import (
@@ -296,5 +297,5 @@ class CollectingProcess:
         """
         self._socket.close()
         os.kill(self.pid, signal.SIGKILL)
-        with trio.move_on_after(COLLECTOR_END_S_MAX, shield=True):
-            await trio.to_thread.run_sync(os.waitpid, self.pid, 0, abandon_on_cancel=True)
+        with trio.CancelScope(shield=True):
+            await exit_of(self.pid, COLLECTOR_END_S_MAX)

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import NO_FLOOR, Changelog, Section, key_of
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
@@ -326,7 +325,7 @@ async def _decode(
 ) -> Changelog:
     key = key_of(txg)
     try:
-        return await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+        return await in_thread(changelog_codec.decode, key, data, keyring)
     except NewerFormatError as exc:
         newer = exc
     if await _is_followed(store, keyring, uuid, txg, data) is False:
@@ -341,12 +340,12 @@ async def _is_followed(
     after = key_of(Txg(txg + 1))
     try:
         following = (await store.get(after, ENCODED_BYTES_MAX)).data
-        changelog = await trio.to_thread.run_sync(changelog_codec.decode, after, following, keyring)
+        changelog = await in_thread(changelog_codec.decode, after, following, keyring)
     except (FormatError, ObjectMissingError):
         return None
     if changelog.uuid != uuid:
         return None
-    return changelog.previous == await trio.to_thread.run_sync(content_hash, data)
+    return changelog.previous == await in_thread(content_hash, data)
 
 
 async def link_of_image(
@@ -427,7 +426,7 @@ async def sections(
     yield changelog.section
     for part in reversed(changelog.parts):
         data = (await store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
-        yield await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, keyring)
+        yield await in_thread(changelog_codec.decode_part, part, data, keyring)
 
 
 async def bytes_of(store: ObjectStore, txg: Txg) -> bytes:

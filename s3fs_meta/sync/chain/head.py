@@ -4,8 +4,7 @@ Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``loca
 manifests.
 """
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
@@ -70,4 +69,4 @@ async def load_manifest(
     fetched = await store.get(key, ENCODED_BYTES_MAX)
     if content_hash and image_codec.content_hash(fetched.data) != content_hash:
         raise FormatError(key, "the manifest does not match the recorded hash of the image")
-    return await trio.to_thread.run_sync(image_codec.decode, key, fetched.data, keyring)
+    return await in_thread(image_codec.decode, key, fetched.data, keyring)

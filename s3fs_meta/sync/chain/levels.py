@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind, Location, PackNote, Section, section_bytes
@@ -189,7 +188,7 @@ async def fetch(
         FormatError: the level object is damaged, or does not contain the hash of its predecessor.
     """
     data = (await store.get(key, ENCODED_BYTES_MAX)).data
-    level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+    level = await in_thread(level_codec.decode, key, data, keyring)
     if level.uuid != uuid:
         raise FormatError(key, "the level object belongs to another filesystem")
     if level.previous != before.hash or level.floor < before.floor:
@@ -240,7 +239,7 @@ async def link_of_end(store: ObjectStore, keyring: Keyring, uuid: str, txg: Txg)
         key = level_codec.key_of(number, txg)
         try:
             data = (await store.get(key, ENCODED_BYTES_MAX)).data
-            level = await trio.to_thread.run_sync(level_codec.decode, key, data, keyring)
+            level = await in_thread(level_codec.decode, key, data, keyring)
             if level.uuid == uuid:
                 await require_end(store, keyring, uuid, level)
                 return link_of(level)

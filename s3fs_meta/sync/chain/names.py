@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec import image as image_codec
@@ -117,4 +116,4 @@ async def require_authentic(store: ObjectStore, keyring: Keyring, key: ObjectKey
         ObjectMissingError: the object does not exist.
     """
     data = (await store.get(key, envelope.ENCODED_BYTES_MAX)).data
-    await trio.to_thread.run_sync(envelope.require_authentic, key, data, keyring)
+    await in_thread(envelope.require_authentic, key, data, keyring)

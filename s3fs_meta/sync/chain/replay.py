@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread_or_here
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import level as level_codec
@@ -201,10 +201,10 @@ class Replayer:
             raise NewerFormatError(
                 level.key, f"the schema version {level.schema_version} is unknown"
             )
-        await trio.to_thread.run_sync(self._replica.begin)
+        await in_thread(self._replica.begin)
         try:
-            await trio.to_thread.run_sync(self._add, level.section, level.key)
-            await trio.to_thread.run_sync(self._finish_level, level, link)
+            await in_thread(self._add, level.section, level.key)
+            await in_thread(self._finish_level, level, link)
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await in_thread_or_here(self._replica.abandon)
@@ -228,19 +228,17 @@ class Replayer:
         require_known(changelog)
         if changelog.image is not None:
             raise NeedsImageError(changelog.image)
-        await trio.to_thread.run_sync(self._replica.begin)
+        await in_thread(self._replica.begin)
         try:
             for part in changelog.parts:
                 data = (
                     await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)
                 ).data
-                section = await trio.to_thread.run_sync(
-                    changelog_codec.decode_part, part, data, self._keyring
-                )
-                await trio.to_thread.run_sync(self._add, section, part.key)
-            await trio.to_thread.run_sync(self._add, changelog.section, key)
+                section = await in_thread(changelog_codec.decode_part, part, data, self._keyring)
+                await in_thread(self._add, section, part.key)
+            await in_thread(self._add, changelog.section, key)
             with _fitting():
-                return await trio.to_thread.run_sync(
+                return await in_thread(
                     self._replica.finish,
                     link.txg,
                     changelog.packs,

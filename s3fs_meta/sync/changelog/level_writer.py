@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.level import Level
@@ -120,7 +121,7 @@ class Leveler:
                 exc,
             )
             return False
-        data = await trio.to_thread.run_sync(level_codec.encode, made, self._keyring)
+        data = await in_thread(level_codec.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # another mount has created the level object
             await self._store.create(made.key, data)
         self._hook("level put")
@@ -133,7 +134,7 @@ class Leveler:
             NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.
         """
         pieces = await self._pieces(level, last)
-        return await trio.to_thread.run_sync(levels.merge, level, self._uuid, pieces)
+        return await in_thread(levels.merge, level, self._uuid, pieces)
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
         """Return the contents of the objects to be merged into a level object.
@@ -160,5 +161,5 @@ class Leveler:
             return levels.piece_of_changelog(fetched)
         key = level_codec.key_of(level, last)
         data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-        found = await trio.to_thread.run_sync(level_codec.decode, key, data, self._keyring)
+        found = await in_thread(level_codec.decode, key, data, self._keyring)
         return levels.piece_of_level(found)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.limits import CHANGELOG_RUN_BYTES, CONDENSE_INTERVAL_S, CONDENSED_RECORDS_MIN
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.db.database import Database
@@ -59,10 +60,10 @@ class Condenser:
     async def _merge(self, first: int, last: int) -> MergedRecords | None:
         if not self._db.pragmas.is_wal:
             waiting = pending.records_of_run(self._db.connection, first, last)
-            return await trio.to_thread.run_sync(_merged, waiting)
+            return await in_thread(_merged, waiting)
         snapshot = self._db.open_snapshot()
         try:
-            return await trio.to_thread.run_sync(
+            return await in_thread(
                 pending.merged_run, snapshot.connection, first - 1, last, CHANGELOG_RUN_BYTES
             )
         finally:

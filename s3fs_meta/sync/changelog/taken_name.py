@@ -11,8 +11,7 @@ Design: docs/design/durability.md, "From cut to chain".
 import logging
 from typing import NoReturn
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import FormatError, ObjectMissingError
@@ -52,7 +51,7 @@ async def step_over(volume: Volume, durability: Durability, txg: Txg, data: byte
     else:
         raise volume.keeper.ended_by_object(key)
     _log.error("%s; the next txg, %d, is an image of the local state", what, txg + 1)
-    link = await trio.to_thread.run_sync(chain.link_of, txg, data, volume.keyring)
+    link = await in_thread(chain.link_of, txg, data, volume.keyring)
     volume.db.begin_local()
     chain.record_own(volume.db, link)
     pending.clear_outbox(volume.db)

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import (
@@ -405,7 +406,7 @@ class Shipper:
         """Read rows of the cut in a thread, or on the event loop if there is no snapshot."""
         if frozen.snapshot is None:
             return read(self._db.connection, *arguments)
-        return await trio.to_thread.run_sync(read, frozen.snapshot.connection, *arguments)
+        return await in_thread(read, frozen.snapshot.connection, *arguments)
 
     # --- describe a txg in a changelog ---------------------------------------------------------
 
@@ -490,9 +491,7 @@ class Shipper:
 
     async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:
         key = changelog_codec.part_key(prefix, number)
-        data = await trio.to_thread.run_sync(
-            changelog_codec.encode_part, key, section, self._keyring
-        )
+        data = await in_thread(changelog_codec.encode_part, key, section, self._keyring)
         await self._store.create(key, data)
         self.since_image.add(len(data))
         return PartRef(key, content_hash(data))
@@ -508,7 +507,7 @@ class Shipper:
         is_image: bool = False,
     ) -> tuple[Txg, bytes]:
         """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
-        data = await trio.to_thread.run_sync(changelog_codec.encode, changelog, self._keyring)
+        data = await in_thread(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
         if is_image:  # the image contains the cut's changes, so no changelog needs their records
             pending.forget(self._db, frozen.last_seq)
@@ -545,7 +544,7 @@ class Shipper:
         await self._require_end(self._require_lease)
         if not ours:
             await self._step_over(txg, data)
-        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        link = await in_thread(chain.link_of, txg, data, self._keyring)
         self._db.begin_local()
         chain.record_own(self._db, link)
         pending.clear_outbox(self._db)

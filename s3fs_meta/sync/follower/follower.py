@@ -154,7 +154,7 @@ class Follower:
     async def close_applier(self) -> None:
         """Close the second connection, if it is open; the next txg opens it again."""
         if self._applier is not None:
-            await trio.to_thread.run_sync(self._applier.close)
+            await in_thread_or_here(self._applier.close)
             self._applier = None
 
     async def applier(self) -> Database:

@@ -22,6 +22,8 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
+from s3fs_meta.errors import ThreadShortageError
 from s3fs_meta.hashed_dir import can_lock, replace_durably
 from s3fs_meta.limits import (
     REQUEST_DAYS_MAX,
@@ -162,8 +164,8 @@ async def save(state: Path, meter: Meter, stored_bytes: int | None = None) -> Le
     state, it stays unchanged, because a mistyped URL must not create state.
     """
     try:
-        return await trio.to_thread.run_sync(_save, state, meter, stored_bytes)
-    except (OSError, NewerFileError) as exc:
+        return await in_thread(_save, state, meter, stored_bytes)
+    except (OSError, NewerFileError, ThreadShortageError) as exc:
         _log.warning("cannot save the request counts in %s: %s", state, exc)
         return None
 

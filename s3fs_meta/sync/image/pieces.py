@@ -10,8 +10,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
@@ -63,17 +62,17 @@ async def put_pieces(
     Raises:
         StoreError: some pieces may be in the store, but no manifest refers to them.
     """
-    size_bytes = (await trio.to_thread.run_sync(copy.stat)).st_size
+    size_bytes = (await in_thread(copy.stat)).st_size
     total = -(-size_bytes // IMAGE_PIECE_BYTES)
     pieces: list[Piece] = []
     for number in range(total):
-        payload = await trio.to_thread.run_sync(_read_piece, copy, number)
-        content = await trio.to_thread.run_sync(image_codec.content_hash, payload)
+        payload = await in_thread(_read_piece, copy, number)
+        content = await in_thread(image_codec.content_hash, payload)
         if number < len(old) and old[number].hash == content:
             pieces.append(old[number])
         else:
             key = image_codec.piece_key(image.prefix, number)
-            encoded = await trio.to_thread.run_sync(image_codec.encode_piece, key, payload, keyring)
+            encoded = await in_thread(image_codec.encode_piece, key, payload, keyring)
             await take(len(encoded))
             await store.create(key, encoded)
             pieces.append(Piece(key=key, plain_bytes=len(payload), hash=content))
@@ -135,7 +134,7 @@ async def describe(
     changelog: str,
 ) -> tuple[Head, bytes]:
     """Return the head and the encoded manifest for an image of a finished database copy."""
-    facts = await trio.to_thread.run_sync(image_copy.describe, copy)
+    facts = await in_thread(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,
         epoch=image.epoch,
@@ -153,7 +152,7 @@ async def describe(
         changelog=changelog,
     )
     key = ObjectKey(f"{image.prefix}/manifest")
-    data = await trio.to_thread.run_sync(image_codec.encode, manifest, key, keyring)
+    data = await in_thread(image_codec.encode, manifest, key, keyring)
     return Head(txg=image.txg, manifest_key=key, manifest_hash=image_codec.content_hash(data)), data
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
@@ -116,10 +117,10 @@ class Restorer:
         self._failed = {}
         try:
             link = await self._restore_from_some_image(newest, unfinished, upto)
-            await trio.to_thread.run_sync(self._finish, unfinished, target)
+            await in_thread(self._finish, unfinished, target)
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await trio.to_thread.run_sync(image_copy.remove, unfinished)
+                await in_thread_or_here(image_copy.remove, unfinished)
             raise
         return link
 
@@ -145,17 +146,17 @@ class Restorer:
         unfinished = restoring(target)
         try:
             if self._reserve is not None:
-                size_bytes = await trio.to_thread.run_sync(os.path.getsize, earlier)
+                size_bytes = await in_thread(os.path.getsize, earlier)
                 await self._reserve(size_bytes)
-            await trio.to_thread.run_sync(copy_database, earlier, unfinished)
+            await in_thread(copy_database, earlier, unfinished)
             advanced = await self._apply(link, unfinished, upto, by_levels=True)
-            await trio.to_thread.run_sync(self._finish, unfinished, target)
+            await in_thread(self._finish, unfinished, target)
         except (NeedsImageError, FormatError, ObjectMissingError) as exc:
             _log.info("cannot restore txg %d from txg %d: %s", upto, link.txg, exc)
             return None
         finally:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await trio.to_thread.run_sync(image_copy.remove, unfinished)
+                await in_thread_or_here(image_copy.remove, unfinished)
         return advanced
 
     async def _restore_from_some_image(
@@ -366,7 +367,7 @@ class Restorer:
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)
         authentic = self._keyring.encrypted
         require_ours = partial(restored_schema.require_ours, authentic=authentic)
-        await trio.to_thread.run_sync(require_ours, unfinished, ref.key)
+        await in_thread(require_ours, unfinished, ref.key)
         link = await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, ref.key)
         try:
             return await self._apply(link, unfinished, upto, by_levels=by_levels)
@@ -382,11 +383,11 @@ class Restorer:
         self, link: Link, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
         """Apply the txgs after *link* to the database. Raises errors from ``Replayer.forward``."""
-        db = await trio.to_thread.run_sync(Database.open, unfinished, _THROWAWAY)
+        db = await in_thread(Database.open, unfinished, _THROWAWAY)
         replayer = Replayer(self._store, self._keyring, self._uuid, db)
         try:
             link = await replayer.forward(link, self._progress, upto, by_levels=by_levels)
-            await trio.to_thread.run_sync(_settle, db, link, self._uuid)
+            await in_thread(_settle, db, link, self._uuid)
         finally:
             self.notices += replayer.notices
             self._last_level = replayer.last_level or self._last_level
@@ -445,7 +446,7 @@ async def _fetch_all(
         OSError: the database cannot be written, for example because the disk is full.
     """
     image_codec.require_places(manifest, key)
-    if not await trio.to_thread.run_sync(has_room, unfinished, manifest.database_bytes):
+    if not await in_thread(has_room, unfinished, manifest.database_bytes):
         # A forged manifest may claim a huge size, without pieces of this size in the bucket.
         # If its last piece is missing, the caller tries another image, and reports no full disk.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
@@ -458,9 +459,7 @@ async def _fetch_all(
         for number, piece in waiting:
             try:
                 fetched = await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
-                await trio.to_thread.run_sync(
-                    place_piece, unfinished, number, piece, fetched.data, keyring
-                )
+                await in_thread(place_piece, unfinished, number, piece, fetched.data, keyring)
             except (
                 S3fsError,
                 OSError,
@@ -471,7 +470,7 @@ async def _fetch_all(
             done += 1
             progress("metadata", done, len(manifest.pieces))
 
-    await trio.to_thread.run_sync(allocate, unfinished, manifest.database_bytes)
+    await in_thread(allocate, unfinished, manifest.database_bytes)
     async with trio.open_nursery() as nursery:
         for _ in range(FETCHES_MAX):
             nursery.start_soon(fetch)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import trio
 
+from s3fs_meta.background_task import exit_of
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import S3fsError
@@ -43,7 +44,6 @@ _INHERITED: Final = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 # timeout of ``end``, which waits at most twice for RESTORER_END_S_MAX
 _END_S_MAX: Final = 3 * RESTORER_END_S_MAX
-_POLL_S: Final = 0.005  # seconds between two checks of whether the process has exited
 
 
 class ProcessRestorer:
@@ -195,17 +195,8 @@ class _Process:
         status: int | None = None
         self._stream.socket.close()
         if ends_itself:
-            status = await self._waited()
+            status = await exit_of(self._pid, RESTORER_END_S_MAX)
         if status is None:
             os.kill(self._pid, signal.SIGKILL)
-            status = await self._waited()
+            status = await exit_of(self._pid, RESTORER_END_S_MAX)
         return status
-
-    async def _waited(self) -> int | None:
-        deadline_s = trio.current_time() + RESTORER_END_S_MAX
-        while trio.current_time() < deadline_s:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
-            if pid:
-                return status
-            await trio.sleep(_POLL_S)
-        return None

@@ -18,8 +18,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
@@ -135,7 +134,7 @@ class Salvager:
         manifest = await self._manifest(key)
         if manifest is None:
             return None
-        enough = await trio.to_thread.run_sync(has_room, path, manifest.database_bytes)
+        enough = await in_thread(has_room, path, manifest.database_bytes)
         if not enough and not await self._is_there(manifest.pieces[-1]):
             _log.warning(
                 "the manifest %s claims a database of %d bytes, more than the disk's free space",
@@ -143,7 +142,7 @@ class Salvager:
                 manifest.database_bytes,
             )
             return None  # the image's last piece is also missing, so its claimed size may be wrong
-        await trio.to_thread.run_sync(allocate, path, manifest.database_bytes)
+        await in_thread(allocate, path, manifest.database_bytes)
         missing: dict[str, list[int]] = {}
         for number, piece in enumerate(manifest.pieces):
             self._progress("metadata", number, len(manifest.pieces))
@@ -166,7 +165,7 @@ class Salvager:
         sizes = image_codec.piece_sizes(size_bytes)
         if not keys.keys() >= set(range(len(sizes))):
             return None
-        await trio.to_thread.run_sync(allocate, path, size_bytes)
+        await in_thread(allocate, path, size_bytes)
         for number, wanted_bytes in enumerate(sizes):
             self._progress("metadata", number, len(sizes))
             content = await self._content(keys[number])
@@ -180,7 +179,7 @@ class Salvager:
                     wanted_bytes,
                 )
                 return None
-            await trio.to_thread.run_sync(write_piece, path, number, content)
+            await in_thread(write_piece, path, number, content)
         key = ObjectKey(f"{name.prefix}/manifest")
         return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
@@ -214,7 +213,7 @@ class Salvager:
     async def _content(self, key: ObjectKey) -> bytes | None:
         try:
             fetched = await self._store.get(key, image_codec.PIECE_ENCODED_BYTES_MAX)
-            return await trio.to_thread.run_sync(
+            return await in_thread(
                 image_codec.decode_unlisted_piece, key, fetched.data, self._keyring
             )
         except _DAMAGE as exc:
@@ -272,9 +271,7 @@ class Salvager:
     async def _place(self, path: Path, number: int, piece: Piece) -> bool:
         try:
             fetched = await self._store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
-            await trio.to_thread.run_sync(
-                place_piece, path, number, piece, fetched.data, self._keyring
-            )
+            await in_thread(place_piece, path, number, piece, fetched.data, self._keyring)
         except _DAMAGE as exc:
             self._note_lost(exc)
             return False

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
@@ -198,12 +199,12 @@ class Imager:
             FormatError: an unclean shutdown has damaged the database.
         """
         try:
-            await trio.to_thread.run_sync(snapshot.copy_to, copy)
+            await in_thread(snapshot.copy_to, copy)
         finally:
             snapshot.close()
         self._hook("image copied")
         if local_state.get(self._db, "unchecked") == "1":
-            await trio.to_thread.run_sync(image_copy.require_intact, copy, self._db.path)
+            await in_thread(image_copy.require_intact, copy, self._db.path)
             self._db.begin_local()
             local_state.delete(self._db, "unchecked")
 
@@ -224,7 +225,7 @@ class Imager:
                 yield copy
             finally:
                 with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                    await trio.to_thread.run_sync(image_copy.remove, copy)
+                    await in_thread_or_here(image_copy.remove, copy)
 
     def _copies_bytes(self) -> int:
         """Return the disk space that a copy needs: double outside WAL mode, for the snapshot."""
@@ -259,9 +260,7 @@ class Imager:
             link: the txg of the image, and the changelog hash that the manifest records.
         """
         finish = functools.partial(image_copy.finish, txg=link.txg)
-        await trio.to_thread.run_sync(
-            finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost
-        )
+        await in_thread(finish, copy, cut.packs.values(), list(cut.places.values()), cut.lost)
         image = image_pieces.new_image(link.txg, self._keeper.epoch)
         pieces = await image_pieces.put_pieces(
             self._store, self._keyring, image, copy, old, progress, take

@@ -11,8 +11,7 @@ Memory: one damaged pack and one new pack at a time.
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import Pack, PackEntry, PackWriter
@@ -40,19 +39,17 @@ async def copy_intact(
     Raises:
         StoreError: the store is unavailable; the new packs that were stored remain.
     """
-    await trio.to_thread.run_sync(lost_indexes.collect, db, unreadable)
+    await in_thread(lost_indexes.collect, db, unreadable)
     made: list[ObjectInfo] = []
     copied = 0
     for key in unreadable:
-        entries = await trio.to_thread.run_sync(lost_indexes.entries_of, db, key)
+        entries = await in_thread(lost_indexes.entries_of, db, key)
         if not entries:
             continue
         packs = _packs(keyring, key, await read_pack(store, key), entries)
-        while (pack := await trio.to_thread.run_sync(next, packs, None)) is not None:
+        while (pack := await in_thread(next, packs, None)) is not None:
             await store.create(pack.key, pack.data)
-            await trio.to_thread.run_sync(
-                rebuilt_rows.add_pack, db, pack.key, len(pack.data), pack.entries
-            )
+            await in_thread(rebuilt_rows.add_pack, db, pack.key, len(pack.data), pack.entries)
             made.append(ObjectInfo(pack.key, len(pack.data)))
             copied += len(pack.entries)
     return made, copied

@@ -261,6 +261,7 @@ MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; larger on
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
+REFUSED_KEYS_MAX: Final = 100_000  # refused objects that garbage collection skips; 20 MB of memory
 DELETES_REFUSED_MAX: Final = 16  # refused deletions after which failed requests are not divided
 STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; the delays add up to at most 13 s
 STORE_DELAY_S_MIN: Final = 0.1

@@ -6,7 +6,8 @@ thousand objects fail; each half of the objects is then deleted with a separate 
 Keeps: an object that the store refuses to delete does not prevent the deletion of other objects.
 After DELETES_REFUSED_MAX such objects in one call, a failed request is not divided any more, so that
 a store that refuses every deletion receives few requests. S3 then still deletes the other objects
-of the request.
+of the request; all of its objects count as refused until the next attempt. At most REFUSED_KEYS_MAX
+refused objects are remembered.
 Source: S3 DeleteObjects, "Errors".
 """
 
@@ -20,7 +21,7 @@ from s3fs_meta.errors import (
     StoreAccessError,
     UnexpectedStoreError,
 )
-from s3fs_meta.limits import DELETE_BATCH_KEYS, DELETES_REFUSED_MAX
+from s3fs_meta.limits import DELETE_BATCH_KEYS, DELETES_REFUSED_MAX, REFUSED_KEYS_MAX
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 
@@ -61,6 +62,8 @@ class Deleter:
             except (StoreAccessError, UnexpectedStoreError) as exc:
                 if failures >= DELETES_REFUSED_MAX:
                     skipped += len(batch)
+                    if len(self.refused) + len(batch) <= REFUSED_KEYS_MAX:
+                        self.refused.update(dict.fromkeys(batch, exc))
                     continue
                 if len(batch) > 1:
                     half = len(batch) // 2

@@ -361,13 +361,18 @@ class Finder:
         return [image for image in images if image.key not in deletable]
 
     async def find(self, images: Sequence[Image], past: RetainedHistory, limit: int) -> Garbage:
-        """Return at most *limit* garbage objects; *images* is the last result of ``images``."""
+        """Return at most *limit* garbage objects; *images* is the last result of ``images``.
+
+        Objects that the store refused to delete come last, so that the other objects are deleted
+        even if the store refuses more than *limit* objects.
+        """
         self._judged = {info: ours for info, ours in self._judged.items() if not ours}
         floor, pins = past.floor, past.pins
-        dead, needed_again = await self._dead_packs(floor, pins, limit)
+        dead, refused, needed_again = await self._dead_packs(floor, pins, limit)
         found = Garbage(floor, dead, [], [], [], [], [], [], needed_again)
         base = retention.base_of(images, floor)
         if base is None:
+            found.packs.extend(refused[: limit - found.total])
             return found
         newest = retention.newest(images)
         last = newest[-1].txg
@@ -378,31 +383,43 @@ class Finder:
             stay, last, base.txg, pins, refused=self._refused
         )
         orphans = await self._orphans.find(past.floor_epoch, limit - len(found.packs), pins)
-        for objects, part in (
+        proven = (
             (found.orphans, orphans),
             (found.manifests, manifests),
             (found.pieces, pieces),
-        ):
-            objects.extend(part[: max(limit - found.total, 0)])
+        )
         changelogs = await self._changelogs(base.txg, pins, limit)
         levels = await self._levels(base.txg, pins)
-        for objects, part in (
+        unproven = (
             (found.changelogs, changelogs),
             (found.changelogs, await self._parts(base.txg, past.end, pins)),
             (found.levels, levels),
             (found.history, await self._history(base.txg)),
-        ):
-            objects.extend(await self._own(part, limit - found.total))
+        )
+        for is_refused in (False, True):
+            if is_refused:
+                found.packs.extend(refused[: max(limit - found.total, 0)])
+            for objects, part in proven:
+                wanted = self._refused_or_not(part, is_refused=is_refused)
+                objects.extend(wanted[: max(limit - found.total, 0)])
+            for objects, part in unproven:
+                wanted = self._refused_or_not(part, is_refused=is_refused)
+                objects.extend(await self._own(wanted, limit - found.total))
         if not changelogs and not levels:
             self._cleared = (base.txg, pins.intervals)
         return found
 
+    def _refused_or_not(
+        self, objects: Sequence[ObjectInfo], *, is_refused: bool
+    ) -> list[ObjectInfo]:
+        return [info for info in objects if (info.key in self._refused) is is_refused]
+
     async def _dead_packs(
         self, floor: Txg, pins: KeptPointPins, limit: int
-    ) -> tuple[list[PackRow], set[PackId]]:
-        """Return the packs that can be deleted, and the condemned packs that are needed again.
+    ) -> tuple[list[PackRow], list[PackRow], set[PackId]]:
+        """Return the packs to delete, the refused packs, and condemned packs that are needed again.
 
-        A pack is needed by kept points or by txgs from *floor* onwards. Refused packs are last.
+        A pack is needed by kept points or by txgs from *floor* onwards.
         """
 
         def is_needed(row: PackRow) -> bool:
@@ -430,7 +447,7 @@ class Finder:
                 break
             after = rows[-1]
             await trio.lowlevel.checkpoint()
-        return [*found, *refused][:limit], needed
+        return found[:limit], refused, needed
 
     async def _own(self, objects: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
         """Examine the first *limit* objects; return those that this filesystem wrote.
@@ -458,28 +475,41 @@ class Finder:
         return base if intervals <= pins.intervals else Txg(0)
 
     async def _changelogs(self, base: Txg, pins: KeptPointPins, limit: int) -> list[ObjectInfo]:
-        """Return up to *limit* unpinned changelogs of txgs before the base image, oldest first."""
+        """Return unpinned changelogs of txgs before the base image, oldest first.
+
+        At most *limit* of them are not refused, and at most *limit* are refused.
+        """
         found: list[ObjectInfo] = []
+        refused: list[ObjectInfo] = []
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
-            start = await self._changelogs_from(start, base, pins, limit, found)
-        return found
+            start = await self._changelogs_from(start, base, pins, limit, (found, refused))
+        return [*found, *refused[:limit]]
 
     async def _changelogs_from(
-        self, start: Txg, base: Txg, pins: KeptPointPins, limit: int, found: list[ObjectInfo]
+        self,
+        start: Txg,
+        base: Txg,
+        pins: KeptPointPins,
+        limit: int,
+        found: tuple[list[ObjectInfo], list[ObjectInfo]],
     ) -> Txg | None:
-        """Add changelogs to *found* up to a pinned run; return the txg after the run, or None."""
+        """Add changelogs to *found* up to a pinned run; return the txg after the run, or None.
+
+        Args:
+            found: the changelogs that the store has not refused to delete, and the refused ones.
+        """
         after = changelog_codec.key_of(Txg(start - 1)) if start > 1 else changelog_codec.PREFIX
         async with aclosing(self._store.list(changelog_codec.PREFIX, after=after)) as listing:
             async for info in listing:
                 txg = changelog_codec.parse_key(info.key)
-                if (txg is not None and txg >= base) or len(found) == limit:
+                if (txg is not None and txg >= base) or len(found[0]) == limit:
                     return None
                 pinned = None if txg is None else pins.interval_of(txg)
                 if pinned is not None:
                     return Txg(pinned[1] + 1)
                 if txg is not None and self._judged.get(info, True):
-                    found.append(info)
+                    found[info.key in self._refused].append(info)
         return None
 
     async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:

@@ -228,10 +228,13 @@ class Reclaimer:
         """
         found = await self.reclaim(progress)
         kinds = found.counts
+        refused = 0
         for _ in range(RECLAIM_PASSES_MAX - 1):
             deleted = _all_keys(found)
-            if not deleted:
+            # After a pass that only finds refused objects, the next pass reaches others.
+            if not deleted and refused == len(self._deleter.refused):
                 break
+            refused = len(self._deleter.refused)
             found = await self.reclaim(progress)
             for key in sorted(_all_keys(found) & deleted)[:1]:
                 raise UnexpectedStoreError(

@@ -182,6 +182,26 @@ async def test_store_that_refuses_every_deletion_receives_few_requests(power: Po
         assert len(packs.find_condemned(session.db, range(10_000))) == 500
 
 
+@pytest.mark.parametrize("kind", ["pack", "changelog"])
+async def test_refused_objects_beyond_the_limit_of_a_pass_do_not_prevent_other_deletions(
+    power: Power, kind: str
+) -> None:
+    """Otherwise the bucket would grow until an administrator changes the policy of the store."""
+    await _make_garbage(power)
+    store = _RefusedDeletions(power.store)
+    async with power.session("a", tasks=False, store=store) as session:
+        garbage = await session.reclaimer.plan()
+        changelogs = [info.key for info in garbage.changelogs]
+        dead = [row.object_key for row in garbage.packs]
+        refused = {*(dead if kind == "pack" else changelogs)[:3]}
+        store.denies = lambda key: key in refused
+        for _ in range(len(changelogs) + len(dead)):
+            await session.reclaimer.reclaim(limit=3)
+
+        assert {*changelogs, *dead} & power.store.objects.keys() == refused
+        await unmount(session)
+
+
 async def test_condemned_packs_beyond_the_limit_of_a_pass_stay_condemned(power: Power) -> None:
     """A pass without room for all condemned packs does not revive those that no txg needs."""
     await power.retain(0)

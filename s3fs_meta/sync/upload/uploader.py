@@ -198,7 +198,8 @@ class Uploader:
                     break
                 landed = self._landed
                 try:
-                    batch = await self.sealer.next_batch(0.0)
+                    # Seal no dirty block: it was written after the cut, so the cut does not need it.
+                    batch = await self.sealer.next_batch(math.inf)
                 except (S3fsError, OSError) as exc:
                     failure = exc  # raise outside the nursery, which wraps exceptions in a group
                     break

@@ -139,6 +139,40 @@ async def test_writer_waits_while_a_pack_is_sent_again_after_a_failure(power: Po
         await session.cache.wait_for_room(MIB // 2)
 
 
+class _StoreWithWriter(FaultyStore):
+    """A store that calls *write* during the first upload of a pack, and never ends the third."""
+
+    write: Callable[[], object] = staticmethod(lambda: None)
+    packs = 0
+
+    @override
+    async def create(self, key: ObjectKey, data: bytes | memoryview) -> ETag:
+        """Store an object."""
+        self.packs += key.startswith("pack/")
+        if key.startswith("pack/") and self.packs == 1:
+            self.write()
+        elif key.startswith("pack/"):
+            await trio.sleep(0.2 if self.packs == 2 else WAIT_S_MAX)
+        return await super().create(key, data)
+
+
+async def test_flush_does_not_wait_for_blocks_that_are_written_during_its_upload(
+    power: Power,
+) -> None:
+    """A program that writes without a pause would otherwise delay every flush on a slow link."""
+    store = _StoreWithWriter(power.store)
+    one_block = UploadBounds(batch_blocks=1)
+    async with power.session("a", store=store, tasks=False, bounds=one_block) as session:
+        for content in (b"first", b"second"):
+            write_file(session, content * 1000)
+        store.write = lambda: write_file(session, b"third" * 1000)
+        with trio.fail_after(WAIT_S_MAX / 2):
+            await session.flush()
+
+        assert store.packs == 2
+        assert session.cache.index.count_in[BlockState.DIRTY] == 1
+
+
 async def test_files_written_during_an_outage_are_uploaded_afterwards(power: Power) -> None:
     """A flush repeats its uploads until the store responds."""
     faulty = FaultyStore(power.store)

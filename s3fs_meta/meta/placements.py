@@ -43,17 +43,27 @@ class Duplicate(NamedTuple):
     If *of* was deleted in the meantime, the duplicate keeps the location.
     """
 
-    block: BlockId
+    placed: Placed
     ino: Ino
     block_index: BlockIndex
     of: BlockId
-    hash: bytes
-    pack: PackId
-    pack_offset: int
-    stored_bytes: int
+
+    @property
+    def block(self) -> BlockId:
+        """Return the duplicate, which the file refers to."""
+        return self.placed.block
 
 
 Placement = Placed | Zero | Duplicate
+
+
+def placement_of(row: BlockRow) -> Placed:
+    """Return the recorded placement of a block in a pack."""
+    assert row.hash is not None, "a block in a pack has a hash"
+    assert row.pack is not None, "the block must be in a pack"
+    assert row.pack_offset is not None, "a block in a pack has an offset"
+    assert row.stored_bytes is not None, "a block in a pack has a length"
+    return Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
 
 
 def apply(db: Database, placements: Sequence[Placement]) -> list[BlockId]:
@@ -89,6 +99,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
         inodes.add_mapped_blocks(db, placement.ino, -1)
         _end(db, row.block)
         return True
+    placed = placement.placed if isinstance(placement, Duplicate) else placement
     if isinstance(placement, Duplicate) and blocks.find(db, placement.of) is not None:
         if row.refs != 1 or not block_map.repoint(
             db, placement.ino, placement.block_index, row.block, placement.of
@@ -99,14 +110,7 @@ def _apply_one(db: Database, placement: Placement, row: BlockRow) -> bool:
         blocks.add_ref(db, placement.of)
         _end(db, row.block)
         return True
-    blocks.set_location(
-        db,
-        row,
-        placement.hash,
-        placement.pack,
-        placement.pack_offset,
-        placement.stored_bytes,
-    )
+    blocks.set_location(db, row, placed.hash, placed.pack, placed.pack_offset, placed.stored_bytes)
     return False
 
 

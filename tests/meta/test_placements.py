@@ -51,7 +51,7 @@ def place(db: Database, block: BlockId, pack: PackId, content: bytes = HASH) -> 
 
 def duplicate(block: BlockId, ino: Ino, of: BlockId, pack: PackId, index: int = 0) -> Duplicate:
     """Return a placement that declares a block a duplicate of another block."""
-    return Duplicate(block, ino, BlockIndex(index), of, HASH, pack, 0, 60)
+    return Duplicate(Placed(block, HASH, pack, 0, 60), ino, BlockIndex(index), of)
 
 
 def check_counts(db: Database) -> None:

@@ -10,7 +10,7 @@ Design: docs/design/durability.md, "Levels".
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -40,6 +40,9 @@ from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 
 _log = logging.getLogger(__name__)
 
+Ends = dict[Txg, dict[Txg, ObjectKey]]
+"""The keys of level objects, by their first txg and then by their last txg."""
+
 
 class NotMergedError(Exception):
     """Changelogs or level objects cannot be merged, for example because they are too large."""
@@ -64,8 +67,8 @@ class MergeInput(NamedTuple):
 
 async def ends_by_first(
     store: ObjectStore, keyring: Keyring, after: Txg, upto: Txg | None = None
-) -> dict[Txg, list[Txg]]:
-    """Return the last txgs of all level objects that start after a txg, grouped by first txg.
+) -> Ends:
+    """Return the level objects that start after a txg.
 
     Keys with a txg that the chain cannot have reached are ignored: see ``names.reached``.
 
@@ -89,10 +92,10 @@ async def ends_by_first(
     last = await names.reached(
         store, keyring, after, [(name[1], key) for key, name in found.items()]
     )
-    ends: dict[Txg, list[Txg]] = {}
-    for name in found.values():
+    ends: Ends = {}
+    for key, name in found.items():
         if name[1] <= last:
-            ends.setdefault(level_codec.first_of(*name), []).append(name[1])
+            ends.setdefault(level_codec.first_of(*name), {})[name[1]] = key
     return ends
 
 
@@ -153,28 +156,10 @@ async def last_authentic(
     return txg
 
 
-def names_of(ends: Mapping[Txg, Sequence[Txg]]) -> list[names.Name]:
-    """Return the txg and the key of each level object in the result of ``ends_by_first``."""
-    return [
-        (last, level_codec.key_of(level, last))
-        for first, some in ends.items()
-        for last in some
-        for level in level_codec.ends_at(last)
-        if level_codec.first_of(level, last) == first
-    ]
-
-
-def longest(ends: Mapping[Txg, Sequence[Txg]], link: Link, upto: Txg) -> ObjectKey | None:
-    """Return the key of the longest level object from a chain position up to *upto*, or None."""
-    fitting = [end for end in ends.get(link.next_txg, ()) if end <= upto]
-    if not fitting:
-        return None
-    last = max(fitting)
-    levels = level_codec.ends_at(last)
-    return next(
-        level_codec.key_of(level, last)
-        for level in levels
-        if level_codec.first_of(level, last) == link.next_txg
+def longest(ends: Ends, link: Link, upto: Txg) -> names.Name | None:
+    """Return the longest level object from a chain position up to *upto*, or None."""
+    return max(
+        (name for name in ends.get(link.next_txg, {}).items() if name[0] <= upto), default=None
     )
 
 

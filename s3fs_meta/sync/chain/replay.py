@@ -8,7 +8,7 @@ Tasks: one task per database; no other task uses the database during a replay.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -16,7 +16,6 @@ import trio
 from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Section
 from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
@@ -135,7 +134,7 @@ class Replayer:
             return await self._plan_to(link, upto, by_levels=by_levels)
         few = LEVEL_FAN_OUT if by_levels else None
         numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
-        ends: dict[Txg, list[Txg]] = {}
+        ends: levels.Ends = {}
         if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
             ends = await levels.ends_by_first(self._store, self._keyring, link.txg)
             numbers += await self._after_levels(link, ends)
@@ -165,9 +164,9 @@ class Replayer:
         ends = await levels.ends_by_first(self._store, self._keyring, link.txg, upto)
         return _Plan(upto, ends)
 
-    async def _after_levels(self, link: Link, ends: Mapping[Txg, Sequence[Txg]]) -> list[Txg]:
+    async def _after_levels(self, link: Link, ends: levels.Ends) -> list[Txg]:
         """Return the last txg that a level object covers, and the txgs of all later changelogs."""
-        named = levels.names_of(ends)
+        named = [name for some in ends.values() for name in some.items()]
         for last in sorted({name[0] for name in named}, reverse=True)[:TXG_GAPS_MAX]:
             later = await numbers_from(self._store, self._keyring, last)
             if later:
@@ -179,7 +178,8 @@ class Replayer:
 
     async def _level(self, plan: "_Plan", link: Link) -> Level | None:
         """Return the longest valid level object right after a chain position, or None."""
-        while (key := levels.longest(plan.ends, link, plan.end)) is not None:
+        while (name := levels.longest(plan.ends, link, plan.end)) is not None:
+            last, key = name
             try:
                 level = await levels.fetch(self._store, self._keyring, self._uuid, key, link)
                 if level.last == plan.end:
@@ -187,9 +187,7 @@ class Replayer:
             except (FormatError, ObjectMissingError) as exc:
                 self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
                 _log.warning("using changelogs instead of the level object %s: %s", key, exc)
-                name = level_codec.parse_key(key)
-                assert name is not None, "the key is the name of a level object"
-                plan.ends[link.next_txg].remove(name[1])
+                del plan.ends[link.next_txg][last]
             else:
                 return level
         return None
@@ -201,15 +199,21 @@ class Replayer:
             raise NewerFormatError(
                 level.key, f"the schema version {level.schema_version} is unknown"
             )
-        await in_thread(self._replica.begin)
-        try:
+        async with self._applying():
             await in_thread(self._add, level.section, level.key)
             await in_thread(self._finish_level, level, link)
+        return link
+
+    @contextlib.asynccontextmanager
+    async def _applying(self) -> AsyncIterator[None]:
+        """Begin to apply a txg; undo its changes if the with-block raises an exception."""
+        await in_thread(self._replica.begin)
+        try:
+            yield
         except BaseException:
             with trio.move_on_after(CLEANUP_S_MAX, shield=True):
                 await in_thread_or_here(self._replica.abandon)
             raise
-        return link
 
     def _finish_level(self, level: Level, link: Link) -> None:
         self._replica.finish(
@@ -228,12 +232,10 @@ class Replayer:
         require_known(changelog)
         if changelog.image is not None:
             raise NeedsImageError(changelog.image)
-        await in_thread(self._replica.begin)
-        try:
+        async with self._applying():
             for part in changelog.parts:
-                data = (
-                    await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)
-                ).data
+                part_bytes = changelog_codec.PART_ENCODED_BYTES_MAX
+                data = (await self._store.get(part.key, part_bytes)).data
                 section = await in_thread(changelog_codec.decode_part, part, data, self._keyring)
                 await in_thread(self._add, section, part.key)
             await in_thread(self._add, changelog.section, key)
@@ -246,10 +248,6 @@ class Replayer:
                     encode_link(link),
                     key,
                 )
-        except BaseException:
-            with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-                await in_thread_or_here(self._replica.abandon)
-            raise
 
     def _add(self, section: Section, where: str) -> None:
         if self._heard is not None and section.changeset:
@@ -275,4 +273,4 @@ class _Plan(NamedTuple):
     """The last txg of a replay, and the level objects that it can apply instead of changelogs."""
 
     end: Txg
-    ends: dict[Txg, list[Txg]]  # last txgs of level objects, grouped by first txg
+    ends: levels.Ends

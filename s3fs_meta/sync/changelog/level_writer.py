@@ -25,7 +25,7 @@ from s3fs_meta.errors import (
     S3fsError,
 )
 from s3fs_meta.limits import LEVEL_CHECK_S, LEVEL_FAN_OUT, LEVEL_INPUT_BYTES_MAX
-from s3fs_meta.model import Txg
+from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.mount_state import MountStatus
 from s3fs_meta.objects.billing import Cause, part
 from s3fs_meta.sync.chain import chain, levels
@@ -77,49 +77,30 @@ class Leveler:
         Raises:
             StoreError: the store is unavailable; the next call continues with the same object.
         """
-        known: set[tuple[int, Txg]] = set()
+        known: set[ObjectKey] = set()
         if self.done is None:
             head = self._keeper.lease.head
             start = Txg(0) if head is None else head.txg
-            known = await self._known(start)
+            ends = await levels.ends_by_first(self._store, self._keyring, start)
+            known = {key for some in ends.values() for key in some.values()}
             self.done = start
         end = self._position.link.txg
         first_end = (self.done // LEVEL_FAN_OUT + 1) * LEVEL_FAN_OUT
         for last in range(first_end, end + 1, LEVEL_FAN_OUT):
             for level in level_codec.ends_at(Txg(last)):
-                if (level, last) not in known and not await self._make(level, Txg(last)):
+                key = level_codec.key_of(level, Txg(last))
+                if key not in known and not await self._make(level, Txg(last)):
                     break  # higher levels cannot be made without this level object
             self.done = Txg(last)
-
-    async def _known(self, after: Txg) -> set[tuple[int, Txg]]:
-        found = await levels.ends_by_first(self._store, self._keyring, after)
-        return {
-            (level, last)
-            for first, ends in found.items()
-            for last in ends
-            for level in level_codec.ends_at(last)
-            if level_codec.first_of(level, last) == first
-        }
 
     async def _make(self, level: int, last: Txg) -> bool:
         """Create one level object; return whether it is in the bucket now."""
         try:
             made = await self._merged(level, last)
-        except NotMergedError as exc:
-            _log.debug(
-                "cannot create the level object of level %d that ends at txg %d: %s",
-                level,
-                last,
-                exc,
-            )
-            return False
-        except (FormatError, ObjectMissingError) as exc:
-            _log.info(
-                "cannot create the level object of level %d that ends at txg %d: %s",
-                level,
-                last,
-                exc,
-            )
+        except (NotMergedError, FormatError, ObjectMissingError) as exc:
+            severity = logging.DEBUG if isinstance(exc, NotMergedError) else logging.INFO
+            key = level_codec.key_of(level, last)
+            _log.log(severity, "cannot create the level object %s: %s", key, exc)
             return False
         data = await in_thread(level_codec.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # another mount has created the level object

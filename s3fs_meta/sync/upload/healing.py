@@ -23,7 +23,7 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.limits import DAMAGE_SCAN_ROWS
 from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.placements import Placed
+from s3fs_meta.meta.placements import Placed, placement_of
 from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, damage_marks, packs
 from s3fs_meta.meta.tables.block_map import FilePart, Located
 from s3fs_meta.meta.tables.damage_marks import Mark
@@ -153,12 +153,7 @@ class Healer:
         """Give a block the location of an intact, identical block; return False if none exists."""
         now = self._still_damaged(row)
         equal = None if now is None or now.hash is None else blocks.intact(self._db, now.hash)
-        if equal is None or equal.hash is None or equal.pack is None:
-            return False
-        assert equal.pack_offset is not None, "a block in a pack must have an offset"
-        assert equal.stored_bytes is not None, "a block in a pack must have a length"
-        placed = Placed(equal.block, equal.hash, equal.pack, equal.pack_offset, equal.stored_bytes)
-        return move_damaged(self._db, placed) is not None
+        return equal is not None and move_damaged(self._db, placement_of(equal)) is not None
 
     def _still_damaged(self, row: BlockRow) -> BlockRow | None:
         now = blocks.find(self._db, row.block)

@@ -42,7 +42,7 @@ from s3fs_meta.limits import (
 )
 from s3fs_meta.meta import placements
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.placements import Duplicate, Placed, Zero
+from s3fs_meta.meta.placements import Duplicate, Placed, Zero, placement_of
 from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, Ino, PackId
 from s3fs_meta.mount_state import MountStatus
@@ -307,12 +307,8 @@ class Uploader:
             "block %d stays in its old pack, because its cached copy is damaged or missing",
             row.block,
         )
-        assert row.hash is not None, "a block in a pack must have a hash"
-        assert row.pack is not None, "the block must be moving from a pack"
-        assert row.pack_offset is not None, "a block in a pack must have an offset"
-        assert row.stored_bytes is not None, "a block in a pack must have a length"
         self._db.begin_local()
-        placement = Placed(row.block, row.hash, row.pack, row.pack_offset, row.stored_bytes)
+        placement = placement_of(row)
         if placements.apply(self._db, [placement]):
             self._cache.doom(row.block)
         elif is_unreadable and blocks.is_damaged(self._db, row):
@@ -322,7 +318,7 @@ class Uploader:
         else:
             self._cache.drop_copy(row.block)
         if self._cut is not None:
-            self._cut.resolve(placement, self._record_of(row.pack))
+            self._cut.resolve(placement, self._record_of(placement.pack))
 
     def _record_of(self, pack: PackId) -> PackRecord:
         row = packs.get(self._db, pack)
@@ -399,33 +395,16 @@ class Uploader:
         known = blocks.intact(self._db, one.hash)
         if known is None:
             return False
-        assert known.pack is not None, "an intact block must be in a pack"
-        assert known.pack_offset is not None, "a block in a pack must have an offset"
-        assert known.stored_bytes is not None, "a block in a pack must have a length"
         sealed = one.sealed
-        place = Placed(sealed.block, one.hash, known.pack, known.pack_offset, known.stored_bytes)
+        place = placement_of(known)._replace(block=sealed.block)
         self._share(place, sealed.ino, sealed.block_index, known.block)
         if self._cut is not None:
-            self._cut.resolve(place, self._record_of(known.pack))
+            self._cut.resolve(place, self._record_of(place.pack))
         return True
 
     def _share(self, place: Placed, ino: Ino, index: BlockIndex, of: BlockId) -> None:
         """Make a file refer to an identical stored block instead of its own block."""
-        placements.apply(
-            self._db,
-            [
-                Duplicate(
-                    block=place.block,
-                    ino=ino,
-                    block_index=index,
-                    of=of,
-                    hash=place.hash,
-                    pack=place.pack,
-                    pack_offset=place.pack_offset,
-                    stored_bytes=place.stored_bytes,
-                )
-            ],
-        )
+        placements.apply(self._db, [Duplicate(place, ino, index, of)])
         self._cache.pinned.note_duplicate(place.block, ino, of)
         self._cache.doom(place.block)
 

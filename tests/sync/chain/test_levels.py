@@ -384,10 +384,14 @@ def test_changelog_that_has_parts_or_refers_to_an_image_is_not_merged() -> None:
 
 def test_restore_uses_the_longest_level_object_that_fits() -> None:
     """A level object is used if it starts after the current txg and ends by the target txg."""
-    ends = {Txg(26): [Txg(30), Txg(50)], Txg(1): [Txg(5), Txg(25), Txg(125)]}
+    first, second, third = ObjectKey("level/1"), ObjectKey("level/2"), ObjectKey("level/3")
+    ends = {
+        Txg(26): {Txg(30): first, Txg(50): second},
+        Txg(1): {Txg(5): first, Txg(25): second, Txg(125): third},
+    }
     zero, mid = Link(Txg(0), NO_HASH, 0), Link(Txg(25), NO_HASH, 0)
-    assert levels.longest(ends, zero, Txg(200)) == ObjectKey("level/3/000000000001-000000000125")
-    assert levels.longest(ends, zero, Txg(124)) == ObjectKey("level/2/000000000001-000000000025")
-    assert levels.longest(ends, mid, Txg(49)) == ObjectKey("level/1/000000000026-000000000030")
+    assert levels.longest(ends, zero, Txg(200)) == (Txg(125), third)
+    assert levels.longest(ends, zero, Txg(124)) == (Txg(25), second)
+    assert levels.longest(ends, mid, Txg(49)) == (Txg(30), first)
     assert levels.longest(ends, mid, Txg(29)) is None
     assert levels.longest(ends, Link(Txg(4), NO_HASH, 0), Txg(200)) is None

@@ -136,8 +136,9 @@ async def rebuild(
             )
         await trio.to_thread.run_sync(image_copy.finish, path, (), ())
         image = image_pieces.new_image(traces.txg, traces.epoch)
-        head, manifest = await image_pieces.put_first(
-            store, keyring, image, path, clock.now_ns(), progress
+        pieces = await image_pieces.put_pieces(store, keyring, image, path, (), progress)
+        head, manifest = await image_pieces.describe(
+            keyring, image, path, pieces, created_ns=clock.now_ns()
         )
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):

@@ -30,7 +30,7 @@ class StoreClock:
         """Use this host's clock until the first measurement."""
         self._store = store
         self._clock = clock
-        self._offset_ns = 0  # nanoseconds to add to this host's time; 0 if the clocks agree
+        self.offset_ns = 0  # the store's time minus this host's time; 0 if the clocks agree
         self._checked_ns = 0  # this host's wall-clock time at the last measurement
         self._checked_s = 0.0  # this host's monotonic time at the last measurement
         self.difference = ""  # the difference of the clocks as text; "" if they agree
@@ -38,17 +38,12 @@ class StoreClock:
 
     def now_ns(self) -> int:
         """Return this host's time, corrected by the measured offset, in ns since 1970-01-01 UTC."""
-        return self._clock.now_ns() + self._offset_ns
+        return self._clock.now_ns() + self.offset_ns
 
     async def measure_for_reading(self) -> None:
         """Compare the clocks if the store's clock can be read without writing to the store."""
         if self._store.has_own_clock:
             await self.measure()
-
-    @property
-    def offset_ns(self) -> int:
-        """Return the store's time minus this host's time, or 0 if the clocks agree."""
-        return self._offset_ns
 
     async def compare(self) -> None:
         """Compare the clocks, and log it when they start to disagree.
@@ -75,9 +70,9 @@ class StoreClock:
         # the store read its clock between the two readings of this host's clock
         off_ns = theirs_ns - min(max(theirs_ns, before_ns), after_ns)
         if abs(off_ns) <= CLOCK_OFF_S_MAX * _S:
-            self._offset_ns, self.difference, self.disagreement = 0, "", ""
+            self.offset_ns, self.difference, self.disagreement = 0, "", ""
             return
-        self._offset_ns = off_ns
+        self.offset_ns = off_ns
         direction = "behind" if off_ns > 0 else "ahead of"
         self.difference = (
             f"this host's clock is {_describe(abs(off_ns))} {direction} the clock of"

@@ -43,7 +43,6 @@ from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.hooks import Hook, no_hook
 from s3fs_meta.sync.image import pieces as image_pieces
 from s3fs_meta.sync.lease.keeper import LeaseKeeper
-from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.superblock.selection import find_trace
 
 # The keys of the two superblock objects.
@@ -124,8 +123,9 @@ async def _put_image(
     try:
         await trio.to_thread.run_sync(_new_database, database, superblock)
         image = image_pieces.new_image(Txg(0), Epoch(0))
-        head, manifest = await image_pieces.put_first(
-            store, keyring, image, database, clock.now_ns(), no_progress
+        pieces = await image_pieces.put_pieces(store, keyring, image, database)
+        head, manifest = await image_pieces.describe(
+            keyring, image, database, pieces, created_ns=clock.now_ns()
         )
     finally:
         image_copy.remove(database)

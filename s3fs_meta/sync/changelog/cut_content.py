@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from s3fs_meta.codec.changelog import Location, PackNote
 from s3fs_meta.errors import MetadataError
 from s3fs_meta.meta.db.snapshot import Snapshot
+from s3fs_meta.meta.placements import placement_of
 from s3fs_meta.meta.tables.pending import News
 from s3fs_meta.model import BlockId, ObjectKey, PackId, PackState, Txg
 from s3fs_meta.sync.chain.chain import Link
@@ -53,19 +54,11 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
         placed = cut.places.get(row.block)
+        if placed is None and row.pack is not None and row.hash is not None:
+            placed = placement_of(row)
         if placed is not None:
-            found[row.block] = Location(
-                row.block,
-                row.plain_bytes,
-                placed.hash,
-                placed.pack,
-                placed.pack_offset,
-                placed.stored_bytes,
-            )
-        elif row.pack is not None and row.hash is not None:
-            found[row.block] = Location(
-                row.block, row.plain_bytes, row.hash, row.pack, row.pack_offset, row.stored_bytes
-            )
+            at = placed.hash, placed.pack, placed.pack_offset, placed.stored_bytes
+            found[row.block] = Location(row.block, row.plain_bytes, *at)
         elif row.block in cut.lost:
             found[row.block] = Location(row.block, row.plain_bytes, _NOWHERE, None, None, None)
         else:

@@ -17,7 +17,6 @@ import trio
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
-from s3fs_meta.codec.level import Level
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
@@ -96,26 +95,19 @@ class Leveler:
     async def _make(self, level: int, last: Txg) -> bool:
         """Create one level object; return whether it is in the bucket now."""
         try:
-            made = await self._merged(level, last)
+            pieces = await self._pieces(level, last)
+            made = await in_thread(levels.merge, level, self._uuid, pieces)
         except (NotMergedError, FormatError, ObjectMissingError) as exc:
             severity = logging.DEBUG if isinstance(exc, NotMergedError) else logging.INFO
             key = level_codec.key_of(level, last)
             _log.log(severity, "cannot create the level object %s: %s", key, exc)
             return False
+        del pieces  # free their memory before encoding
         data = await in_thread(level_codec.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # another mount has created the level object
             await self._store.create(made.key, data)
         self._hook("level put")
         return True
-
-    async def _merged(self, level: int, last: Txg) -> Level:
-        """Merge the parts of a level object; the parts stay in memory only during the call.
-
-        Raises:
-            NotMergedError, FormatError, ObjectMissingError: the objects cannot be merged.
-        """
-        pieces = await self._pieces(level, last)
-        return await in_thread(levels.merge, level, self._uuid, pieces)
 
     async def _pieces(self, level: int, last: Txg) -> list[MergeInput]:
         """Return the contents of the objects to be merged into a level object.

@@ -20,7 +20,7 @@ from s3fs_meta.limits import IMAGE_PIECE_BYTES
 from s3fs_meta.meta.offline import image_copy
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.progress import Progress
+from s3fs_meta.sync.progress import Progress, no_progress
 
 Take = Callable[[int], Awaitable[object]]
 """A function that waits until the rate limit allows the upload of a number of bytes."""
@@ -49,8 +49,8 @@ async def put_pieces(
     keyring: Keyring,
     image: NewImage,
     copy: Path,
-    old: Sequence[Piece],
-    progress: Progress,
+    old: Sequence[Piece] = (),
+    progress: Progress = no_progress,
     take: Take = at_once,
 ) -> tuple[Piece, ...]:
     """Upload the pieces of a database file that differ from the *old* ones at the same offsets.
@@ -94,35 +94,6 @@ async def require_pieces(store: ObjectStore, pieces: Sequence[Piece]) -> None:
         raise ObjectMissingError(min(missing))
 
 
-async def put_first(
-    store: ObjectStore,
-    keyring: Keyring,
-    image: NewImage,
-    copy: Path,
-    created_ns: int,
-    progress: Progress,
-) -> tuple[Head, bytes]:
-    """Upload the pieces of a filesystem's first image.
-
-    Returns:
-        The head and the encoded manifest, as ``describe`` returns them; the manifest is not stored
-        yet.
-
-    Raises:
-        The same errors as ``put_pieces``.
-    """
-    pieces = await put_pieces(store, keyring, image, copy, (), progress)
-    return await describe(
-        keyring,
-        image,
-        copy,
-        pieces,
-        created_ns=created_ns,
-        previous=None,
-        changelog=image_codec.NO_HASH,
-    )
-
-
 async def describe(
     keyring: Keyring,
     image: NewImage,
@@ -130,10 +101,13 @@ async def describe(
     pieces: tuple[Piece, ...],
     *,
     created_ns: int,
-    previous: Head | None,
-    changelog: str,
+    previous: Head | None = None,
+    changelog: str = image_codec.NO_HASH,
 ) -> tuple[Head, bytes]:
-    """Return the head and the encoded manifest for an image of a finished database copy."""
+    """Return the head and the encoded manifest for an image of a finished database copy.
+
+    The defaults describe the first image of a filesystem. The manifest is not stored yet.
+    """
     facts = await in_thread(image_copy.describe, copy)
     manifest = Manifest(
         txg=image.txg,

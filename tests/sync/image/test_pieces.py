@@ -11,7 +11,6 @@ from s3fs_meta.limits import IMAGE_PIECE_BYTES, OBJECT_BYTES_MAX
 from s3fs_meta.model import Epoch, Txg
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.image.pieces import new_image, put_pieces, require_pieces
-from s3fs_meta.sync.progress import no_progress
 
 KEYRING = Keyring(None, bytes(32))
 
@@ -22,13 +21,13 @@ async def test_unchanged_image_pieces_are_not_uploaded_again(tmp_path: Path) -> 
     copy = tmp_path / "copy.db"
     content = os.urandom(2 * IMAGE_PIECE_BYTES + 100)
     copy.write_bytes(content)
-    first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+    first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy)
     with copy.open("r+b") as file:
         file.seek(IMAGE_PIECE_BYTES + 7)
         file.write(b"changed")
     before = set(store.objects)
 
-    second = await put_pieces(store, KEYRING, new_image(Txg(2), Epoch(1)), copy, first, no_progress)
+    second = await put_pieces(store, KEYRING, new_image(Txg(2), Epoch(1)), copy, first)
 
     assert [new.key == old.key for new, old in zip(second, first, strict=True)] == [
         True,
@@ -43,7 +42,7 @@ async def test_missing_image_piece_is_detected(tmp_path: Path) -> None:
     store = MemoryStore()
     copy = tmp_path / "copy.db"
     copy.write_bytes(os.urandom(2 * IMAGE_PIECE_BYTES))
-    first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+    first = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy)
     await require_pieces(store, first)
     del store.objects[first[1].key]
 
@@ -84,7 +83,7 @@ async def test_large_database_is_split_into_pieces(tmp_path: Path) -> None:
         file.truncate(OBJECT_BYTES_MAX + 1)
     store = MemoryStore()
 
-    pieces = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy, (), no_progress)
+    pieces = await put_pieces(store, KEYRING, new_image(Txg(1), Epoch(1)), copy)
 
     assert sum(piece.plain_bytes for piece in pieces) == OBJECT_BYTES_MAX + 1
     assert max(piece.plain_bytes for piece in pieces) == IMAGE_PIECE_BYTES

@@ -11,7 +11,6 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.changelog import key_of as changelog_key
 from s3fs_meta.errors import (
     DatabaseError,
-    FencedError,
     FormatError,
     LostBlockError,
     NoSpaceLeftError,
@@ -22,7 +21,6 @@ from s3fs_meta.meta.db import snapshot
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import local_state
 from s3fs_meta.model import ObjectKey
-from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -31,17 +29,6 @@ from tests.sync.conftest import Power, location_of, read_file, remove_file, unmo
 pytestmark = pytest.mark.thorough
 
 CONTENT = b"hello" * 1000
-
-
-async def test_file_in_an_image_is_readable_on_another_host(power: Power) -> None:
-    """After an unmount, a host without local state reads the complete content."""
-    async with power.session("a") as session:
-        ino = write_file(session, CONTENT)
-        assert await session.make_image() is not None
-        await session.close()
-
-    async with power.session("b") as session:
-        assert await read_file(session, ino) == CONTENT
 
 
 async def test_flush_of_an_unchanged_filesystem_creates_no_image(power: Power) -> None:
@@ -57,19 +44,6 @@ async def test_flush_of_an_unchanged_filesystem_creates_no_image(power: Power) -
         await session.close()
     async with power.session("a") as session:
         assert await session.flush() is None
-
-
-async def test_session_turns_read_only_after_a_takeover(power: Power) -> None:
-    """After a takeover, each flush of the former writer fails and its mount turns read-only."""
-    async with power.session("a") as old:
-        write_file(old, CONTENT)
-        async with power.session("b", options=OpenOptions(force_takeover=True)):
-            for _ in range(2):
-                with pytest.raises(FencedError):
-                    await old.flush()
-
-            assert old.status.state is MountState.FENCED
-            assert not old.status.writable
 
 
 async def test_failed_upload_of_an_image_is_tried_again(power: Power) -> None:

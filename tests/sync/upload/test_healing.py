@@ -58,6 +58,13 @@ Damage = Callable[[dict[ObjectKey, bytes], ObjectKey], None]
 EVERY_DAMAGE = pytest.mark.parametrize("damage", [_missing, _flipped, _short, _empty])
 
 
+async def _upload_and_evict(session: Session) -> None:
+    """Upload all blocks, and evict them from the cache."""
+    await session.flush()
+    await session.durability.sync_all()
+    _evict(session)
+
+
 def _evict(session: Session) -> None:
     """Evict all blocks from the cache that are in the bucket."""
     session.db.begin_local()
@@ -70,9 +77,7 @@ async def _damaged_file(
 ) -> tuple[Ino, Ino]:
     """Write two files that share a block, damage the block's pack, and read one file."""
     first, second = write_file(session, content), write_file(session, content)
-    await session.flush()
-    await session.durability.sync_all()
-    _evict(session)
+    await _upload_and_evict(session)
     [(_pack, key)] = packs.all_keys(session.db)
     damage(power.store.objects, key)
     with pytest.raises(S3fsError):
@@ -191,9 +196,7 @@ async def test_store_error_is_not_treated_as_damage(power: Power, error: StoreEr
     options = SessionOptions(read_timeout_s=0.1)
     async with power.session("a", store=faulty, session_options=options, tasks=False) as session:
         first = write_file(session, CONTENT)
-        await session.flush()
-        await session.durability.sync_all()
-        _evict(session)
+        await _upload_and_evict(session)
         faulty.fail("get_range", error, times=100)
         with pytest.raises(S3fsError):
             await read_file(session, first)
@@ -205,9 +208,7 @@ async def test_empty_store_is_not_treated_as_damage(power: Power) -> None:
     """If the superblock is missing too, the bucket was replaced or its disk is unmounted."""
     async with power.session("a", tasks=False) as session:
         first = write_file(session, CONTENT)
-        await session.flush()
-        await session.durability.sync_all()
-        _evict(session)
+        await _upload_and_evict(session)
         objects = dict(power.store.objects)
         power.store.objects.clear()
         with pytest.raises(ObjectMissingError):
@@ -250,6 +251,15 @@ async def test_damage_found_by_a_read_marks_the_complete_pack(
         assert "s3fs-meta fsck -n --deep lists all damage" in caplog.text
 
 
+async def _missing_pack(power: Power, session: Session) -> tuple[Ino, Ino]:
+    """Delete a pack with a cached and an evicted file; return both files after a failed read."""
+    cached_one, evicted, key = await _two_blocks(session)
+    del power.store.objects[key]
+    with pytest.raises(ObjectMissingError):
+        await read_file(session, evicted)
+    return cached_one, evicted
+
+
 async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
     """Write a cached and an evicted file into one pack; return both files and the pack's key."""
     cached_one, evicted = write_file(session, b"cached" * 900), write_file(session, CONTENT)
@@ -264,10 +274,7 @@ async def _two_blocks(session: Session) -> tuple[Ino, Ino, ObjectKey]:
 async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> None:
     """If a read finds that a pack is missing, cached blocks of this pack are uploaded."""
     async with power.session("a", tasks=False) as session:
-        cached_one, evicted, key = await _two_blocks(session)
-        del power.store.objects[key]
-        with pytest.raises(ObjectMissingError):
-            await read_file(session, evicted)
+        cached_one, evicted = await _missing_pack(power, session)
 
         assert await session.healer.heal() == 1
         await session.flush_at_end()
@@ -284,10 +291,7 @@ async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> Non
 async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(power: Power) -> None:
     """A last copy stays after a failed upload, because the disk may become readable later."""
     async with power.session("a", tasks=False) as session:
-        cached_one, evicted, key = await _two_blocks(session)
-        del power.store.objects[key]
-        with pytest.raises(ObjectMissingError):
-            await read_file(session, evicted)
+        cached_one, _evicted = await _missing_pack(power, session)
         path = session.files.root / "xxx" / f"{location_of(session, cached_one).block:x}"
         content = path.read_bytes()
         path.write_bytes(content[:-1])
@@ -312,10 +316,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
 ) -> None:
     """A cached block of a damaged pack must not be evicted before it is uploaded."""
     async with power.session("a", tasks=False) as session:
-        cached_one, evicted, key = await _two_blocks(session)
-        del power.store.objects[key]
-        with pytest.raises(ObjectMissingError):
-            await read_file(session, evicted)
+        cached_one, _evicted = await _missing_pack(power, session)
         _evict(session)
 
         assert await session.healer.heal() == 1
@@ -330,10 +331,7 @@ async def test_cached_block_of_a_damaged_pack_is_not_evicted_before_its_upload(
 async def test_kill_during_an_overwrite_preserves_the_last_copy_of_a_block(power: Power) -> None:
     """An overwrite that a kill undoes must not destroy the last copy of a block."""
     async with power.session("a", tasks=False) as session:
-        cached_one, evicted, key = await _two_blocks(session)
-        del power.store.objects[key]
-        with pytest.raises(ObjectMissingError):
-            await read_file(session, evicted)
+        cached_one, _evicted = await _missing_pack(power, session)
         session.durability.commit()
         session.db.begin()
         index = BlockIndex(0)

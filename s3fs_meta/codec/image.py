@@ -75,7 +75,7 @@ class ManifestRef(NamedTuple):
     """A reference to a manifest: the key and the content hash of the manifest's object."""
 
     key: ObjectKey
-    hash: str  # content_hash of the manifest
+    hash: str = ""  # content_hash of the manifest; if empty, any authentic manifest is accepted
 
 
 @dataclass(frozen=True)

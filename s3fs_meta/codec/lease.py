@@ -39,7 +39,7 @@ class Head(NamedTuple):
     manifest_hash: str  # content_hash of the manifest
 
     @property
-    def image(self) -> ManifestRef:
+    def manifest(self) -> ManifestRef:
         """Return the reference to the image's manifest."""
         return ManifestRef(self.manifest_key, self.manifest_hash)
 

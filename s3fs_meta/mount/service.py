@@ -251,9 +251,7 @@ async def _learn_last_image(session: Session) -> None:
     if head is None or volume.offline:
         return
     with trio.move_on_after(OPTIONAL_STEP_S_MAX), contextlib.suppress(S3fsError):
-        manifest = await image_head.load_manifest(
-            volume.store, volume.keyring, head.manifest_key, head.manifest_hash
-        )
+        manifest = await image_head.load_manifest(volume.store, volume.keyring, head.manifest)
         session.imager.note_last(manifest.created_ns)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from s3fs_meta.codec import changelog
+from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.administration.keeping import PointKeeper
 from s3fs_meta.sync.chain.head import load_manifest
@@ -37,12 +38,12 @@ async def damage_images(power: Power) -> None:
     """Delete every second piece of later images, but no first piece and none of the kept point."""
     keys = await power.keys()
     oldest, *later = [key for key in keys_of(power, "image/") if key.endswith("/manifest")]
-    manifest = await load_manifest(power.store, keys.keyring, oldest, "")
+    manifest = await load_manifest(power.store, keys.keyring, ManifestRef(oldest))
     needed = {piece.key for piece in manifest.pieces}
     newer = [
         piece.key
         for key in later
-        for piece in (await load_manifest(power.store, keys.keyring, key, "")).pieces[1:]
+        for piece in (await load_manifest(power.store, keys.keyring, ManifestRef(key))).pieces[1:]
         if piece.key not in needed
     ]
     for key in sorted(set(newer))[::2]:

@@ -13,7 +13,7 @@ from s3fs_meta.check.report import Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Piece
+from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.errors import NewerFormatError
 from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import dentries, inodes
@@ -103,7 +103,7 @@ async def manifest_of(power: Power) -> image_codec.Manifest:
     """Return the manifest of the only image in the bucket."""
     [key] = [key for key in power.store.objects if key.endswith("/manifest")]
     keys = await power.keys()
-    return await load_manifest(power.store, keys.keyring, key, "")
+    return await load_manifest(power.store, keys.keyring, ManifestRef(key))
 
 
 async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int, int]:

@@ -250,13 +250,13 @@ async def _kept_images(
     except (ObjectMissingError, CorruptionError) as exc:
         return _KeptImages(data, set(), [(lease_codec.KEY, str(exc))])
     found = _KeptImages(data, set(), [])
-    link = lease.head and ManifestRef(lease.head.manifest_key, lease.head.manifest_hash)
+    link = lease.head and lease.head.manifest
     for _ in range(IMAGES_KEPT):
         if link is None:
             break
         found.manifests.add(link.key)
         try:
-            manifest = await image_head.load_manifest(store, keyring, link.key, link.hash)
+            manifest = await image_head.load_manifest(store, keyring, link)
         except (ObjectMissingError, CorruptionError) as exc:
             found.faults.append((link.key, str(exc)))
             break
@@ -322,7 +322,7 @@ async def _name_damaged_images(
         if name is None or manifest in kept:
             continue
         try:
-            await image_head.load_manifest(store, keyring, manifest, "")
+            await image_head.load_manifest(store, keyring, ManifestRef(manifest))
         except ObjectMissingError:
             continue  # the image was deleted after the listing
         except FormatError as exc:

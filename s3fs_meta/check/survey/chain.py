@@ -123,10 +123,8 @@ class _Chain:
             )
             if lease.head is None:
                 return None
-            key = lease.head.manifest_key
-            return key, await image_head.load_manifest(
-                self._store, self._keyring, key, lease.head.manifest_hash
-            )
+            ref = lease.head.manifest
+            return ref.key, await image_head.load_manifest(self._store, self._keyring, ref)
         except (ObjectMissingError, CorruptionError):
             return None
 

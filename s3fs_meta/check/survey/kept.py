@@ -140,9 +140,7 @@ class _Survey:
         """
         found: list[_Fault] = []
         try:
-            manifest = await image_head.load_manifest(
-                self._store, self._keyring, point.image.key, point.image.hash
-            )
+            manifest = await image_head.load_manifest(self._store, self._keyring, point.image)
         except (ObjectMissingError, CorruptionError) as exc:
             found.append((point.image.key, str(exc)))
         else:

@@ -140,7 +140,7 @@ async def _restore_beside(
 ) -> list[str]:
     """Restore the past txg's database and prepare it to become the next txg; return notices."""
     head = volume.keeper.lease.head
-    newest = head and head.image
+    newest = head and head.manifest
     restorer = Restorer(volume.store, volume.keyring, volume.uuid, progress)
     restored = await restorer.restore(newest, beside.database, upto=past.txg)
     if restored.hash != past.hash:

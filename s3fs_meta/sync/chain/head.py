@@ -8,13 +8,12 @@ from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
-from s3fs_meta.codec.image import Manifest
+from s3fs_meta.codec.image import Manifest, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
-from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 
 
@@ -51,22 +50,14 @@ def is_image_wanted(db: Database) -> bool:
     return local_state.get(db, "image_wanted") is not None
 
 
-async def load_manifest(
-    store: ObjectStore, keyring: Keyring, key: ObjectKey, content_hash: str
-) -> Manifest:
-    """Fetch and verify a manifest.
-
-    Args:
-        store: the bucket.
-        keyring: decrypts or verifies the manifest.
-        key: the object key of the manifest.
-        content_hash: the expected hash of the object; if empty, any authentic object is accepted.
+async def load_manifest(store: ObjectStore, keyring: Keyring, ref: ManifestRef) -> Manifest:
+    """Fetch and verify a manifest; if the hash in *ref* is empty, accept any authentic object.
 
     Raises:
-        FormatError: the object is damaged, or its hash is not *content_hash*.
+        FormatError: the object is damaged, or does not have the hash in *ref*.
         ObjectMissingError: the manifest does not exist.
     """
-    fetched = await store.get(key, ENCODED_BYTES_MAX)
-    if content_hash and image_codec.content_hash(fetched.data) != content_hash:
-        raise FormatError(key, "the manifest does not match the recorded hash of the image")
-    return await in_thread(image_codec.decode, key, fetched.data, keyring)
+    fetched = await store.get(ref.key, ENCODED_BYTES_MAX)
+    if ref.hash and image_codec.content_hash(fetched.data) != ref.hash:
+        raise FormatError(ref.key, "the manifest does not match the recorded hash of the image")
+    return await in_thread(image_codec.decode, ref.key, fetched.data, keyring)

@@ -59,7 +59,7 @@ async def restore_beside(
     head = (await volume.keeper.read()).head
     if head is None:
         raise UnfinishedFilesystemError(volume.store.url)
-    newest = image or head.image
+    newest = image or head.manifest
     target = unfinished(volume.state_dir.tmp, "anew.db")
     await trio.to_thread.run_sync(image_copy.remove, target)
     path = restoring(target)

@@ -80,7 +80,7 @@ class NewestState:
 
     async def _restore(self) -> None:
         head = self._lease.head
-        newest = head and head.image
+        newest = head and head.manifest
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)

@@ -118,9 +118,7 @@ class _Examination:
         """Return the last image; record its missing pieces."""
         head, bucket = self._head, self._bucket
         try:
-            manifest = await image_head.load_manifest(
-                self._store, bucket.keyring, head.manifest_key, head.manifest_hash
-            )
+            manifest = await image_head.load_manifest(self._store, bucket.keyring, head.manifest)
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError) as exc:

@@ -16,7 +16,7 @@ from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import kept_point as kept_codec
 from s3fs_meta.codec.changelog import NO_FLOOR
-from s3fs_meta.codec.image import NO_HASH
+from s3fs_meta.codec.image import NO_HASH, ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
@@ -325,7 +325,7 @@ class PointsInTime:
     async def _link_of_image(self, key: ObjectKey) -> Link | None:
         """Return an image's chain position, or None if it is unreadable or not in the chain."""
         try:
-            manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
+            manifest = await image_head.load_manifest(self._store, self._keyring, ManifestRef(key))
             return await chain.link_of_image(self._store, self._keyring, self._uuid, manifest, key)
         except NewerFormatError:
             raise

@@ -133,7 +133,7 @@ class Bucket:
                 ``ProcessRestorer.restore``.
         """
         head = self.keeper.lease.head
-        newest = head and head.image
+        newest = head and head.manifest
         reserve, earlier = how.reserve, how.earlier
         here = Restorer(
             self.store, self.keyring, self.uuid, how.progress, reserve=reserve, is_temporary=True

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
+from s3fs_meta.codec.image import Manifest, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import ObjectMissingError
@@ -117,9 +117,7 @@ async def describe(
         page_size=facts.page_size,
         database_bytes=facts.database_bytes,
         created_ns=created_ns,
-        previous=None
-        if previous is None
-        else ManifestRef(previous.manifest_key, previous.manifest_hash),
+        previous=None if previous is None else previous.manifest,
         pieces=pieces,
         inodes=facts.inodes,
         file_bytes=facts.file_bytes,

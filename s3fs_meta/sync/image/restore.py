@@ -285,7 +285,7 @@ class Restorer:
             yield newest
         for key in await self._older_images(upto):
             if newest is None or key != newest.key:
-                yield ManifestRef(key, "")
+                yield ManifestRef(key)
 
     def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
         _log.error("cannot restore from the image %s, trying an older image: %s", key, exc)
@@ -361,7 +361,7 @@ class Restorer:
     async def _replay(
         self, ref: ManifestRef, unfinished: Path, upto: Txg | None, *, by_levels: bool
     ) -> Link:
-        manifest = await image_head.load_manifest(self._store, self._keyring, ref.key, ref.hash)
+        manifest = await image_head.load_manifest(self._store, self._keyring, ref)
         if self._reserve is not None:
             await self._reserve(manifest.database_bytes)
         await _fetch_all(self._store, self._keyring, manifest, ref.key, unfinished, self._progress)

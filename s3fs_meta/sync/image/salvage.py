@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
-from s3fs_meta.codec.image import Manifest, Piece
+from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import (
     CorruptionError,
@@ -231,7 +231,7 @@ class Salvager:
 
     async def _manifest(self, key: ObjectKey) -> Manifest | None:
         try:
-            manifest = await image_head.load_manifest(self._store, self._keyring, key, "")
+            manifest = await image_head.load_manifest(self._store, self._keyring, ManifestRef(key))
             image_codec.require_places(manifest, key)
         except _DAMAGE as exc:
             lost = exc

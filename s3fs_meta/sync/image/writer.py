@@ -115,9 +115,7 @@ class Imager:
     async def _stored_bytes(self, head: Head) -> int:
         """Return the stored size of an image's pieces, or 0 if its manifest cannot be read."""
         try:
-            manifest = await image_head.load_manifest(
-                self._store, self._keyring, head.manifest_key, head.manifest_hash
-            )
+            manifest = await image_head.load_manifest(self._store, self._keyring, head.manifest)
         except (ObjectMissingError, FormatError):
             return 0
         pieces = {piece.key for piece in manifest.pieces}
@@ -175,7 +173,7 @@ class Imager:
             await self._store.create(head.manifest_key, data)
             self._hook("image manifest put")
             heads_made.append(head)
-            return ManifestRef(head.manifest_key, head.manifest_hash)
+            return head.manifest
 
         async with self._lock, self._room(progress) as copy:
             if abandoned_txgs.wanted(self._db) is not None:
@@ -295,9 +293,7 @@ class Imager:
     async def _pieces_of(self, newest: Head) -> tuple[Piece, ...]:
         """Return the pieces of the last image, or () if the image can no longer be restored."""
         try:
-            manifest = await image_head.load_manifest(
-                self._store, self._keyring, newest.manifest_key, newest.manifest_hash
-            )
+            manifest = await image_head.load_manifest(self._store, self._keyring, newest.manifest)
             await image_pieces.require_pieces(self._store, manifest.pieces)
         except (ObjectMissingError, FormatError) as exc:
             _log.error(

@@ -137,7 +137,7 @@ class CurrentDatabase:
             target = unfinished(self._state_dir.tmp, "restored.db")
             await trio.to_thread.run_sync(image_copy.remove, target)
         try:
-            return target, await restorer.restore(head.image, target, upto)
+            return target, await restorer.restore(head.manifest, target, upto)
         finally:
             self.notices += restorer.notices
 

@@ -345,9 +345,7 @@ class Chooser:
         if head is None or head.txg <= link.txg:
             return None
         try:
-            manifest = await image_head.load_manifest(
-                self._store, self._keyring, head.manifest_key, head.manifest_hash
-            )
+            manifest = await image_head.load_manifest(self._store, self._keyring, head.manifest)
         except NewerFormatError:
             raise
         except (CorruptionError, ObjectMissingError):

@@ -18,6 +18,7 @@ from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import pack as pack_codec
+from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, NewerFormatError, ObjectMissingError
 from s3fs_meta.limits import PROOF_OBJECTS_MAX
@@ -99,7 +100,7 @@ async def _try(
 
 
 async def _opens_manifest(on: _Try) -> bool:
-    manifest = await image_head.load_manifest(on.store, on.keyring, on.info.key, "")
+    manifest = await image_head.load_manifest(on.store, on.keyring, ManifestRef(on.info.key))
     return manifest.uuid == on.uuid
 
 

@@ -40,6 +40,4 @@ async def test_manifest_that_does_not_match_the_head_of_the_chain_is_refused() -
     await store.put(HEAD.manifest_key, b"something else")
 
     with pytest.raises(FormatError, match="does not match the recorded hash"):
-        await image_head.load_manifest(
-            store, Keyring(None, bytes(32)), HEAD.manifest_key, HEAD.manifest_hash
-        )
+        await image_head.load_manifest(store, Keyring(None, bytes(32)), HEAD.manifest)

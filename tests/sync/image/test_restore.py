@@ -38,7 +38,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import claim_newer, flipped
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, keys_of, read_file, write_file
-from tests.sync.image.restoring import KEY, PLAIN, PREFIX, UUID, image_of, restored
+from tests.sync.image.restoring import KEY, PLAIN, PREFIX, image_of, restored, restorer_of
 from tests.sync.kept import forget
 
 
@@ -169,8 +169,7 @@ async def test_newer_image_that_the_lease_does_not_refer_to_is_ignored(power: Po
         await session.close()
 
     named = ManifestRef(keys[1], image_codec.content_hash(power.store.objects[keys[1]]))
-    opened = await power.keys()
-    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    restorer = await restorer_of(power)
     with pytest.raises(NewerFormatError):
         await restorer.restore(named, power.home / "restored.db")
 
@@ -180,8 +179,7 @@ async def test_restore_reports_a_newer_version_if_no_other_image_is_usable(power
     for key in [key for key in power.store.objects if key.endswith("/manifest")]:
         power.store.objects[key] = claim_newer(power.store.objects[key])
 
-    keys = await power.keys()
-    restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
+    restorer = await restorer_of(power)
     with pytest.raises(NewerFormatError):
         await restorer.restore(None, power.home / "restored.db")
 
@@ -212,7 +210,7 @@ async def test_error_of_a_failed_restore_does_not_keep_the_manifest_in_memory(
     store = FaultyStore(power.store)
     for key in pieces_of(power):
         power.store.objects[key] = b"damaged"  # type: ignore[index]
-    restorer = Restorer(store, (await power.keys()).keyring, UUID, no_progress)
+    restorer = await restorer_of(power, store)
 
     with pytest.raises(FormatError) as refused:
         await restorer.restore(None, power.home / "meta.db")
@@ -231,8 +229,7 @@ def manifests_in_memory() -> list[Manifest]:
 
 async def test_failed_restore_can_be_repeated_once_the_objects_are_available(power: Power) -> None:
     """A restore remembers failed images, but the next restore tries them a second time."""
-    keys = await power.keys()
-    restorer = Restorer(power.store, keys.keyring, keys.superblock.uuid, no_progress)
+    restorer = await restorer_of(power)
     complete = dict(power.store.objects)
     for key in pieces_of(power):
         del power.store.objects[key]  # type: ignore[arg-type]
@@ -261,12 +258,10 @@ async def test_deleted_image_of_an_outdated_lease_causes_no_notice(
         assert head is not None
         await forget(session)
         assert head.manifest_key not in power.store.objects
-        volume = session.volume
-        restorer = Restorer(volume.store, volume.keyring, volume.uuid, no_progress)
+        restorer = await restorer_of(power)
         caplog.clear()
 
-        outdated = ManifestRef(head.manifest_key, head.manifest_hash)
-        link = await restorer.restore(outdated, tmp_path / "restored.db")
+        link = await restorer.restore(head.manifest, tmp_path / "restored.db")
 
         assert link.txg == session.link.txg
         assert restorer.notices == []
@@ -319,16 +314,13 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
         head = await session.make_image()
         assert head is not None
         path = tmp_path / "hostile.db"
-        restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
-        await restorer.restore(ManifestRef(head.manifest_key, head.manifest_hash), path)
+        await (await restorer_of(power)).restore(head.manifest, path)
         connection = apsw.Connection(str(path))
         connection.execute(statement)
         connection.close()
         image_copy.finish(path, (), ())
         image = image_pieces.new_image(head.txg, opened.keeper.epoch)
-        pieces = await image_pieces.put_pieces(
-            power.store, opened.keyring, image, path, (), no_progress
-        )
+        pieces = await image_pieces.put_pieces(power.store, opened.keyring, image, path)
         chained = await chain.fetch(power.store, opened.keyring, opened.superblock.uuid, head.txg)
         hostile, data = await image_pieces.describe(
             opened.keyring,
@@ -336,7 +328,6 @@ async def put_hostile_image(power: Power, tmp_path: Path, statement: str) -> Non
             path,
             pieces,
             created_ns=1,
-            previous=None,
             changelog=chained.link.hash,
         )
         await power.store.create(hostile.manifest_key, data)
@@ -414,11 +405,9 @@ async def test_manifest_of_each_image_before_a_damaged_image_is_read_at_most_twi
             if image_codec.parse_piece_key(key) and image_codec.image_of(key) == image:
                 del power.store.objects[key]
 
-        restorer = Restorer(store, session.volume.keyring, session.volume.uuid, no_progress)
+        restorer = await restorer_of(power, store)
         with pytest.raises(NoImageError, match=str(image)):
-            await restorer.restore(
-                ManifestRef(head.manifest_key, head.manifest_hash), power.home / "restored.db"
-            )
+            await restorer.restore(head.manifest, power.home / "restored.db")
     reads = Counter(call.key for call in store.calls if call.key.endswith("/manifest"))
     assert len(reads) == 7
     assert max(reads.values()) <= 2
@@ -432,7 +421,7 @@ async def test_restore_follows_a_limited_number_of_images_from_one_image(power: 
         for _ in range(3):
             await session.publish_as_txg()
         keyring, uuid, link = session.volume.keyring, session.volume.uuid, session.link
-    ref, target = ManifestRef(first.manifest_key, first.manifest_hash), power.home / "restored.db"
+    ref, target = first.manifest, power.home / "restored.db"
 
     notices = []
     for links_max in (2, 3):

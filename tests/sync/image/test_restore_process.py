@@ -85,7 +85,7 @@ def restorer_of(
 def newest_of(session: Session) -> ManifestRef | None:
     """Return the image that the lease refers to."""
     head = session.volume.keeper.lease.head
-    return None if head is None else ManifestRef(head.manifest_key, head.manifest_hash)
+    return None if head is None else head.manifest
 
 
 def rows(path: Path) -> list[object]:

@@ -355,7 +355,7 @@ class Finder:
         *kept* are the images to which kept points refer.
         """
         head = image_head.recorded(self._db, "head")
-        named = [] if head is None else [head.image]
+        named = [] if head is None else [head.manifest]
         images = await self.stored_images.list_images(named, kept)
         deletable = properties.abandoned_images(self._db)
         return [image for image in images if image.key not in deletable]

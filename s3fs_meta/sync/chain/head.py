@@ -4,6 +4,8 @@ Owns: the rows ``head``, ``attempt``, ``changed`` and ``image_wanted`` of ``loca
 manifests.
 """
 
+from contextlib import aclosing
+
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -14,6 +16,7 @@ from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import local_state
+from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 
 
@@ -48,6 +51,17 @@ def want_image(db: Database) -> None:
 def is_image_wanted(db: Database) -> bool:
     """Return whether there is an unshipped change that can be shipped only as an image."""
     return local_state.get(db, "image_wanted") is not None
+
+
+async def manifests(store: ObjectStore) -> list[ObjectKey]:
+    """Return the keys of all manifests in the listing, newest txg first."""
+    found: list[tuple[Txg, Epoch, ObjectKey]] = []
+    async with aclosing(store.list(image_codec.PREFIX)) as listing:
+        async for info in listing:
+            name = image_codec.parse_manifest_key(info.key)
+            if name is not None:
+                found.append((name.txg, name.epoch, info.key))
+    return [key for _txg, _epoch, key in sorted(found, reverse=True)]
 
 
 async def load_manifest(store: ObjectStore, keyring: Keyring, ref: ManifestRef) -> Manifest:

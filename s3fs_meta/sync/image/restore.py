@@ -170,7 +170,7 @@ class Restorer:
         breaks: list[BrokenChainError] = []
         async with aclosing(self._candidates(newest, upto)) as candidates:
             async for ref in candidates:
-                if not await self._may_lead_past_all(breaks, ref, upto):
+                if not await self._may_lead_past(breaks, ref, upto):
                     continue
                 try:
                     link = await self._restore_from(ref, unfinished, upto)
@@ -247,36 +247,29 @@ class Restorer:
             if found is not None and found.txg > name.txg:
                 _log.info("the image %s was deleted after the lease was read", ref.key)
                 return None
-        self._note_damage(ref.key, exc)
+        _log.error("cannot restore from the image %s, trying an older image: %s", ref.key, exc)
+        self.notices.append(f"the image {ref.key} is unusable: {exc}")
         return exc
 
-    async def _may_lead_past_all(
+    async def _may_lead_past(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
         """Return whether restoring from an image may reach a later txg than newer images did.
 
+        An older image needs the same unreadable changelog, unless a level object replaces it.
         Without this check, a restore would try the image of every kept point, although the
         changelogs after such images were deleted.
         """
+        name = image_codec.parse_manifest_key(ref.key)
         for broken in breaks:
-            if not await self._may_lead_past(broken, ref, upto):
+            if broken.misfit or name is None or name.txg > broken.last_txg:
+                # The image is not older than the unreadable changelog, so it does not need it.
+                # Or the changelog is readable, but does not fit the image of the failed restore.
+                continue
+            begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
+            if begin is None or name.txg >= begin:
                 return False
         return True
-
-    async def _may_lead_past(
-        self, broken: BrokenChainError, ref: ManifestRef, upto: Txg | None
-    ) -> bool:
-        """Return whether a restore from an older image may avoid an unreadable changelog.
-
-        An older image also needs that changelog, unless a level object replaces it.
-        """
-        name = image_codec.parse_manifest_key(ref.key)
-        if broken.misfit or name is None or name.txg > broken.last_txg:
-            # The image is not older than the unreadable changelog, so it does not need it.
-            # Or the changelog is readable, but does not fit the image of the failed restore.
-            return True
-        begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
-        return begin is not None and name.txg < begin
 
     async def _candidates(
         self, newest: ManifestRef | None, upto: Txg | None
@@ -287,19 +280,9 @@ class Restorer:
             if newest is None or key != newest.key:
                 yield ManifestRef(key)
 
-    def _note_damage(self, key: ObjectKey, exc: S3fsError) -> None:
-        _log.error("cannot restore from the image %s, trying an older image: %s", key, exc)
-        self.notices.append(f"the image {key} is unusable: {exc}")
-
     async def _older_images(self, upto: Txg | None) -> list[ObjectKey]:
         """Return the manifest keys of all images up to the txg *upto*, latest first."""
-        found: list[tuple[Txg, int, ObjectKey]] = []
-        async with aclosing(self._store.list("image/")) as listing:
-            async for info in listing:
-                name = image_codec.parse_manifest_key(info.key)
-                if name is not None and _is_within(info.key, upto):
-                    found.append((name.txg, name.epoch, info.key))
-        return [key for _txg, _epoch, key in sorted(found, reverse=True)]
+        return [key for key in await image_head.manifests(self._store) if _is_within(key, upto)]
 
     async def _restore_from(self, ref: ManifestRef, unfinished: Path, upto: Txg | None) -> Link:
         """Restore an image and the txgs after it, unless this has already failed.

@@ -106,7 +106,7 @@ class Salvager:
             StoreError: the store is unavailable.
             OSError: the file cannot be written, for example because the disk is full.
         """
-        keys = await self._manifests()
+        keys = (await image_head.manifests(self._store))[: self._images_max]
         last = [key for key in keys if key in self._last]
         good = {image_codec.image_of(key) for key in last}
         poor = []
@@ -183,31 +183,31 @@ class Salvager:
         key = ObjectKey(f"{name.prefix}/manifest")
         return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
+    async def _pieces(self) -> AsyncGenerator[tuple[_Name, ObjectKey], None]:
+        """Yield the image and the key of each piece in the bucket."""
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                image = image_codec.parse_piece_key(info.key)
+                if image is not None:
+                    yield _Name(image.txg, image.epoch, image_codec.image_of(info.key)), info.key
+
     async def _without(self, good: set[str]) -> list[_Name]:
         """Return all images except *good* that have pieces in the bucket, newest first."""
-        found = set()
-        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
-            async for info in listing:
-                image = image_codec.parse_piece_key(info.key)
-                if image is not None and image_codec.image_of(info.key) not in good:
-                    found.add(_Name(image.txg, image.epoch, image_codec.image_of(info.key)))
+        async with aclosing(self._pieces()) as pieces:
+            found = {name async for name, _key in pieces if name.prefix not in good}
         return sorted(found, reverse=True)[: self._images_max]
 
-    async def _newest_pieces(self, name: _Name) -> dict[int, ObjectKey]:
+    async def _newest_pieces(self, wanted: _Name) -> dict[int, ObjectKey]:
         """Return, for each piece number, the newest piece of an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
-        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
-            async for info in listing:
-                image = image_codec.parse_piece_key(info.key)
-                if image is None:
-                    continue
-                one = _Name(image.txg, image.epoch, image_codec.image_of(info.key))
-                number = image_codec.piece_number(info.key)
-                is_earlier = (one.txg, one.epoch) < (name.txg, name.epoch)
-                if (is_earlier or one == name) and (
-                    number not in newest or newest[number][0] < one
+        async with aclosing(self._pieces()) as pieces:
+            async for name, key in pieces:
+                number = image_codec.piece_number(key)
+                is_earlier = (name.txg, name.epoch) < (wanted.txg, wanted.epoch)
+                if (is_earlier or name == wanted) and (
+                    number not in newest or newest[number][0] < name
                 ):
-                    newest[number] = one, info.key
+                    newest[number] = name, key
         return {number: key for number, (_name, key) in newest.items()}
 
     async def _content(self, key: ObjectKey) -> bytes | None:
@@ -219,15 +219,6 @@ class Salvager:
         except _DAMAGE as exc:
             self._note_lost(exc)
             return None
-
-    async def _manifests(self) -> list[ObjectKey]:
-        found = []
-        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
-            async for info in listing:
-                name = image_codec.parse_manifest_key(info.key)
-                if name is not None:
-                    found.append((name.txg, name.epoch, info.key))
-        return [key for _txg, _epoch, key in sorted(found, reverse=True)[: self._images_max]]
 
     async def _manifest(self, key: ObjectKey) -> Manifest | None:
         try:

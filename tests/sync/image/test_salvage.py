@@ -1,5 +1,6 @@
 """Salvage: using the intact pieces of an image that cannot be restored completely."""
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -36,14 +37,26 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     return made
 
 
-def put(store: MemoryStore, prefix: str, key: ObjectKey) -> None:
+def put(
+    store: MemoryStore,
+    prefix: str,
+    key: ObjectKey,
+    txg: int = 1,
+    contents: Sequence[bytes] = CONTENTS,
+) -> None:
     """Store an image with pieces that no other image has."""
     pieces = []
-    for number, content in enumerate(CONTENTS):
-        name = image_codec.piece_key(prefix, number)
+    for number, content in enumerate(contents):
+        name = put_piece(store, prefix, number, content)
         pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
-        store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
-    store.objects[key] = image_codec.encode(image_of(*pieces), key, PLAIN)
+    store.objects[key] = image_codec.encode(replace(image_of(*pieces), txg=Txg(txg)), key, PLAIN)
+
+
+def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> ObjectKey:
+    """Store one image piece, and return its key."""
+    name = image_codec.piece_key(prefix, number)
+    store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
+    return name
 
 
 async def laid_out(
@@ -89,19 +102,11 @@ async def test_missing_piece_is_replaced_by_an_equal_piece_of_another_image(
 async def put_both(store: MemoryStore) -> tuple[ObjectKey, ObjectKey]:
     """Store two images that share no pieces; return the keys of their manifests."""
     store.objects.clear()
-    keys = []
-    for txg, prefix in ((1, OLDER), (2, NEWER)):
+    older, newer = ObjectKey(f"{OLDER}/manifest"), ObjectKey(f"{NEWER}/manifest")
+    for txg, prefix, key in ((1, OLDER, older), (2, NEWER, newer)):
         contents = [bytes([txg, number]) * (PIECE // 2) for number in range(20)]
-        key = ObjectKey(f"{prefix}/manifest")
-        pieces = []
-        for number, content in enumerate(contents):
-            name = image_codec.piece_key(prefix, number)
-            pieces.append(Piece(name, PIECE, image_codec.content_hash(content)))
-            store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
-        manifest = replace(image_of(*pieces), txg=Txg(txg))
-        store.objects[key] = image_codec.encode(manifest, key, PLAIN)
-        keys.append(key)
-    return keys[0], keys[1]
+        put(store, prefix, key, txg, contents)
+    return older, newer
 
 
 async def test_newest_image_with_few_lost_pieces_is_tried_first(
@@ -163,12 +168,6 @@ def header(pieces: int) -> bytes:
     """Return a first image piece whose header declares a database of *pieces* pages."""
     magic = b"SQLite format 3\0" + PIECE.to_bytes(2, "big")
     return (magic + bytes(10) + pieces.to_bytes(4, "big")).ljust(PIECE, b"\1")
-
-
-def put_piece(store: MemoryStore, prefix: str, number: int, content: bytes) -> None:
-    """Store one image piece."""
-    name = image_codec.piece_key(prefix, number)
-    store.objects[name] = image_codec.encode_piece(name, content, PLAIN)
 
 
 async def test_image_pieces_without_a_manifest_are_placed_by_their_keys(

@@ -360,36 +360,40 @@ async def test_concurrent_fsyncs_share_syncs_of_the_wal(power: Power) -> None:
         assert 2 <= len(synced) <= 4
 
 
-async def test_fsync_waits_for_a_running_sync_of_its_content(power: Power) -> None:
-    """A file that another task is syncing is not durable before this sync ends."""
+@pytest.mark.parametrize("data_only", [False, True])
+async def test_fsync_waits_for_a_running_sync_of_its_content_or_rows(
+    power: Power, monkeypatch: pytest.MonkeyPatch, *, data_only: bool
+) -> None:
+    """A file or a row that another task is syncing is not durable before this sync ends."""
     order: list[str] = []
     started, go_on = trio.Event(), threading.Event()
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
-        sync = session.files.sync
-
         token = trio.lowlevel.current_trio_token()
+        part, name = (session.db, "sync_wal") if data_only else (session.files, "sync")
+        sync = getattr(part, name)
 
-        def slow(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
+        def slow(*arguments: object) -> None:
             trio.from_thread.run_sync(started.set, trio_token=token)
             go_on.wait()
-            sync(blocks, named)
-            order.append("content")
+            sync(*arguments)
+            order.append("sync")
 
         async def fsync() -> None:
             await started.wait()
-            await session.durability.sync_file(ino)
+            await session.durability.sync_file(ino, data_only=data_only)
             order.append("fsync")
 
-        session.files.sync = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(part, name, slow)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.durability.sync_all)
             nursery.start_soon(fsync)
             await started.wait()
             await trio.testing.wait_all_tasks_blocked(0.05)
+            assert order == []
             go_on.set()
 
-    assert order == ["content", "fsync"]
+    assert order == ["sync", "fsync"]
 
 
 async def test_fsync_of_one_file_syncs_the_dirty_blocks_of_all_files(power: Power) -> None:
@@ -499,39 +503,6 @@ async def test_unchanged_filesystem_is_not_synced_again(power: Power) -> None:
         await session.durability.sync_file(ino)
         await session.durability.sync_all()
         assert rows == []
-
-
-async def test_fdatasync_waits_for_a_running_sync_of_rows(power: Power) -> None:
-    """Rows that another task is syncing are not durable before this sync ends."""
-    order: list[str] = []
-    started, go_on = trio.Event(), threading.Event()
-    async with power.session("a", tasks=False) as session:
-        ino = write_file(session, CONTENT)
-        sync = session.db.sync_wal
-
-        token = trio.lowlevel.current_trio_token()
-
-        def slow() -> None:
-            trio.from_thread.run_sync(started.set, trio_token=token)
-            go_on.wait()
-            sync()
-            order.append("rows")
-
-        async def fdatasync() -> None:
-            await started.wait()
-            await session.durability.sync_file(ino, data_only=True)
-            order.append("fdatasync")
-
-        session.db.sync_wal = slow  # type: ignore[method-assign]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.durability.sync_all)
-            nursery.start_soon(fdatasync)
-            await started.wait()
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert order == []
-            go_on.set()
-
-    assert order == ["rows", "fdatasync"]
 
 
 async def test_loss_of_a_commit_group_turns_the_mount_read_only(power: Power) -> None:

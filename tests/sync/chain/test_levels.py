@@ -28,7 +28,6 @@ from s3fs_meta.sync.chain import chain, levels
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.chain.levels import MergeInput, NotMergedError
 from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
@@ -39,6 +38,7 @@ from tests.meta.random_tree import Tree
 from tests.rows import contents_at, require_equal
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
 from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.image.restoring import restorer_of
 
 pytestmark = pytest.mark.thorough
 
@@ -129,11 +129,15 @@ def without_levels(store: MemoryStore) -> Iterator[None]:
 
 
 async def _restored(power: Power, session: Session, name: str) -> tuple[Path, Restorer]:
-    path = power.home / name
-    opened = session.volume
-    restorer = Restorer(power.store, opened.keyring, opened.superblock.uuid, no_progress)
+    path, restorer = power.home / name, await restorer_of(power)
     assert await restorer.restore(None, path) == session.link
     return path, restorer
+
+
+async def _require_same_rows_without_levels(power: Power, session: Session, merged: Path) -> None:
+    with without_levels(power.store):
+        single, _ = await _restored(power, session, "single.db")
+    require_equal(contents_at(merged), contents_at(single))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,9 +152,7 @@ async def test_restore_from_level_objects_equals_a_restore_from_changelogs(
         assert made
         merged, restorer = await _restored(power, session, "merged.db")
         assert restorer.notices == []
-        with without_levels(power.store):
-            single, _ = await _restored(power, session, "single.db")
-        require_equal(contents_at(merged), contents_at(single))
+        await _require_same_rows_without_levels(power, session, merged)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "swapped"])
@@ -177,9 +179,7 @@ async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
             notice for notice in restorer.notices if "changelogs are used instead" in notice
         ]
         assert len(reported) == (0 if damage == "missing" else 2)
-        with without_levels(power.store):
-            single, _ = await _restored(power, session, "single.db")
-        require_equal(contents_at(path), contents_at(single))
+        await _require_same_rows_without_levels(power, session, path)
 
 
 async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power: Power) -> None:
@@ -196,9 +196,7 @@ async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power
 
         path, restorer = await _restored(power, session, "restored.db")
         assert any("instead of the level object" in notice for notice in restorer.notices)
-        with without_levels(power.store):
-            single, _ = await _restored(power, session, "single.db")
-        require_equal(contents_at(path), contents_at(single))
+        await _require_same_rows_without_levels(power, session, path)
 
 
 async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifest(
@@ -210,12 +208,11 @@ async def test_failed_restore_from_level_objects_frees_the_memory_of_its_manifes
         await session.leveler.make_due()
         await _work(session, 2, 2)
         del power.store.objects[changelog_codec.key_of(Txg(session.link.txg - 1))]
-        keyring, uuid = session.volume.keyring, session.volume.superblock.uuid
         await session.close()
     del session
     gc.collect()
     others = [one for one in gc.get_objects() if isinstance(one, Manifest)]
-    restorer = Restorer(power.store, keyring, uuid, no_progress)
+    restorer = await restorer_of(power)
 
     with pytest.raises(BrokenChainError) as refused:
         await restorer.restore(None, power.home / "restored.db")
@@ -249,9 +246,7 @@ async def test_restore_uses_changelogs_instead_of_level_objects_of_another_histo
             notice for notice in restorer.notices if "changelogs are used instead" in notice
         ]
         assert len(reported) == 1
-        with without_levels(power.store):
-            single, _ = await _restored(power, session, "single.db")
-        require_equal(contents_at(path), contents_at(single))
+        await _require_same_rows_without_levels(power, session, path)
 
 
 async def levels_of(power: Power, session: Session, txg: int) -> Section:
@@ -295,18 +290,22 @@ def test_restore_of_a_week_of_txgs_reads_at_most_60_objects() -> None:
     assert max(steps(first, first + week) for first in range(0, fan**LEVELS_MAX, 89)) <= 60
 
 
+async def _requests_of_a_restore(power: Power, session: Session) -> tuple[list[str], list[str]]:
+    """Restore the newest txg; return the keys of the objects after the image, and the listings."""
+    store = FaultyStore(power.store)
+    restorer = await restorer_of(power, store)
+    assert await restorer.restore(None, power.home / "x.db") == session.link
+    read = [call.key for call in store.calls if call.method == "get"]
+    listed = [call.key for call in store.calls if call.method == "list"]
+    return [key for key in read if not key.startswith("image/")], listed
+
+
 async def test_restore_reads_the_computed_number_of_objects(power: Power) -> None:
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 5**4 + 5**3 + 5 + 1)
         await session.leveler.make_due()
-        end = session.link.txg
-        store = FaultyStore(power.store)
-        opened = session.volume
-        restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
-        assert (await restorer.restore(None, power.home / "x.db")).txg == end
-        read = [call.key for call in store.calls if call.method == "get"]
-        assert len([key for key in read if not key.startswith("image/")]) == steps(0, end)
-        listed = [call.key for call in store.calls if call.method == "list"]
+        read, listed = await _requests_of_a_restore(power, session)
+        assert len(read) == steps(0, session.link.txg)
         assert len(listed) <= LEVELS_MAX + 4
 
 
@@ -316,13 +315,8 @@ async def test_restore_of_thousands_of_txgs_reads_at_most_60_objects(power: Powe
     async with power.session("a", tasks=False) as session:
         await append_empty_changelogs(session, 2 * 5**5 - 2)
         await session.leveler.make_due()
-        end = session.link.txg
-        store = FaultyStore(power.store)
-        opened = session.volume
-        restorer = Restorer(store, opened.keyring, opened.superblock.uuid, no_progress)
-        assert (await restorer.restore(None, power.home / "x.db")).txg == end
-        read = [call.key for call in store.calls if call.method == "get"]
-        assert len([key for key in read if not key.startswith("image/")]) <= 60
+        read, _listed = await _requests_of_a_restore(power, session)
+        assert len(read) <= 60
 
 
 # --- changelogs that are not merged -------------------------------------------------------------

@@ -11,8 +11,6 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectInfo
-from s3fs_meta.sync.image.restore import Restorer
-from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.bounds import DEFAULT_BOUNDS, UploadBounds
 from s3fs_meta.sync.volume import OpenOptions
 from tests.damage import flipped
@@ -26,14 +24,15 @@ from tests.sync.conftest import (
     remove_file,
     write_file,
 )
+from tests.sync.image.restoring import restorer_of
 
 pytestmark = pytest.mark.thorough
 
 
 async def a_week(
     power: Power, bounds: UploadBounds = DEFAULT_BOUNDS
-) -> tuple[dict[int, dict[str, list[object]]], str]:
-    """Ship six txgs; return the rows after each txg and the UUID of the filesystem."""
+) -> dict[int, dict[str, list[object]]]:
+    """Ship six txgs; return the rows after each txg."""
     states: dict[int, dict[str, list[object]]] = {}
     frozen: dict[str, list[object]] = {}
 
@@ -50,14 +49,12 @@ async def a_week(
                 remove_file(session, made.pop(0))
             link = await flushed(session)
             states[link.txg] = dict(frozen)
-        return states, session.volume.superblock.uuid
+        return states
 
 
-async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, list[object]]:
+async def restored(power: Power, path: Path, txg: int) -> dict[str, list[object]]:
     """Restore a txg from the bucket and return its rows."""
-    async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
-        restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
-    await restorer.restore(None, path, upto=Txg(txg))
+    await (await restorer_of(power)).restore(None, path, upto=Txg(txg))
     db = Database.open(path, Pragmas(), read_only=True)
     try:
         return contents(db.connection)
@@ -67,25 +64,25 @@ async def restored(power: Power, path: Path, uuid: str, txg: int) -> dict[str, l
 
 async def test_every_txg_can_be_restored_exactly(power: Power, tmp_path: Path) -> None:
     """The restored rows, including the counters, match the rows at the end of the txg."""
-    states, uuid = await a_week(power)
+    states = await a_week(power)
     for txg, expected in states.items():
-        assert await restored(power, tmp_path / f"{txg}.db", uuid, txg) == expected
+        assert await restored(power, tmp_path / f"{txg}.db", txg) == expected
 
 
 async def test_restore_up_to_a_missing_later_txg_ends_at_the_last_existing_txg(
     power: Power, tmp_path: Path
 ) -> None:
     """A restore accepts that the requested txg is lost, as after a restore of an older bucket."""
-    states, uuid = await a_week(power)
+    states = await a_week(power)
     last = max(states)
-    assert await restored(power, tmp_path / "meta.db", uuid, last + 50) == states[last]
+    assert await restored(power, tmp_path / "meta.db", last + 50) == states[last]
 
 
 async def test_restore_of_an_existing_txg_lists_no_changelogs(
     power: Power, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restore lists no changelogs, because a listing may contain 120,000 names after a week."""
-    states, uuid = await a_week(power)
+    states = await a_week(power)
     listed: list[str] = []
     original = power.store.list
 
@@ -94,8 +91,8 @@ async def test_restore_of_an_existing_txg_lists_no_changelogs(
         return original(prefix, after=after)
 
     monkeypatch.setattr(power.store, "list", recorded)
-    async with power.session("r", options=OpenOptions(read_only=True), tasks=False) as session:
-        restorer = Restorer(power.store, session.volume.keyring, uuid, no_progress)
+    async with power.session("r", options=OpenOptions(read_only=True), tasks=False):
+        restorer = await restorer_of(power)
     assert changelog_codec.PREFIX in listed
     listed.clear()
     await restorer.restore(None, tmp_path / "meta.db", upto=Txg(max(states)))

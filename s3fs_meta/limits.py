@@ -247,6 +247,7 @@ KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
 # Maximum size of a kept point's object, which usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
+LEVEL_FAULTS_MAX: Final = 10  # maximum number of unusable level objects that a restore reports
 KEPT_FAULTS_MAX: Final = 100  # maximum number of invalid kept-point objects in a report
 KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
 

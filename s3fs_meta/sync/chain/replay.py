@@ -21,7 +21,7 @@ from s3fs_meta.codec.image import ManifestRef
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.level import Level
 from s3fs_meta.errors import FormatError, NewerFormatError, ObjectMissingError
-from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT, TXG_GAPS_MAX
+from s3fs_meta.limits import CLEANUP_S_MAX, LEVEL_FAN_OUT, LEVEL_FAULTS_MAX, TXG_GAPS_MAX
 from s3fs_meta.meta.db import schema
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.replica import Replica
@@ -78,6 +78,7 @@ class Replayer:
         self._heard = heard
         self.last_level: ObjectKey | None = None  # newest level object whose changes were applied
         self.notices: list[str] = []  # notices to show to the user, one line each
+        self._unusable = 0  # number of level objects that could not be used
 
     async def forward(
         self,
@@ -185,12 +186,21 @@ class Replayer:
                 if level.last == plan.end:
                     await levels.require_end(self._store, self._keyring, self._uuid, level)
             except (FormatError, ObjectMissingError) as exc:
-                self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
-                _log.warning("using changelogs instead of the level object %s: %s", key, exc)
+                self._note_unusable(key, exc)
                 del plan.ends[link.next_txg][last]
             else:
                 return level
         return None
+
+    def _note_unusable(self, key: ObjectKey, exc: FormatError | ObjectMissingError) -> None:
+        self._unusable += 1
+        if self._unusable <= LEVEL_FAULTS_MAX:
+            self.notices.append(f"changelogs are used instead of the level object {key}: {exc}")
+            _log.warning("using changelogs instead of the level object %s: %s", key, exc)
+        elif self._unusable == LEVEL_FAULTS_MAX + 1:
+            self.notices.append(
+                "changelogs are used instead of more level objects, not listed here"
+            )
 
     async def _apply_level(self, level: Level) -> Link:
         link = levels.link_of(level)

@@ -16,7 +16,7 @@ from s3fs_meta.codec.changelog import NO_CHANGES, Section
 from s3fs_meta.codec.image import NO_HASH, Manifest, content_hash
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import FormatError
-from s3fs_meta.limits import LEVEL_FAN_OUT, LEVELS_MAX
+from s3fs_meta.limits import LEVEL_FAN_OUT, LEVEL_FAULTS_MAX, LEVELS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.db.schema import SCHEMA_VERSION
@@ -37,7 +37,7 @@ from tests.meta.pairs import Pair, lost
 from tests.meta.random_tree import Tree
 from tests.rows import contents_at, require_equal
 from tests.sync.chain.empty_changelogs import append_empty_changelogs
-from tests.sync.conftest import Power, remove_file, write_file
+from tests.sync.conftest import Power, keys_of, remove_file, write_file
 from tests.sync.image.restoring import restorer_of
 
 pytestmark = pytest.mark.thorough
@@ -180,6 +180,19 @@ async def test_restore_uses_changelogs_instead_of_a_damaged_level_object(
         ]
         assert len(reported) == (0 if damage == "missing" else 2)
         await _require_same_rows_without_levels(power, session, path)
+
+
+async def test_restore_reports_a_limited_number_of_damaged_level_objects(power: Power) -> None:
+    """A week of txgs has thousands of level objects, whose notices would hide all others."""
+    async with power.session("a", tasks=False) as session:
+        await append_empty_changelogs(session, (LEVEL_FAULTS_MAX + 2) * RUN)
+        await session.leveler.make_due()
+        for key in keys_of(power, "level/"):
+            power.store.objects[key] = b"damaged"
+        _path, restorer = await _restored(power, session, "restored.db")
+
+    assert len(restorer.notices) == LEVEL_FAULTS_MAX + 1
+    assert "more level objects" in restorer.notices[-1]
 
 
 async def test_restore_uses_changelogs_if_a_level_object_cannot_be_applied(power: Power) -> None:

@@ -64,8 +64,7 @@ IMAGE_PIECE_BYTES: Final = 8 * MIB  # database bytes in one piece of an image; a
 # Parsing a hostile manifest with the maximum number of pieces takes about a second.
 IMAGE_PIECES_MAX: Final = 1 << 15
 # Number of damaged pieces after which fsck considers an image useless and stops reading it.
-# A hostile manifest may list thousands of damaged pieces.
-IMAGE_PIECE_FAULTS_MAX: Final = 16
+IMAGE_PIECE_FAULTS_MAX: Final = 16  # a hostile manifest may list thousands of damaged pieces
 # Maximum growth of the WAL while the snapshot for an image waits for the upload of blocks.
 # If the WAL grows beyond this limit, the image is abandoned and tried again later.
 IMAGE_WAL_BYTES_MAX: Final = 256 * MIB
@@ -116,8 +115,7 @@ UNSHIPPED_INODES_MAX: Final = 200_000
 UNSHIPPED_INODES_AT_ONCE_MAX: Final = 2000
 CONDENSE_INTERVAL_S: Final = 30.0
 # Maximum number of shipped records that are deleted in one slice of work on the event loop.
-# A change record may be several hundred kilobytes long.
-PURGED_AT_ONCE_MAX: Final = 50
+PURGED_AT_ONCE_MAX: Final = 50  # a change record may be several hundred kilobytes long
 # Maximum distance of a key's txg from the last known txg: 87 years with one txg every 5 ms.
 # A more distant key is ignored as foreign: after a txg near 2^63, no numbers would remain.
 TXG_LEAP_MAX: Final = 1 << 39
@@ -153,8 +151,7 @@ MARK_HASH_DIGITS_MIN: Final = 16  # minimum digits of a changelog's hash in the 
 
 # --- level objects -----------------------------------------------------------------------------
 # Number of objects of one level that are merged into one object of the next level.
-# A restore of a week of changes reads at most 53 objects.
-LEVEL_FAN_OUT: Final = 5
+LEVEL_FAN_OUT: Final = 5  # a restore of a week of changes reads at most 53 objects
 # Number of levels. An object of the last level spans 390,625 txgs: 22 days at one per 5 s.
 LEVELS_MAX: Final = 8
 # Maximum size of the changes, or of the block locations, in one level object; limits memory use.
@@ -454,8 +451,7 @@ ALLOCATOR_UNUSED_BYTES_MAX: Final = 4 * MIB
 LARGE_BUFFER_BYTES_MIN: Final = 2 * MIB
 # Size of a reusable buffer for ranges: a read-ahead run with the headers of 2,048 records.
 RANGE_BUFFER_BYTES: Final = READAHEAD_RUN_BYTES + 64 * KIB
-# Time without read-ahead after which range buffers are freed.
-RANGE_BUFFERS_IDLE_S: Final = 2.0
+RANGE_BUFFERS_IDLE_S: Final = 2.0  # time without read-ahead after which range buffers are freed
 
 # --- FUSE requests and control socket ----------------------------------------------------------
 FUSE_TASKS_MAX: Final = 600  # number of waiting handlers at which pyfuse3 stops reading requests

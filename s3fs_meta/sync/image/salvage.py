@@ -183,31 +183,30 @@ class Salvager:
         key = ObjectKey(f"{name.prefix}/manifest")
         return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
-    async def _pieces(self) -> AsyncGenerator[tuple[_Name, ObjectKey], None]:
-        """Yield the image and the key of each piece in the bucket."""
-        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
-            async for info in listing:
-                image = image_codec.parse_piece_key(info.key)
-                if image is not None:
-                    yield _Name(image.txg, image.epoch, image_codec.image_of(info.key)), info.key
-
     async def _without(self, good: set[str]) -> list[_Name]:
         """Return all images except *good* that have pieces in the bucket, newest first."""
-        async with aclosing(self._pieces()) as pieces:
-            found = {name async for name, _key in pieces if name.prefix not in good}
+        found = set()
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                name = _name_of_piece(info.key)
+                if name is not None and name.prefix not in good:
+                    found.add(name)
         return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, wanted: _Name) -> dict[int, ObjectKey]:
         """Return, for each piece number, the newest piece of an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
-        async with aclosing(self._pieces()) as pieces:
-            async for name, key in pieces:
-                number = image_codec.piece_number(key)
+        async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
+            async for info in listing:
+                name = _name_of_piece(info.key)
+                if name is None:
+                    continue
+                number = image_codec.piece_number(info.key)
                 is_earlier = (name.txg, name.epoch) < (wanted.txg, wanted.epoch)
                 if (is_earlier or name == wanted) and (
                     number not in newest or newest[number][0] < name
                 ):
-                    newest[number] = name, key
+                    newest[number] = name, info.key
         return {number: key for number, (_name, key) in newest.items()}
 
     async def _content(self, key: ObjectKey) -> bytes | None:
@@ -283,3 +282,9 @@ class Salvager:
             for number in list(numbers):
                 if await self._place(path, number, piece):
                     numbers.remove(number)
+
+
+def _name_of_piece(key: ObjectKey) -> _Name | None:
+    """Return the image of a piece, or None if the object is no piece."""
+    image = image_codec.parse_piece_key(key)
+    return None if image is None else _Name(image.txg, image.epoch, image_codec.image_of(key))

@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from s3fs_meta.check.context import Examination
-from s3fs_meta.check.observations import Need
 from s3fs_meta.check.rules.bucket import MISSING_PACKS, TORN_PACKS
 from s3fs_meta.meta.tables import damage_marks
 from s3fs_meta.meta.tables.damage_marks import Mark
@@ -77,8 +76,6 @@ def settle(exam: Examination) -> None:
 
 
 def _refuted_marks(exam: Examination) -> list[Mark]:
-    if Need.CONTENT not in exam.evidence.surveyed:
-        return []
     return [
         mark
         for mark in damage_marks.marks(exam.db)

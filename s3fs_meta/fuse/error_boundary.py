@@ -134,8 +134,8 @@ def _advice(exc: S3fsError) -> str:
     """Return the advice for a damaged object; the messages of other errors include advice."""
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return (
-            "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y repairs it after"
-            " an unmount"
+            "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y --deep repairs it"
+            " after an unmount"
         )
     return ""
 

@@ -71,7 +71,21 @@ async def test_damage_mark_of_a_block_remains_after_the_block_is_recorded_as_los
     assert damage_marks.marks(healthy.db) == [Mark(pack, offset)]
 
 
-async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
+async def test_fsck_reads_packs_in_which_a_mount_has_marked_live_blocks(healthy: Healthy) -> None:
+    """After a failed read, fsck finds and repairs the damage without --deep."""
+    pack, key, offset = _two_blocks(healthy)
+    healthy.store.objects[key] = flipped(healthy.store.objects[key], offset + 2)
+    healthy.db.begin()
+    damage_marks.add(healthy.db, Mark(pack, None))
+    healthy.db.commit()
+
+    assert (await healthy.check_all()).broken == ["I51"]
+    report = await healthy.check_all(Mode.ALL)
+    assert (report.exit_status, report.broken) == (1, ["I51"])
+    assert block_map.find(healthy.db, healthy.attributed, BlockIndex(1)) is None
+
+
+async def test_fsck_removes_wrong_damage_marks(healthy: Healthy) -> None:
     """fsck -p removes a damage mark if the object is intact or if the pack has no row."""
     pack, key, offset = _two_blocks(healthy)
     healthy.db.begin()
@@ -79,11 +93,9 @@ async def test_deep_check_removes_wrong_damage_marks(healthy: Healthy) -> None:
         damage_marks.add(healthy.db, mark)
     healthy.db.commit()
 
-    await healthy.check_all(Mode.SAFE)
-    assert len(damage_marks.marks(healthy.db)) == 2
     await healthy.check_all(deep=True)
     assert len(damage_marks.marks(healthy.db)) == 2
-    report = await healthy.check_all(Mode.SAFE, deep=True)
+    report = await healthy.check_all(Mode.SAFE)
     assert damage_marks.marks(healthy.db) == []
     assert [line for line in report.notes if "2 damage marks" in line]
 

@@ -229,19 +229,21 @@ KEPT: Final = (
 CONTENT: Final = (
     Invariant(
         50,
-        "the index of a pack lists its blocks (with --deep)",
+        "the index of a pack lists its blocks (with --deep, or in packs marked as damaged)",
         source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
-        damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)",
+        damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)"
+        f" AND p.pack NOT IN (SELECT p.pack FROM {WRONG_SIZES})",  # I47 repairs these packs
         columns="x.pack, p.object_key, x.why",
         text="{1} (pack {0}): {2}",
         repair=_leave_pack,
-        needs=Need.CONTENT,
+        needs=Need.OBJECTS,
         about_inode=False,
         advice="the blocks of the pack can be read; -y uploads them again in another pack",
     ),
     Invariant(
         51,
-        "every block matches its hash (with --deep, or in packs of a wrong size)",
+        "every block matches its hash (with --deep, or in packs of a wrong size or marked as"
+        " damaged)",
         source=_UNREADABLE,
         damaged="b.pack IS NOT NULL",
         columns="u.block",

@@ -23,7 +23,7 @@ from s3fs_meta.check.rules.bucket import (
 )
 from s3fs_meta.check.survey import indexes
 from s3fs_meta.check.survey.cache import verify_copies
-from s3fs_meta.check.survey.packs import survey_wrong_sizes
+from s3fs_meta.check.survey.packs import survey_suspects
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import pack as pack_codec
@@ -71,7 +71,7 @@ async def survey(
     epoch: Epoch = NO_EPOCH,
     rescue: bool = False,
 ) -> None:
-    """List the bucket; check kept images, packs of a wrong size, and blocks without a location.
+    """List the bucket; check kept images, suspicious packs, and blocks without a location.
 
     Args:
         exam: the run of fsck, which receives the observations.
@@ -95,7 +95,7 @@ async def survey(
         await _note_unnamed(exam, store, keyring, epoch)
     kept = await _note_images(exam, store, keyring, deep=deep)
     await _name_damaged_images(exam, store, keyring, kept)
-    await survey_wrong_sizes(exam, store, keyring, progress, rescue=rescue)
+    await survey_suspects(exam, store, keyring, progress, rescue=rescue)
     _note_wanted(exam, keyring)
     await indexes.search(exam, store, keyring, progress, rescue=rescue)
     await indexes.keep_readable(exam, store, keyring)

@@ -79,7 +79,7 @@ async def _rescue_one(
         for pack, other in exam.db.all(_CANDIDATES, (len(data), key))
     ]
     found = await trio.to_thread.run_sync(_first_that_fits, keyring, data, candidates)
-    if found is None:
+    if found is None or not found.rows:
         return
     saved = await trio.to_thread.run_sync(_save, keyring, data, found, files)
     exam.note_new_files((row.block, row.plain_bytes) for row in saved)

@@ -1,6 +1,6 @@
 """The survey of packs: reading the index of a pack, and every block in it that a row lists.
 
-Either all packs are read, or only packs of a wrong size.
+Either all packs are read, or only packs of a wrong size and packs with marked live blocks.
 Owns: downloading and verifying packs, a few at a time. No object is changed.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX concurrently; content is verified in threads.
@@ -32,20 +32,43 @@ from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
-from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
-from s3fs_meta.sync.upload.pack_index import read_pack
+from s3fs_meta.sync.upload.pack_index import is_ours, read_pack
 
-_PACKS: Final = (
+_LISTED: Final = (
     "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
     " JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
-    f" WHERE p.state = {PackState.STORED:d}"
+)
+_PACKS: Final = (
+    f"{_LISTED} WHERE p.state = {PackState.STORED:d}"
     " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) ORDER BY p.pack"
 )
-_WRONG_SIZES: Final = (
-    f"SELECT p.pack, p.object_key, o.size_bytes FROM {WRONG_SIZES} ORDER BY p.pack"
+# Packs of a wrong size, and packs in which the location of a live block is marked as damaged.
+_SUSPECTS: Final = (
+    f"SELECT p.pack, p.object_key, o.size_bytes FROM {WRONG_SIZES}"
+    f" UNION {_LISTED} WHERE p.state = {PackState.STORED:d} AND {damage_marks.ANY} AND EXISTS"
+    f" (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack AND {damage_marks.COVERS_B})"
+    " ORDER BY p.pack"
+)
+# Packs that may be stored under the name of a pack with a bad index, or have its content.
+_SAME_SIZE: Final = (
+    f"{_LISTED} WHERE EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) AND p.object_bytes"
+    " IN (SELECT x.object_bytes FROM packs AS x"
+    " WHERE x.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
+    " UNION SELECT o.size_bytes FROM packs AS x"
+    " JOIN temp.seen_objects AS o ON o.object_key = x.object_key"
+    " WHERE x.pack IN (SELECT pack FROM temp.seen_bad_indexes)) ORDER BY p.pack"
 )
 _UNREADABLE: Final = "SELECT block FROM temp.seen_unreadable"
+
+
+class _Pack(NamedTuple):
+    """A pack with a row, and the size of its object in the listing of the bucket."""
+
+    number: PackId
+    key: ObjectKey
+    size_bytes: int
 
 
 class PackVerdict(NamedTuple):
@@ -87,11 +110,12 @@ async def survey(
     Always yields to other tasks.
     """
     exam.report.note("reading every pack")
-    await _read(exam, store, keyring, _PACKS, progress, rescue=rescue)
+    await _read(exam, store, keyring, _listed(exam, _PACKS), progress, rescue=rescue)
+    await _recover(exam, store, keyring, rescue=rescue)
     exam.evidence.surveyed |= Need.CONTENT
 
 
-async def survey_wrong_sizes(
+async def survey_suspects(
     exam: Examination,
     store: ObjectStore,
     keyring: Keyring,
@@ -99,28 +123,42 @@ async def survey_wrong_sizes(
     *,
     rescue: bool = False,
 ) -> None:
-    """Fetch packs whose listed size differs from the size in the row; compare them like ``survey``.
+    """Fetch packs of a wrong size or with a damage mark; compare them like ``survey``.
 
     Packs never change, so a different size indicates damage. If the fetched object has the size in
-    the row, the listing was stale.
+    the row, the listing was stale. A failed read has marked the other packs.
+    If a pack is stored under the name of another pack, that pack is read, too.
     """
-    if exam.db.one(f"{_WRONG_SIZES} LIMIT 1") is not None:
-        exam.report.note("reading packs whose size differs from their row")
-        await _read(exam, store, keyring, _WRONG_SIZES, progress, rescue=rescue)
+    suspects = _listed(exam, _SUSPECTS)
+    if not suspects:
+        return
+    exam.report.note("reading packs of a wrong size, or marked as damaged")
+    await _read(exam, store, keyring, suspects, progress, rescue=rescue)
+    others = [
+        pack
+        for pack in _listed(exam, _SAME_SIZE)
+        if pack not in suspects
+        and not await is_ours(store, keyring, ObjectInfo(pack.key, pack.size_bytes))
+    ]
+    await _read(exam, store, keyring, others, progress, rescue=rescue)
+    await _recover(exam, store, keyring, rescue=rescue)
+
+
+def _listed(exam: Examination, query: str) -> list[_Pack]:
+    return [_Pack(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
 
 
 async def _read(
     exam: Examination,
     store: ObjectStore,
     keyring: Keyring,
-    query: str,
+    found: Sequence[_Pack],
     progress: Progress,
     *,
     rescue: bool,
 ) -> None:
-    """Fetch and verify packs, a few at a time; verify the cached copies of unreadable blocks."""
-    found = [(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
-    total = sum(size_bytes for _, _, size_bytes in found)
+    """Fetch and verify packs, a few at a time."""
+    total = sum(pack.size_bytes for pack in found)
     done = 0
     waiting = iter(found)
     files = exam.files if rescue else None
@@ -128,14 +166,14 @@ async def _read(
 
     async def read_packs() -> None:
         nonlocal done
-        for pack, key, size_bytes in waiting:
+        for pack in waiting:
             try:
-                await _read_pack(exam, store, keyring, pack, key, files)
+                await _read_pack(exam, store, keyring, pack.number, pack.key, files)
             except S3fsError as exc:  # re-raised later, outside of any exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
-            done += size_bytes
+            done += pack.size_bytes
             progress("packs verified", done, total)
 
     async with trio.open_nursery() as nursery:
@@ -143,8 +181,14 @@ async def _read(
             nursery.start_soon(read_packs)
     if failures:
         raise failures[0]
-    if files is not None:
-        await moved_packs.rescue(exam, store, keyring, files)
+
+
+async def _recover(
+    exam: Examination, store: ObjectStore, keyring: Keyring, *, rescue: bool
+) -> None:
+    """Find the content of unreadable blocks under the names of other packs, and in the cache."""
+    if rescue and exam.files is not None:
+        await moved_packs.rescue(exam, store, keyring, exam.files)
     exam.evidence.note_searched(_UNREADABLE)
     verify_copies(exam, keyring, _UNREADABLE)
 

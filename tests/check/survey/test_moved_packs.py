@@ -6,7 +6,8 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta.tables import cached_blocks, packs
+from s3fs_meta.meta.tables import cached_blocks, damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockState, Ino, ObjectKey
 from tests.check.healthy import Healthy
 from tests.damage import flipped
@@ -55,22 +56,28 @@ async def test_exchange_of_two_packs_of_different_sizes_loses_no_block(
     assert (await healthy.check_all(deep=deep)).exit_status == 0
 
 
+@pytest.mark.parametrize("by", ["deep", "failed read"])
 @pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
 async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
-    tmp_path: Path, key: bytes | None
+    tmp_path: Path, key: bytes | None, by: str
 ) -> None:
-    """If the listed sizes are correct, only --deep detects the exchange of two packs."""
+    """If the listed sizes are correct, only --deep or a failed read detects the exchange."""
     healthy = _made(tmp_path, key)
     one, other = _write(healthy, b"a first content", b"another content")
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
     _exchange(healthy, one, other)
     assert (await healthy.check_all()).exit_status == 0
+    if by == "failed read":  # a mount marks the pack that it could not read
+        healthy.db.begin()
+        damage_marks.add(healthy.db, Mark(healthy.pack_of(healthy.linked, 0), None))
+        healthy.db.commit()
 
-    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+    assert (await healthy.check_all(Mode.ALL, deep=by == "deep")).exit_status == 1
 
     assert _content(healthy, healthy.linked) == b"a first content"
     assert _content(healthy, healthy.attributed) == b"another content"
-    assert (await healthy.check_all(deep=True)).exit_status == 0
+    again = await healthy.check_all(Mode.ALL, deep=True)
+    assert (again.exit_status, again.notes) == (0, [])
 
 
 async def test_blocks_are_found_in_a_pack_that_is_stored_under_another_key(

@@ -79,11 +79,21 @@ class _Ranges:
 
 def _remember(exam: Examination, ino: Ino, lost: _Ranges) -> None:
     exam.touched()
-    if inodes.find(exam.db, ino) is None:
+    file = inodes.find(exam.db, ino)
+    if file is None:
         return
+    ranges = lost.all()
+    if not _has_block_after(exam, ino, file.size_bytes):
+        ranges = lost_ranges.cut_at(ranges, file.size_bytes)
     known = lost_ranges.parse(xattrs.find(exam.db, ino, ATTRIBUTE) or b"")
-    xattrs.set(exam.db, ino, ATTRIBUTE, lost_ranges.encoded([*known, *lost.all()]))
+    xattrs.set(exam.db, ino, ATTRIBUTE, lost_ranges.encoded([*known, *ranges]))
     exam.report.remember(
         f"lost, now read as zeros: {counted(lost.blocks, 'block')} of inode {ino};"
-        f" attribute {ATTRIBUTE.decode()} lists them"
+        f" attribute {ATTRIBUTE.decode()} lists the lost bytes"
     )
+
+
+def _has_block_after(exam: Examination, ino: Ino, size_bytes: int) -> bool:
+    """Return whether a file has a block after its end, so that I59 will extend the file."""
+    sql = "SELECT 1 FROM block_map WHERE ino = ? AND block_index * ? >= ? LIMIT 1"
+    return exam.db.one(sql, (ino, exam.block_bytes, size_bytes)) is not None

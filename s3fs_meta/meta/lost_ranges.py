@@ -57,6 +57,14 @@ def and_all_after(ranges: list[range]) -> list[range]:
     return [*ranges, range(ranges[-1].stop, _END)]
 
 
+def cut_at(ranges: Iterable[range], size_bytes: int) -> list[range]:
+    """Return ranges that end at the end of the file, unless they begin after it or have no end."""
+    return [
+        range(one.start, size_bytes) if one.start < size_bytes < one.stop < _END else one
+        for one in ranges
+    ]
+
+
 def parse(value: bytes) -> list[range]:
     """Return the ranges listed in the attribute's value, in order; they may overlap."""
     found: list[range] = []

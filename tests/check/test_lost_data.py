@@ -1,12 +1,14 @@
 """Tests of the extended attribute that lists the lost ranges of a file."""
 
+import pytest
+
 from s3fs_meta.check.context import Examination
 from s3fs_meta.check.lost_data import record_holes, record_tails
 from s3fs_meta.check.observations import Evidence
 from s3fs_meta.check.report import Report
 from s3fs_meta.limits import XATTR_VALUE_BYTES_MAX
 from s3fs_meta.meta.lost_ranges import ATTRIBUTE
-from s3fs_meta.meta.tables import xattrs
+from s3fs_meta.meta.tables import inodes, xattrs
 from tests.check.healthy import BLOCK_BYTES, NOW_NS, Healthy
 
 
@@ -21,12 +23,16 @@ def _range(first: int, blocks: int = 1) -> bytes:
 
 
 def test_adjacent_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
-    """If blocks 0, 1 and 3 are lost, blocks 0 and 1 form one range, and block 3 another."""
+    """If blocks 0, 1 and 3 are lost, blocks 0 and 1 form one range, and block 3 another.
+
+    The last range ends at the end of the file.
+    """
     exam = _examination(healthy)
     everything = f"SELECT ino, block_index FROM block_map WHERE ino = {healthy.uploaded}"
     record_holes(exam, everything)
     value = xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE)
-    assert value == _range(0, 2) + _range(3)
+    size_bytes = inodes.get(healthy.db, healthy.uploaded).size_bytes
+    assert value == _range(0, 2) + b"%d-%d\n" % (3 * BLOCK_BYTES, size_bytes - 1)
     assert healthy.db.all(everything) == []
     assert "3 blocks" in exam.report.notes[0]
 
@@ -34,9 +40,20 @@ def test_adjacent_lost_blocks_are_listed_as_one_range(healthy: Healthy) -> None:
 def test_new_lost_ranges_are_merged_with_the_recorded_lost_ranges(healthy: Healthy) -> None:
     """When more content is lost, the attribute keeps the ranges of earlier losses."""
     exam = _examination(healthy)
-    for index in (0, 3):
+    for index in (0, 1):
         record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
-    assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0) + _range(3)
+    assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(0, 2)
+
+
+@pytest.mark.parametrize("index", [0, 3])
+def test_lost_range_is_complete_if_the_size_of_the_file_is_wrong(
+    healthy: Healthy, index: int
+) -> None:
+    """The size may be too small, and a later repair may extend the file."""
+    exam = _examination(healthy)
+    exam.run("UPDATE inodes SET size_bytes = 10 WHERE ino = ?", (healthy.uploaded,))
+    record_holes(exam, f"SELECT {healthy.uploaded}, {index}")
+    assert xattrs.get(healthy.db, healthy.uploaded, ATTRIBUTE) == _range(index)
 
 
 def test_lost_range_begins_at_the_first_lost_byte_of_a_block(healthy: Healthy) -> None:
@@ -44,7 +61,7 @@ def test_lost_range_begins_at_the_first_lost_byte_of_a_block(healthy: Healthy) -
     exam = _examination(healthy)
     record_tails(exam, f"SELECT {healthy.dirty}, 1, 700")
     value = xattrs.get(healthy.db, healthy.dirty, ATTRIBUTE)
-    assert value == b"%d-%d\n" % (BLOCK_BYTES + 700, 2 * BLOCK_BYTES - 1)
+    assert value == b"%d-%d\n" % (BLOCK_BYTES + 700, BLOCK_BYTES + 2000)
     assert healthy.block_of(healthy.dirty, 1)
 
 

@@ -4,7 +4,15 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.meta import lost_ranges
-from s3fs_meta.meta.tables import block_map, blocks, cached_blocks, packs, properties, xattrs
+from s3fs_meta.meta.tables import (
+    block_map,
+    blocks,
+    cached_blocks,
+    inodes,
+    packs,
+    properties,
+    xattrs,
+)
 from s3fs_meta.model import BlockIndex, BlockState
 from tests.check.healthy import BLOCK_BYTES, Healthy
 
@@ -191,7 +199,8 @@ async def test_block_without_any_copy_is_reported_as_lost_data(healthy: Healthy)
 
     await healthy.assert_all_mended("I37", concerns={healthy.dirty})
     lost = xattrs.get(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE)
-    assert lost == b"%d-%d\n" % (BLOCK_BYTES, 2 * BLOCK_BYTES - 1)
+    size_bytes = inodes.get(healthy.db, healthy.dirty).size_bytes
+    assert lost == b"%d-%d\n" % (BLOCK_BYTES, size_bytes - 1)
 
 
 async def test_missing_row_of_a_cached_block_is_created_again(healthy: Healthy) -> None:

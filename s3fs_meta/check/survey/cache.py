@@ -5,6 +5,7 @@ Owns: listing the files, and parsing their names. Does not know: which files are
 Tasks: all calls block. Keeps: no file is changed.
 """
 
+import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -34,11 +35,16 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
     directory = NumberedDir(files.root)
     log = files.root / intent_log.NAME
     for batch in _batches(path for path in _paths(files.root) if path != log):
-        blocks = {path: _block(path, directory) for path in batch}
-        exam.evidence.note_files(
-            (block, path.stat().st_size) for path, block in blocks.items() if block is not None
-        )
-        exam.evidence.note_strays(path for path, block in blocks.items() if block is None)
+        found: dict[BlockId, int] = {}
+        strays = []
+        for path in batch:
+            block, status = _block(path, directory), path.lstat()
+            if block is not None and stat.S_ISREG(status.st_mode):
+                found[block] = status.st_size
+            else:
+                strays.append(path)
+        exam.evidence.note_files(found.items())
+        exam.evidence.note_strays(strays)
     exam.evidence.note_strays(
         path for path in tmp.iterdir() if is_unfinished(path.name) and not path.is_dir()
     )

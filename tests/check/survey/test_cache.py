@@ -31,7 +31,7 @@ def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
 
 
 def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Healthy) -> None:
-    """Stray files are unfinished, have unexpected names or are in wrong directories."""
+    """Stray files are unfinished, not regular, have unexpected names or are in wrong directories."""
     root = healthy.files.root
     strays = [
         root / "README",
@@ -44,6 +44,10 @@ def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Heal
     misplaced.parent.mkdir()
     for path in (*strays, misplaced):
         path.write_bytes(b"x")
+    link, fifo = root / "xxx" / "ffe", root / "xxx" / "fff"
+    link.symlink_to("missing")
+    os.mkfifo(fifo)
+    strays += [link, fifo]
 
     _survey(healthy)
 

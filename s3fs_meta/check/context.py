@@ -23,11 +23,15 @@ from s3fs_meta.check.inode_paths import Paths
 from s3fs_meta.check.name_hashes import NameHashes, any_misplaced
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Report, Severity
+from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.tables import properties
-from s3fs_meta.model import BlockId
+from s3fs_meta.model import BlockId, Epoch
+from s3fs_meta.objects.contract import ObjectStore
+from s3fs_meta.sync.progress import Progress, no_progress
 
+NO_EPOCH: Final = Epoch(0)  # an epoch lower than that of every object
 ID_MAX: Final = (1 << 32) - 1  # largest user ID or group ID
 
 _NOTE_SYNCED: Final = (
@@ -136,6 +140,16 @@ class Examination:
     def block_bytes(self) -> int:
         """Return the size of a block, which mkfs has set."""
         return int(properties.get(self.db, "block_bytes"))
+
+    @property
+    def uuid(self) -> str:
+        """Return the uuid in the superblock, because the database may lack it (I5).
+
+        Raises:
+            FormatError: neither the superblock's facts nor the database have a uuid.
+        """
+        uuid = self.facts.get("uuid") or properties.get(self.db, "uuid")
+        return uuid.decode("ascii", "replace")
 
     def note_new_files(self, made: Iterable[tuple[BlockId, int]]) -> None:
         """Record the block files that a repair created. ``commit`` syncs the files."""
@@ -341,3 +355,31 @@ class Examination:
         """Mark the tables of ``sums`` as missing, because ``close`` or a rollback removed them."""
         self._derived = False
         self._paths = None
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyContext:
+    """What the surveys of one fsck run read, and where they record the results.
+
+    Attributes:
+        exam: the run of fsck, which receives the observations.
+        store: the bucket.
+        keyring: the keys of the filesystem.
+        progress: called with the number of objects or bytes that were read.
+        deep: read every object completely.
+        rescue: copy readable blocks of damaged packs to the cache directory, for the repair.
+        epoch: the current epoch. Fenced writers of earlier epochs can add no more rows.
+    """
+
+    exam: Examination
+    store: ObjectStore
+    keyring: Keyring
+    progress: Progress = no_progress
+    deep: bool = False
+    rescue: bool = False
+    epoch: Epoch = NO_EPOCH
+
+    @property
+    def rescue_files(self) -> BlockFiles | None:
+        """Return the cache directory to which blocks are copied, or None if none are copied."""
+        return self.exam.files if self.rescue else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check import marks
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import NO_EPOCH, Examination, SurveyContext
 from s3fs_meta.check.fsck import judge
 from s3fs_meta.check.observations import Evidence
 from s3fs_meta.check.report import Mode, Report
@@ -23,7 +23,6 @@ from s3fs_meta.check.survey import history as history_survey
 from s3fs_meta.check.survey import indexes
 from s3fs_meta.check.survey import kept as kept_survey
 from s3fs_meta.check.survey import packs as pack_survey
-from s3fs_meta.check.survey.bucket import NO_EPOCH
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.counted import counted
@@ -113,19 +112,24 @@ async def check_filesystem(
     if cache is not None:
         with blocking():
             cache_survey.survey(exam, BlockFiles(cache.blocks, cache.tmp), cache.tmp)
-    rescue = wanted.repair is Mode.ALL
-    await bucket_survey.survey(
-        exam, store, keyring, progress, deep=wanted.deep, epoch=examined.epoch, rescue=rescue
+    context = SurveyContext(
+        exam,
+        store,
+        keyring,
+        progress,
+        deep=wanted.deep,
+        rescue=wanted.repair is Mode.ALL,
+        epoch=examined.epoch,
     )
-    await chain_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
-    await kept_survey.survey(exam, store, keyring, progress, deep=wanted.deep)
+    await bucket_survey.survey(context)
+    await chain_survey.survey(context)
+    await kept_survey.survey(context)
     if wanted.deep:
-        await history_survey.survey(exam, store, keyring, progress)
+        await history_survey.survey(context)
     bucket_survey.count_foreign(exam)
     if wanted.deep:
-        await pack_survey.survey(exam, store, keyring, progress, rescue=rescue)
-        unreadable = indexes.UNREADABLE
-        await indexes.search(exam, store, keyring, progress, wanted=unreadable, rescue=rescue)
+        await pack_survey.survey(context)
+        await indexes.search(context, indexes.UNREADABLE)
     marks.note_packs(exam)
     with blocking():
         is_judged = judge(exam, wanted.repair)

@@ -8,11 +8,11 @@ concurrently. No transaction may be open.
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.rules.bucket import (
@@ -53,70 +53,50 @@ from s3fs_meta.model import Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.administration.mkfs import is_own
 from s3fs_meta.sync.chain import head as image_head
-from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import is_ours
 
 _T = TypeVar("_T")
 
-NO_EPOCH: Final = Epoch(0)  # an epoch lower than that of every object
 
-
-async def survey(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    deep: bool = False,
-    epoch: Epoch = NO_EPOCH,
-    rescue: bool = False,
-) -> None:
+async def survey(context: SurveyContext) -> None:
     """List the bucket; check kept images, suspicious packs, and blocks without a location.
-
-    Args:
-        exam: the run of fsck, which receives the observations.
-        store: the bucket.
-        keyring: the keys of the filesystem.
-        progress: called with the number of listed objects.
-        deep: also read the pieces of the kept images.
-        epoch: the current epoch. Fenced writers of earlier epochs can add no more rows.
-        rescue: copy readable blocks of damaged packs to the cache directory.
 
     Raises:
         StoreError: the store is unavailable or refuses the request, so no object can be checked.
 
     Always yields to other tasks.
     """
-    exam.report.note(f"listing {store.url}")
+    exam = context.exam
+    exam.report.note(f"listing {context.store.url}")
     exam.evidence.note_packs(mounted=exam.mounted)
-    await _note_listing(exam, store, progress)
-    await _ask_for_missing(exam, store)
+    await _note_listing(context)
+    await _ask_for_missing(exam, context.store)
     if not exam.mounted:
-        await _note_unnamed(exam, store, keyring, epoch)
-    kept = await _note_images(exam, store, keyring, deep=deep)
-    await _name_damaged_images(exam, store, keyring, kept)
-    await survey_suspects(exam, store, keyring, progress, rescue=rescue)
-    _note_wanted(exam, keyring)
-    await indexes.search(exam, store, keyring, progress, rescue=rescue)
-    await indexes.keep_readable(exam, store, keyring)
+        await _note_unnamed(context)
+    kept = await _note_images(context)
+    await _name_damaged_images(context, kept)
+    await survey_suspects(context)
+    _note_wanted(exam, context.keyring)
+    await indexes.search(context)
+    await indexes.keep_readable(context)
     exam.evidence.surveyed |= Need.OBJECTS
 
 
 # --- list the bucket ---------------------------------------------------------------------------
 
 
-async def _note_listing(exam: Examination, store: ObjectStore, progress: Progress) -> None:
+async def _note_listing(context: SurveyContext) -> None:
     listed = 0
     batch: list[ObjectInfo] = []
-    async with aclosing(store.list("")) as listing:
+    async with aclosing(context.store.list("")) as listing:
         async for info in listing:
             batch.append(info)
             if len(batch) == FSCK_BATCH_ROWS:
-                _note_batch(exam, batch)
+                _note_batch(context.exam, batch)
                 listed += len(batch)
-                progress("objects listed", listed, listed)
+                context.progress("objects listed", listed, listed)
                 batch = []
-    _note_batch(exam, batch)
+    _note_batch(context.exam, batch)
 
 
 def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
@@ -174,20 +154,19 @@ async def _is_there(store: ObjectStore, key: object) -> bool:
 # --- packs without a row ----------------------------------------------------------------------
 
 
-async def _note_unnamed(
-    exam: Examination, store: ObjectStore, keyring: Keyring, epoch: Epoch
-) -> None:
+async def _note_unnamed(context: SurveyContext) -> None:
     """Record packs of earlier epochs without a row: authentic packs as unnamed, others as foreign.
 
     At most FSCK_UNNAMED_PACKS_MAX packs are read; the remaining packs are recorded as foreign.
     """
+    exam = context.exam
     rows = exam.db.all(f"SELECT object_key, size_bytes FROM temp.seen_objects WHERE {IS_UNNAMED}")
     found = [ObjectInfo(ObjectKey(key), size_bytes) for key, size_bytes in rows]
-    over = [info for info in found if (pack_codec.parse_key(info.key) or Epoch(0)) < epoch]
+    over = [info for info in found if (pack_codec.parse_key(info.key) or Epoch(0)) < context.epoch]
     ours: set[ObjectKey] = set()
 
     async def ask(info: ObjectInfo) -> None:
-        if await is_ours(store, keyring, info):
+        if await is_ours(context.store, context.keyring, info):
             ours.add(info.key)
 
     await _concurrently(ask, over[:FSCK_UNNAMED_PACKS_MAX])
@@ -207,20 +186,18 @@ def count_foreign(exam: Examination) -> None:
 # --- images in the bucket ----------------------------------------------------------------------
 
 
-async def _note_images(
-    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
-) -> set[ObjectKey]:
+async def _note_images(context: SurveyContext) -> set[ObjectKey]:
     """Check the kept images, from the newest to the oldest; return their manifests.
 
     During the check, a writer on another host may write a new image and delete an old one. So if a
     fault was found and the lease has changed, the check is repeated, up to FSCK_HEADS_MAX times.
     """
-    found = await _kept_images(exam, store, keyring, deep=deep)
+    found = await _kept_images(context)
     for _ in range(FSCK_HEADS_MAX):
-        if not found.faults or await _lease(store) == found.lease:
+        if not found.faults or await _lease(context.store) == found.lease:
             break
-        found = await _kept_images(exam, store, keyring, deep=deep)
-    exam.evidence.note_image_faults(found.faults)
+        found = await _kept_images(context)
+    context.exam.evidence.note_image_faults(found.faults)
     return found.manifests
 
 
@@ -239,10 +216,9 @@ async def _lease(store: ObjectStore) -> bytes | None:
         return None
 
 
-async def _kept_images(
-    exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
-) -> _KeptImages:
+async def _kept_images(context: SurveyContext) -> _KeptImages:
     """Read the lease, and check the kept images, the newest first."""
+    store = context.store
     data: bytes | None = None
     try:
         data = (await store.get(lease_codec.KEY, TEXT_OBJECT_BYTES_MAX)).data
@@ -256,25 +232,17 @@ async def _kept_images(
             break
         found.manifests.add(link.key)
         try:
-            manifest = await image_head.load_manifest(store, keyring, link)
+            manifest = await image_head.load_manifest(store, context.keyring, link)
         except (ObjectMissingError, CorruptionError) as exc:
             found.faults.append((link.key, str(exc)))
             break
-        found.faults.extend(
-            await _piece_faults(exam, store, keyring, manifest, link.key, deep=deep)
-        )
+        found.faults.extend(await _piece_faults(context, manifest, link.key))
         link = manifest.previous
     return found
 
 
 async def _piece_faults(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    manifest: Manifest,
-    key: ObjectKey,
-    *,
-    deep: bool,
+    context: SurveyContext, manifest: Manifest, key: ObjectKey
 ) -> list[tuple[str, str]]:
     """Return damaged pieces of an image, each with the reason, up to a limit.
 
@@ -282,7 +250,7 @@ async def _piece_faults(
     """
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
-        why = await _piece_fault(exam, store, keyring, piece, deep=deep)
+        why = await _piece_fault(context, piece)
         if why:
             faults.append((piece.key, why))
         if len(faults) == IMAGE_PIECE_FAULTS_MAX and number < len(manifest.pieces) - 1:
@@ -293,17 +261,17 @@ async def _piece_faults(
     return faults
 
 
-async def _piece_fault(
-    exam: Examination, store: ObjectStore, keyring: Keyring, piece: Piece, *, deep: bool
-) -> str:
-    """Return the fault of an image piece, or "" if the piece exists and, with *deep*, is intact."""
+async def _piece_fault(context: SurveyContext, piece: Piece) -> str:
+    """Return the fault of an image piece, or "" if the piece exists and, with --deep, is intact."""
     sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
-        if deep:
-            data = (await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, keyring)
-        elif exam.db.one(sql, (piece.key,)) is None:  # the listing may omit an existing object
-            await store.get_range(piece.key, 0, 1)
+        if context.deep:
+            fetched = await context.store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
+            await trio.to_thread.run_sync(
+                image_codec.decode_piece, piece, fetched.data, context.keyring
+            )
+        elif context.exam.db.one(sql, (piece.key,)) is None:  # the listing may omit an object
+            await context.store.get_range(piece.key, 0, 1)
     except ObjectMissingError:
         return "this image piece is missing"
     except CorruptionError as exc:
@@ -311,10 +279,9 @@ async def _piece_fault(
     return ""
 
 
-async def _name_damaged_images(
-    exam: Examination, store: ObjectStore, keyring: Keyring, kept: set[ObjectKey]
-) -> None:
+async def _name_damaged_images(context: SurveyContext, kept: set[ObjectKey]) -> None:
     """Report unreadable manifests of images that are older than the kept images."""
+    exam = context.exam
     rows = exam.db.all("SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'image/*'")
     for (key,) in rows:
         manifest = ObjectKey(str(key))
@@ -322,7 +289,7 @@ async def _name_damaged_images(
         if name is None or manifest in kept:
             continue
         try:
-            await image_head.load_manifest(store, keyring, ManifestRef(manifest))
+            await image_head.load_manifest(context.store, context.keyring, ManifestRef(manifest))
         except ObjectMissingError:
             continue  # the image was deleted after the listing
         except FormatError as exc:

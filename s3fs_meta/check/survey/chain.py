@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.background_task import run_concurrently
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -23,27 +23,17 @@ from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import Kind, PartRef
 from s3fs_meta.codec.image import Manifest
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import CorruptionError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FETCHES_MAX, MEND_PROBES_MAX, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain, levels, names
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
-from s3fs_meta.sync.progress import Progress, no_progress
 
 _PARTS: Final = changelog_codec.PART_PREFIX
 
 
-async def survey(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    deep: bool = False,
-) -> None:
+async def survey(context: SurveyContext) -> None:
     """Record missing or damaged changelogs and parts, from the oldest retained image to the last txg.
 
     Call this after ``bucket.survey``. If the lease or its image is unreadable, no fault is
@@ -54,8 +44,8 @@ async def survey(
 
     Always yields to other tasks.
     """
-    await _Chain(exam, store, keyring, progress, deep=deep).run()
-    exam.evidence.surveyed |= Need.CHAIN
+    await _Chain(context).run()
+    context.exam.evidence.surveyed |= Need.CHAIN
 
 
 class _Step(NamedTuple):
@@ -69,20 +59,12 @@ class _Step(NamedTuple):
 class _Chain:
     """The state of one survey that reads the changelogs in the bucket."""
 
-    def __init__(
-        self,
-        exam: Examination,
-        store: ObjectStore,
-        keyring: Keyring,
-        progress: Progress,
-        *,
-        deep: bool,
-    ) -> None:
-        self._exam = exam
-        self._store = store
-        self._keyring = keyring
-        self._progress = progress
-        self._deep = deep
+    def __init__(self, context: SurveyContext) -> None:
+        self._exam = context.exam
+        self._store = context.store
+        self._keyring = context.keyring
+        self._progress = context.progress
+        self._deep = context.deep
         self._uuid = ""
         self._past: dict[Txg, str] = {}  # faults of changelogs that precede the newest image
         # Changelogs after the unreadable txg that is examined; None if a changelog is unreadable.

@@ -7,21 +7,16 @@ writer rebuilds it.
 Tasks: one. No transaction may be open.
 """
 
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import history_index
-from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.limits import DELETE_BATCH_KEYS
-from s3fs_meta.meta.tables import properties
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.history.index.index_check import IndexChecker
-from s3fs_meta.sync.progress import Progress, no_progress
 
 
-async def survey(
-    exam: Examination, store: ObjectStore, keyring: Keyring, progress: Progress = no_progress
-) -> None:
+async def survey(context: SurveyContext) -> None:
     """Record the index objects that are damaged, or contradict their changelogs.
 
     Raises:
@@ -29,8 +24,8 @@ async def survey(
 
     May yield to other tasks.
     """
-    uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
-    checker = IndexChecker(store, keyring, uuid.decode("ascii", "replace"))
+    exam = context.exam
+    checker = IndexChecker(context.store, context.keyring, exam.uuid)
     sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
     rows = exam.db.all(sql, (f"{history_index.PREFIX}*",))
     keys = [ObjectKey(str(row[0])) for row in rows]
@@ -39,7 +34,7 @@ async def survey(
         why = await checker.fault(key)
         if why is not None:
             exam.evidence.note_index_faults([(key, why)])
-        progress("index objects", done, len(keys))
+        context.progress("index objects", done, len(keys))
     exam.evidence.note_foreign(checker.foreign)
     exam.evidence.surveyed |= Need.HISTORY
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import SeenLocation
 from s3fs_meta.check.rules.bucket import IS_PACK_KEY
 from s3fs_meta.codec import pack as pack_codec
@@ -29,7 +29,6 @@ from s3fs_meta.errors import CorruptionError, ObjectMissingError
 from s3fs_meta.limits import BLOCK_BYTES_MAX, PACK_BYTES_MAX
 from s3fs_meta.model import BlockId, ObjectKey, PackState
 from s3fs_meta.objects.contract import ObjectStore
-from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.upload.pack_index import read_index
 
 SEARCHED: Final = "SELECT block FROM temp.seen_searched"
@@ -73,41 +72,30 @@ class _Pack(NamedTuple):
     condemned: bool
 
 
-async def search(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    wanted: str = SEARCHED,
-    rescue: bool = False,
-) -> None:
-    """Search for blocks in the index of every pack, and record their locations.
+async def search(context: SurveyContext, wanted: str = SEARCHED) -> None:
+    """Search for blocks in the index of every listed pack, and record their locations.
 
     Args:
-        exam: the run of fsck, after the listing.
-        store: the bucket.
-        keyring: the keys of the filesystem.
-        progress: called with the number of packs.
+        context: says whether blocks of condemned packs are copied to the cache directory.
         wanted: a query for the blocks. A location of a block in ``UNREADABLE`` is accepted only
             after it was read.
-        rescue: copy blocks of condemned packs to the cache directory.
 
     Raises:
         StoreError: the store is unavailable.
     """
+    exam = context.exam
     left = _LEFT.format(wanted)
     if exam.db.one(f"{left} LIMIT 1") is None:
         return
     exam.report.note("searching the packs for blocks with a wrong row")
     found = [_Pack(ObjectKey(row[0]), row[1], bool(row[2])) for row in exam.db.all(_PACKS)]
     for number, pack in enumerate(found):
-        progress("packs searched", number, len(found))
+        context.progress("packs searched", number, len(found))
         try:
-            entries = await read_index(store, keyring, pack.key, pack.object_bytes)
+            entries = await read_index(context.store, context.keyring, pack.key, pack.object_bytes)
         except (ObjectMissingError, CorruptionError):
             continue
-        files = exam.files if rescue and pack.condemned else None
+        files = context.rescue_files if pack.condemned else None
         for entry in entries:
             for block in _wanted_of(exam, wanted, entry):
                 proves = wanted == UNREADABLE or block != entry.block or files is not None
@@ -115,12 +103,12 @@ async def search(
                 if not proves:
                     exam.evidence.note_locations([location])
                     continue
-                content = await _content(store, keyring, location)
+                content = await _content(context.store, context.keyring, location)
                 if content is not None:
                     _note(exam, location, content, files)
 
 
-async def keep_readable(exam: Examination, store: ObjectStore, keyring: Keyring) -> None:
+async def keep_readable(context: SurveyContext) -> None:
     """Record the locations in the rows of blocks that the search did not find.
 
     A location is recorded only if it was read without error. Call this after ``search``.
@@ -128,10 +116,10 @@ async def keep_readable(exam: Examination, store: ObjectStore, keyring: Keyring)
     Raises:
         StoreError: the store is unavailable.
     """
-    for row in exam.db.all(_RECORDED):
+    for row in context.exam.db.all(_RECORDED):
         location = SeenLocation._make(row)
-        if await _content(store, keyring, location) is not None:
-            exam.evidence.note_locations([location])
+        if await _content(context.store, context.keyring, location) is not None:
+            context.exam.evidence.note_locations([location])
 
 
 def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -30,19 +30,11 @@ from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.kept.kept_points import KeptPointReader, KeptPoints
 from s3fs_meta.sync.history.kept.pins import KeptPointPins
-from s3fs_meta.sync.progress import Progress, no_progress
 
 _Fault = tuple[str, str]  # key of an object, and a description of the object's fault
 
 
-async def survey(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    deep: bool = False,
-) -> None:
+async def survey(context: SurveyContext) -> None:
     """Record missing objects of kept points, and with *deep* also damaged objects.
 
     Call ``bucket.survey`` first. If a writer drops a point during the survey, this run may report
@@ -53,13 +45,14 @@ async def survey(
 
     Always yields to other tasks.
     """
+    exam = context.exam
     try:
-        kept = await _kept(exam, store, keyring)
+        kept = await _kept(exam, context.store, context.keyring)
     except FormatError:
         return  # the repair for I5 restores the uuid, and the next run finds the kept points
-    survey_of = _Survey(exam, store, keyring, deep=deep)
+    survey_of = _Survey(context)
     for done, point in enumerate(kept.points):
-        progress("kept points", done, len(kept.points))
+        context.progress("kept points", done, len(kept.points))
         faults = await survey_of.faults(point)
         exam.evidence.note_kept_faults((key, point.name, why) for key, why in faults)
     exam.evidence.note_kept_faults((one.key, "(unknown)", one.why) for one in kept.unreadable)
@@ -105,9 +98,7 @@ def _retains_one_history(exam: Examination) -> bool:
 
 
 async def _kept(exam: Examination, store: ObjectStore, keyring: Keyring) -> KeptPoints:
-    """Return the kept points; use the superblock's uuid, because the database may lack it (I5)."""
-    uuid = exam.facts.get("uuid") or properties.get(exam.db, "uuid")
-    return await KeptPointReader(store, keyring, uuid.decode("ascii", "replace")).all()
+    return await KeptPointReader(store, keyring, exam.uuid).all()
 
 
 class _Read(NamedTuple):
@@ -121,13 +112,11 @@ class _Read(NamedTuple):
 class _Survey:
     """The survey of the metadata of kept points; objects that several points need are read once."""
 
-    def __init__(
-        self, exam: Examination, store: ObjectStore, keyring: Keyring, *, deep: bool
-    ) -> None:
-        self._exam = exam
-        self._store = store
-        self._keyring = keyring
-        self._deep = deep
+    def __init__(self, context: SurveyContext) -> None:
+        self._exam = context.exam
+        self._store = context.store
+        self._keyring = context.keyring
+        self._deep = context.deep
         # Fault of each image piece; empty if the piece is intact.
         self._pieces: dict[ObjectKey, str] = {}
         self._changelogs: dict[Txg, _Read] = {}

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import BadRowError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FSCK_NAMES_TRIED_MAX, PACK_BYTES_MAX
 from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
-from s3fs_meta.objects.contract import ObjectStore
 
 # Packs whose objects are missing or damaged; their content may be stored under other keys.
 _CANDIDATES: Final = (
@@ -46,31 +45,24 @@ class _Candidate(NamedTuple):
     rows: list[BlockRow]
 
 
-async def rescue(
-    exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles
-) -> None:
+async def rescue(context: SurveyContext, files: BlockFiles) -> None:
     """Copy the content of packs that are stored under other names to the cache directory.
 
-    Args:
-        exam: the run of fsck; packs with a bad index have been recorded.
-        store: the bucket.
-        keyring: the keys of the filesystem.
-        files: the cache directory, which has been surveyed.
+    The packs with a bad index must have been recorded before.
 
     Raises:
         StoreError: the store is unavailable.
 
     May yield to other tasks.
     """
-    for (key,) in exam.db.all(_NO_PACK_OF_THEIR_NAME):
-        await _rescue_one(exam, store, keyring, files, ObjectKey(str(key)))
+    for (key,) in context.exam.db.all(_NO_PACK_OF_THEIR_NAME):
+        await _rescue_one(context, files, ObjectKey(str(key)))
 
 
-async def _rescue_one(
-    exam: Examination, store: ObjectStore, keyring: Keyring, files: BlockFiles, key: ObjectKey
-) -> None:
+async def _rescue_one(context: SurveyContext, files: BlockFiles, key: ObjectKey) -> None:
+    exam, keyring = context.exam, context.keyring
     try:
-        data = (await store.get(key, PACK_BYTES_MAX)).data
+        data = (await context.store.get(key, PACK_BYTES_MAX)).data
     # The object is too large, or was deleted after the listing.
     except (FormatError, ObjectMissingError):
         return

@@ -14,7 +14,7 @@ import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check import marks
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need, SeenLocation
 from s3fs_meta.check.rules.bucket import WRONG_SIZES
 from s3fs_meta.check.survey import moved_packs
@@ -32,8 +32,7 @@ from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
-from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
-from s3fs_meta.sync.progress import Progress, no_progress
+from s3fs_meta.objects.contract import ObjectInfo
 from s3fs_meta.sync.upload.pack_index import is_ours, read_pack
 
 _LISTED: Final = (
@@ -86,95 +85,64 @@ class PackVerdict(NamedTuple):
     refuted: list[str]  # names of damage marks whose location is intact
 
 
-async def survey(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    rescue: bool = False,
-) -> None:
+async def survey(context: SurveyContext) -> None:
     """Fetch every stored pack and compare it with its rows. Call ``bucket.survey`` first.
-
-    Args:
-        exam: the run of fsck.
-        store: the bucket.
-        keyring: the keys of the filesystem.
-        progress: called with the number of bytes.
-        rescue: copy readable blocks of packs with a damaged index to the cache directory, for
-            the repair; requires an earlier ``cache.survey``.
 
     Raises:
         StoreError: the store is unavailable; the remaining packs were not read.
 
     Always yields to other tasks.
     """
-    exam.report.note("reading every pack")
-    await _read(exam, store, keyring, _listed(exam, _PACKS), progress, rescue=rescue)
-    await _recover(exam, store, keyring, rescue=rescue)
-    exam.evidence.surveyed |= Need.CONTENT
+    context.exam.report.note("reading every pack")
+    await _read(context, _listed(context.exam, _PACKS))
+    await _recover(context)
+    context.exam.evidence.surveyed |= Need.CONTENT
 
 
-async def survey_suspects(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    progress: Progress = no_progress,
-    *,
-    rescue: bool = False,
-) -> None:
+async def survey_suspects(context: SurveyContext) -> None:
     """Fetch packs of a wrong size or with a damage mark; compare them like ``survey``.
 
     Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale. A failed read has marked the other packs.
     If a pack is stored under the name of another pack, that pack is read, too.
     """
-    suspects = _listed(exam, _SUSPECTS)
+    suspects = _listed(context.exam, _SUSPECTS)
     if not suspects:
         return
-    exam.report.note("reading packs of a wrong size, or marked as damaged")
-    await _read(exam, store, keyring, suspects, progress, rescue=rescue)
+    context.exam.report.note("reading packs of a wrong size, or marked as damaged")
+    await _read(context, suspects)
     others = [
         pack
-        for pack in _listed(exam, _SAME_SIZE)
+        for pack in _listed(context.exam, _SAME_SIZE)
         if pack not in suspects
-        and not await is_ours(store, keyring, ObjectInfo(pack.key, pack.size_bytes))
+        and not await is_ours(context.store, context.keyring, ObjectInfo(pack.key, pack.size_bytes))
     ]
-    await _read(exam, store, keyring, others, progress, rescue=rescue)
-    await _recover(exam, store, keyring, rescue=rescue)
+    await _read(context, others)
+    await _recover(context)
 
 
 def _listed(exam: Examination, query: str) -> list[_Pack]:
     return [_Pack(PackId(row[0]), ObjectKey(row[1]), int(row[2])) for row in exam.db.all(query)]
 
 
-async def _read(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    found: Sequence[_Pack],
-    progress: Progress,
-    *,
-    rescue: bool,
-) -> None:
+async def _read(context: SurveyContext, found: Sequence[_Pack]) -> None:
     """Fetch and verify packs, a few at a time."""
     total = sum(pack.size_bytes for pack in found)
     done = 0
     waiting = iter(found)
-    files = exam.files if rescue else None
     failures: list[S3fsError] = []
 
     async def read_packs() -> None:
         nonlocal done
         for pack in waiting:
             try:
-                await _read_pack(exam, store, keyring, pack.number, pack.key, files)
+                await _read_pack(context, pack.number, pack.key)
             except S3fsError as exc:  # re-raised later, outside of any exception group
                 failures.append(exc)
                 nursery.cancel_scope.cancel()
                 return
             done += pack.size_bytes
-            progress("packs verified", done, total)
+            context.progress("packs verified", done, total)
 
     async with trio.open_nursery() as nursery:
         for _ in range(FSCK_DEEP_PACKS_MAX):
@@ -183,24 +151,17 @@ async def _read(
         raise failures[0]
 
 
-async def _recover(
-    exam: Examination, store: ObjectStore, keyring: Keyring, *, rescue: bool
-) -> None:
+async def _recover(context: SurveyContext) -> None:
     """Find the content of unreadable blocks under the names of other packs, and in the cache."""
-    if rescue and exam.files is not None:
-        await moved_packs.rescue(exam, store, keyring, exam.files)
-    exam.evidence.note_searched(_UNREADABLE)
-    verify_copies(exam, keyring, _UNREADABLE)
+    files = context.rescue_files
+    if files is not None:
+        await moved_packs.rescue(context, files)
+    context.exam.evidence.note_searched(_UNREADABLE)
+    verify_copies(context.exam, context.keyring, _UNREADABLE)
 
 
-async def _read_pack(
-    exam: Examination,
-    store: ObjectStore,
-    keyring: Keyring,
-    pack: PackId,
-    key: ObjectKey,
-    files: BlockFiles | None,
-) -> None:
+async def _read_pack(context: SurveyContext, pack: PackId, key: ObjectKey) -> None:
+    exam = context.exam
     try:
         rows, object_bytes = blocks.in_pack(exam.db, pack), packs.object_bytes(exam.db, pack)
     # The repair for I70 fixes the row, so the next run reads the pack.
@@ -210,14 +171,16 @@ async def _read_pack(
     marked = damage_marks.marks_of(exam.db, pack)
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
-        data = await read_pack(store, key)
+        data = await read_pack(context.store, key)
         if len(data) == object_bytes:  # replace the size from the listing, which may be outdated
             exam.evidence.note_objects([(key, len(data))])
-        return await trio.to_thread.run_sync(verify_pack, keyring, key, data, rows, rescue, marked)
+        return await trio.to_thread.run_sync(
+            verify_pack, context.keyring, key, data, rows, rescue, marked
+        )
 
     verdict = await read(None)
     if verdict.index_fault or verdict.unreadable:  # read the pack again to confirm the damage
-        verdict = await read(files)
+        verdict = await read(context.rescue_files)
     _note(exam, pack, key, rows, verdict)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Report
 from s3fs_meta.check.survey import bucket as bucket_survey
@@ -43,7 +43,9 @@ async def test_survey_of_a_healthy_bucket_requests_only_one_listing_and_the_leas
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
-    await bucket_survey.survey(exam, store, healthy.keyring, lambda *step: reported.append(step))
+    await bucket_survey.survey(
+        SurveyContext(exam, store, healthy.keyring, lambda *step: reported.append(step))
+    )
 
     assert [call.method for call in store.calls] == ["list", "get"]
     assert healthy.db.all("SELECT count(*) FROM temp.seen_objects") == [
@@ -60,7 +62,7 @@ async def test_survey_of_an_unreachable_store_reports_no_missing_object(
     store.down = TransientStoreError("key", "away")
 
     with pytest.raises(TransientStoreError):
-        await bucket_survey.survey(exam, store, healthy.keyring)
+        await bucket_survey.survey(SurveyContext(exam, store, healthy.keyring))
 
     assert Need.OBJECTS not in exam.evidence.surveyed
 
@@ -79,7 +81,7 @@ async def test_object_that_is_missing_from_a_listing_is_requested(
                     yield info
 
     store = Forgetful(healthy.store)
-    await bucket_survey.survey(exam, store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(exam, store, healthy.keyring))
 
     assert ("get_range", key) in store.calls
     assert healthy.db.one("SELECT 1 FROM temp.seen_objects WHERE object_key = ?", (key,))
@@ -98,7 +100,7 @@ async def test_every_object_that_is_missing_from_a_listing_is_requested(
     store = EarlyListing(healthy.store, "pack/00/")
     healthy.store.objects[keys[-1]] = b"x"
 
-    await bucket_survey.survey(exam, store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(exam, store, healthy.keyring))
 
     seen = healthy.db.all("SELECT object_key FROM temp.seen_objects")
     assert [key for key in keys if (key,) in seen] == [keys[-1]]
@@ -114,7 +116,7 @@ async def test_survey_reads_packs_to_find_blocks_whose_row_is_wrong(
     healthy.sql("UPDATE blocks SET pack_offset = -1 WHERE block = ?", block)
     cache_survey.survey(exam, healthy.files, healthy.tmp)
 
-    await bucket_survey.survey(exam, healthy.store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(exam, healthy.store, healthy.keyring))
 
     seen = healthy.db.all("SELECT block, pack_offset, stored_bytes FROM temp.seen_locations")
     assert row is not None
@@ -130,7 +132,7 @@ async def test_unreadable_older_image_is_reported_but_does_not_count_as_damage(
     key = ObjectKey("image/000000000000-0-0123456789abcdef/manifest")
     healthy.store.objects[key] = b"rotten"
 
-    await bucket_survey.survey(exam, healthy.store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(exam, healthy.store, healthy.keyring))
 
     assert any(str(key) in note for note in exam.report.notes)
     assert healthy.db.all("SELECT * FROM temp.seen_image_faults") == []
@@ -145,7 +147,9 @@ async def test_unknown_packs_are_deleted_even_if_they_exceed_one_batch(
     for number in range(1500):
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
         healthy.store.objects[key] = data
-    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    await bucket_survey.survey(
+        SurveyContext(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    )
 
     assert await bucket_survey.delete_unknown(exam, healthy.store) == 1500
     assert set(healthy.store.objects) == known
@@ -160,7 +164,9 @@ async def test_survey_checks_at_most_a_maximum_number_of_unreferenced_packs(
         key, data = stray_pack(healthy.keyring, 1, number.to_bytes(16, "big"))
         healthy.store.objects[key] = data
 
-    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    await bucket_survey.survey(
+        SurveyContext(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    )
     bucket_survey.count_foreign(exam)
 
     assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(3,)]
@@ -177,7 +183,7 @@ async def test_survey_fails_if_a_request_for_an_unreferenced_pack_fails(
     store.fail("get_range")
 
     with pytest.raises(TransientStoreError):
-        await bucket_survey.survey(exam, store, healthy.keyring, epoch=healthy.epoch)
+        await bucket_survey.survey(SurveyContext(exam, store, healthy.keyring, epoch=healthy.epoch))
 
 
 async def test_unreferenced_packs_of_a_mounted_filesystem_are_not_checked(healthy: Healthy) -> None:
@@ -186,7 +192,9 @@ async def test_unreferenced_packs_of_a_mounted_filesystem_are_not_checked(health
     healthy.store.objects[key] = data
     exam = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=True)
 
-    await bucket_survey.survey(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    await bucket_survey.survey(
+        SurveyContext(exam, healthy.store, healthy.keyring, epoch=healthy.epoch)
+    )
 
     assert healthy.db.all("SELECT count(*) FROM temp.seen_unnamed") == [(0,)]
 
@@ -249,7 +257,9 @@ async def test_image_that_another_host_replaces_during_the_survey_is_not_reporte
         db, keyring = session.db, session.volume.keyring
         exam = Examination(db, Evidence(db), Report(), now_ns=NOW_NS, mounted=False)
 
-        await bucket_survey.survey(exam, _Moving(power.store, method, later), keyring, deep=deep)
+        await bucket_survey.survey(
+            SurveyContext(exam, _Moving(power.store, method, later), keyring, deep=deep)
+        )
 
         assert _image_faults(exam) == []
         power.store.objects = later
@@ -267,7 +277,7 @@ async def test_missing_piece_of_the_current_image_is_recorded_as_damage(
         piece = max(key for key in power.store.objects if key.endswith("/000000"))
         data = power.store.objects.pop(piece)
 
-        await bucket_survey.survey(exam, power.store, keyring, deep=deep)
+        await bucket_survey.survey(SurveyContext(exam, power.store, keyring, deep=deep))
 
         assert _image_faults(exam) == [[piece, "this image piece is missing"]]
         power.store.objects[piece] = data
@@ -300,7 +310,7 @@ async def test_survey_of_a_hostile_manifest_makes_a_bounded_number_of_requests(
         }
         exam = Examination(session.db, Evidence(session.db), Report(), now_ns=NOW_NS, mounted=False)
 
-        await bucket_survey.survey(exam, store, keyring, deep=deep)
+        await bucket_survey.survey(SurveyContext(exam, store, keyring, deep=deep))
 
         noted = {str(key): str(why) for key, why in _image_faults(exam)}
         assert len(noted) == IMAGE_PIECE_FAULTS_MAX + 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3fs_meta.check.context import Examination
+from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.survey import bucket as bucket_survey
@@ -25,7 +25,7 @@ async def exam(healthy: Healthy) -> Examination:
     """Return the state of an fsck run after the surveys of the cache directory and the listing."""
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
-    await bucket_survey.survey(made, healthy.store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(made, healthy.store, healthy.keyring))
     return made
 
 
@@ -36,7 +36,9 @@ async def test_survey_reads_every_pack_once_and_reports_its_progress(
     store = FaultyStore(healthy.store)
     reported: list[tuple[str, int, int]] = []
 
-    await pack_survey.survey(exam, store, healthy.keyring, lambda *step: reported.append(step))
+    await pack_survey.survey(
+        SurveyContext(exam, store, healthy.keyring, lambda *step: reported.append(step))
+    )
 
     keys = sorted(key for _, key in packs.all_keys(healthy.db))
     assert sorted(call.key for call in store.calls) == keys
@@ -51,7 +53,7 @@ async def test_failed_store_is_not_reported_as_damage(healthy: Healthy, exam: Ex
     store.fail("get")
 
     with pytest.raises(TransientStoreError):
-        await pack_survey.survey(exam, store, healthy.keyring)
+        await pack_survey.survey(SurveyContext(exam, store, healthy.keyring))
 
     assert Need.CONTENT not in exam.evidence.surveyed
 
@@ -76,9 +78,9 @@ async def test_blocks_of_an_oversized_pack_are_verified(healthy: Healthy) -> Non
     healthy.store.objects[packs.object_key(healthy.db, row.pack)] += bytes(PACK_BYTES_MAX)
     made = Examination(healthy.db, Evidence(healthy.db), Report(), now_ns=NOW_NS, mounted=False)
     cache_survey.survey(made, healthy.files, healthy.tmp)
-    await bucket_survey.survey(made, healthy.store, healthy.keyring)
+    await bucket_survey.survey(SurveyContext(made, healthy.store, healthy.keyring))
 
-    await pack_survey.survey(made, healthy.store, healthy.keyring)
+    await pack_survey.survey(SurveyContext(made, healthy.store, healthy.keyring))
 
     assert healthy.db.all("SELECT pack FROM temp.seen_bad_indexes") == [(row.pack,)]
     assert healthy.db.all("SELECT block FROM temp.seen_unreadable") == []

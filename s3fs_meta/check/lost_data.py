@@ -21,25 +21,10 @@ from s3fs_meta.model import Ino
 _RANGES_MAX: Final = XATTR_VALUE_BYTES_MAX // len(b"0-1\n")
 
 
-def record_holes(exam: Examination, places_query: str) -> None:
-    """Turn parts of files into holes, and record the holes as lost. Requires an open transaction.
+def record(exam: Examination, places_query: str) -> None:
+    """Record the missing ends of blocks as lost; turn completely lost blocks into holes.
 
-    Args:
-        exam: the run of fsck.
-        places_query: a query for the parts: (ino, block_index).
-    """
-    size = exam.block_bytes
-    rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
-    for ino, places in groupby(rows, key=lambda row: Ino(row[0])):
-        lost = _Ranges()
-        for _, index in places:
-            exam.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
-            lost.add(index * size, (index + 1) * size)
-        _remember(exam, ino, lost)
-
-
-def record_tails(exam: Examination, places_query: str) -> None:
-    """Record the missing ends of blocks as lost. Requires an open transaction.
+    Requires an open transaction.
 
     Args:
         exam: the run of fsck.
@@ -49,8 +34,10 @@ def record_tails(exam: Examination, places_query: str) -> None:
     rows = exam.collected(f"SELECT * FROM ({places_query}) ORDER BY 1, 2")
     for ino, places in groupby(rows, key=lambda row: Ino(row[0])):
         lost = _Ranges()
-        for _, index, kept in places:
-            lost.add(index * size + kept, (index + 1) * size)
+        for _, index, available in places:
+            if not available:
+                exam.run("DELETE FROM block_map WHERE ino = ? AND block_index = ?", (ino, index))
+            lost.add(index * size + available, (index + 1) * size)
         _remember(exam, ino, lost)
 
 

@@ -139,9 +139,9 @@ def part(exam: Examination, block: BlockId, plain_bytes: int, ino: Ino, index: B
 
 def record_lost(exam: Examination, damaged: str) -> None:
     """Turn damaged blocks that were not found in the bucket into holes, and record the holes."""
-    lost_data.record_holes(
+    lost_data.record(
         exam,
-        f"SELECT ino, block_index FROM block_map WHERE block IN ({damaged})"
+        f"SELECT ino, block_index, 0 FROM block_map WHERE block IN ({damaged})"
         " AND block IN (SELECT block FROM temp.seen_searched)",
     )
 

@@ -63,20 +63,16 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
 
 def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
     """Keep the bytes of short cache files; record missing bytes and missing files as lost."""
-    lost_data.record_tails(
+    lost_data.record(
         exam,
-        "SELECT m.ino, m.block_index, f.size_bytes FROM block_map AS m"
-        " JOIN temp.seen_files AS f ON f.block = m.block"
-        f" WHERE f.size_bytes > 0 AND m.block IN ({invariant.select('c.block')})",
+        "SELECT m.ino, m.block_index, coalesce(f.size_bytes, 0) FROM block_map AS m"
+        " LEFT JOIN temp.seen_files AS f ON f.block = m.block"
+        f" WHERE m.block IN ({invariant.select('c.block')})",
     )
     exam.run(
         "UPDATE blocks SET plain_bytes = f.size_bytes FROM temp.seen_files AS f"
         " WHERE f.block = blocks.block AND f.size_bytes > 0"
         f" AND blocks.block IN ({invariant.select('c.block')})"
-    )
-    lost_data.record_holes(
-        exam,
-        f"SELECT ino, block_index FROM block_map WHERE block IN ({invariant.select('c.block')})",
     )
 
 

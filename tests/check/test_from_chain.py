@@ -2,9 +2,6 @@
 
 import pytest
 
-from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.errors import NewerFormatError
@@ -14,6 +11,7 @@ from s3fs_meta.meta.lost_names import LOST_FOUND
 from s3fs_meta.meta.tables import block_map, dentries, inodes, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockIndex, Ino, ObjectKey, Txg
 from tests.check.rebuilding import rebuilt
+from tests.check.survey.checking import checked
 from tests.damage import claim_newer
 from tests.sync.conftest import Power, read_file, write_file
 
@@ -88,9 +86,7 @@ async def require_files(power: Power, contents: dict[bytes, bytes]) -> None:
             ino = dentries.find(session.db, ROOT_INO, name)
             assert ino is not None
             assert await read_file(session, ino) == content
-        session.db.commit()
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        report = await check_filesystem(examined, FsckOptions(deep=True), Report(), SystemClock())
+        report = await checked(session, deep=True)
         assert {one.invariant for one in report.verdicts if one.found} <= {"I49"}
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from s3fs_meta.check.from_packs import rebuild
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
+from s3fs_meta.check.report import Mode
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.changelog import key_of
@@ -19,6 +18,7 @@ from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.cut import Cut
 from s3fs_meta.sync.volume import OpenOptions
 from tests.check.rebuilding import run
+from tests.check.survey.checking import checked
 from tests.sync.conftest import Power, location_of, read_file, remove_file, unmount, write_file
 from tests.sync.kept import Files, files_at, fill, forget
 
@@ -60,13 +60,7 @@ async def test_rebuild_restores_the_content_of_all_files_into_lost_and_found(pow
         for ino, content in contents.items():
             assert dentries.find(session.db, home, b"#%d" % ino) == ino
             assert await read_file(session, ino) == content
-        session.db.commit()
-        report = await check_filesystem(
-            Examined(session.db, power.store, session.volume.keyring),
-            FsckOptions(deep=True),
-            Report(),
-            SystemClock(),
-        )
+        report = await checked(session, deep=True)
         assert {verdict.invariant for verdict in report.verdicts if verdict.found} <= {"I49"}
         assert write_file(session, b"life goes on") > max(contents)
 
@@ -134,9 +128,7 @@ async def test_unreadable_pack_is_kept_after_the_retention_ends(power: Power) ->
     power.store.objects[packs[0]] = whole[:-1]
     await run(power)
     async with power.session("b", tasks=False) as session:
-        examined = Examined(session.db, power.store, session.volume.keyring)
-        wanted = FsckOptions(repair=Mode.ALL, delete_unknown=True)
-        report = await check_filesystem(examined, wanted, Report(), SystemClock())
+        report = await checked(session, Mode.ALL, delete_unknown=True)
         assert "I49" not in report.broken
         await session.close()
     assert packs[0] in power.store.objects
@@ -218,9 +210,7 @@ async def test_rebuild_is_refused_if_another_host_takes_the_lease_during_the_reb
         await session.flush()
         await session.close()
     lease = power.store.objects[LEASE]
-    for key in list(power.store.objects):
-        if not key.startswith(("pack/", "superblock")):
-            del power.store.objects[key]
+    lose_metadata(power)
     if before == "released":
         power.store.objects[LEASE] = lease
     keys = await power.keys()

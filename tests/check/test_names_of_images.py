@@ -9,9 +9,6 @@ from typing import NamedTuple
 import apsw
 import pytest
 
-from s3fs_meta.check.report import Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.errors import NewerFormatError
@@ -20,6 +17,7 @@ from s3fs_meta.meta.tables import dentries, inodes
 from s3fs_meta.model import Epoch, Ino, ObjectKey, Txg
 from s3fs_meta.sync.chain.head import load_manifest
 from tests.check.rebuilding import run
+from tests.check.survey.checking import checked
 from tests.damage import claim_newer
 from tests.sampled import sampled
 from tests.sync.conftest import Power, read_file, remove_file, write_file
@@ -122,13 +120,7 @@ async def outcome(power: Power, host: str, files: dict[Ino, Known]) -> tuple[int
                 whole += 1
             elif lost is not None:
                 nameless += dentries.find(db, lost, b"#%d" % ino) == ino
-        db.commit()
-        report = await check_filesystem(
-            Examined(db, power.store, session.volume.keyring),
-            FsckOptions(deep=True),
-            Report(),
-            SystemClock(),
-        )
+        report = await checked(session, deep=True)
         assert {verdict.invariant for verdict in report.verdicts if verdict.found} <= {"I49"}
         await session.close()
     return whole, nameless

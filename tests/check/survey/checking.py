@@ -36,11 +36,13 @@ async def checked(
     mode: Mode = Mode.REPORT,
     *,
     deep: bool = False,
+    delete_unknown: bool = False,
     store: ObjectStore | None = None,
 ) -> Report:
-    """Run a check of the filesystem of an idle session."""
+    """Run a check of the filesystem of an idle session, without its cache directory."""
     session.durability.commit()
     opened = session.volume
-    examined = Examined(opened.db, store or opened.store, opened.keyring)
-    wanted = FsckOptions(repair=mode, deep=deep)
+    store = store or opened.store
+    examined = Examined(opened.db, store, opened.keyring, epoch=opened.keeper.epoch)
+    wanted = FsckOptions(mode, deep, delete_unknown)
     return await check_filesystem(examined, wanted, Report(), SystemClock())

@@ -2,26 +2,15 @@
 
 import pytest
 
-from s3fs_meta.check.report import Mode, Report
-from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
-from s3fs_meta.clock import SystemClock
+from s3fs_meta.check.report import Mode
 from s3fs_meta.model import Txg
-from s3fs_meta.sync.session import Session
+from tests.check.survey.checking import checked
 from tests.sync.conftest import Power, unmount
 from tests.sync.histories import PUBLISH, fork, put_back
 from tests.sync.history.readers import at
 from tests.sync.kept import Files, files_of, fill, forget
 
 pytestmark = pytest.mark.thorough
-
-
-async def delete_unknown(session: Session) -> Report:
-    """Check the filesystem as fsck -y --delete-unknown does."""
-    session.durability.commit()
-    opened = session.volume
-    examined = Examined(opened.db, opened.store, opened.keyring, epoch=opened.keeper.epoch)
-    wanted = FsckOptions(repair=Mode.ALL, delete_unknown=True)
-    return await check_filesystem(examined, wanted, Report(), SystemClock())
 
 
 async def their_history(power: Power, files: Files) -> Txg:
@@ -47,7 +36,7 @@ async def test_packs_of_a_replaced_history_are_kept_during_its_retention(
     async with power.session("a", options=PUBLISH, tasks=False) as session:
         if published:
             await session.flush()
-        report = await delete_unknown(session)
+        report = await checked(session, Mode.ALL, delete_unknown=True)
         assert any("history that a repair replaced" in note for note in report.notes)
         await unmount(session)
     assert await files_of(power, at(last)) == files
@@ -61,6 +50,6 @@ async def test_packs_of_a_replaced_history_are_deleted_after_its_retention(power
     async with power.session("a", tasks=False) as session:
         await forget(session, times=2)
         assert session.link.floor > last
-        await delete_unknown(session)
+        await checked(session, Mode.ALL, delete_unknown=True)
         keys = {key for (key,) in session.db.all("SELECT object_key FROM packs")}
         assert {key for key in power.store.objects if key.startswith("pack/")} <= keys

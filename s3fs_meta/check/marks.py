@@ -1,11 +1,11 @@
 """Setting and removing damage marks after fsck has read packs.
 
-Owns: choosing the damage marks to set, and finding wrong marks (marks of readable locations).
-Does not know: reading packs (``survey.packs``), the use of marks (``sync.upload.healing``).
+Owns: choosing the damage marks to set and to remove.
+Does not know: reading packs (``survey.packs``), which also finds wrong marks; the use of marks
+(``sync.upload.healing``).
 ``settle`` opens its own transaction, after all repairs.
 """
 
-from collections.abc import Collection, Sequence
 from typing import Final
 
 from s3fs_meta.check.context import Examination
@@ -20,21 +20,6 @@ _IS_REFUTED: Final = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM temp.seen_false_marks WHERE name = ?)"
     " OR NOT EXISTS (SELECT 1 FROM packs WHERE pack = ?)"
 )
-
-
-def refuted(marked: Sequence[Mark], readable: Collection[int], *, is_complete: bool) -> list[str]:
-    """Return the names of a pack's wrong damage marks, whose bytes are readable.
-
-    Args:
-        marked: all marks of one pack.
-        readable: offsets of the records that were read.
-        is_complete: the index of the pack and every record in it were read.
-    """
-    return [
-        mark.name
-        for mark in marked
-        if (is_complete if mark.pack_offset is None else mark.pack_offset in readable)
-    ]
 
 
 def note_packs(exam: Examination) -> None:

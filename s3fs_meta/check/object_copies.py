@@ -410,11 +410,8 @@ class ObjectCopies:
 
     def _pack(self, key: ObjectKey) -> Decode[object]:
         def decode(data: bytes) -> bool:
-            for entry in pack_codec.read_index(self._keyring, key, data, len(data)):
-                stored = memoryview(data)[entry.offset : entry.offset + entry.stored_bytes]
-                pack_codec.open_block(
-                    self._keyring, key, stored, entry.offset, entry.plain_bytes, entry.hash
-                )
+            for _block in pack_codec.open_pack(self._keyring, key, data):
+                pass  # reading a block also verifies it
             return True
 
         return decode

@@ -3,7 +3,6 @@
 import pytest
 from typing_extensions import override
 
-from s3fs_meta.check import marks
 from s3fs_meta.check.report import Mode
 from s3fs_meta.errors import ObjectMissingError
 from s3fs_meta.meta.tables import block_map, damage_marks, packs
@@ -137,14 +136,3 @@ class _WrongOnce(FaultyStore):
             self.fail("get", ObjectMissingError(key))
         self._how = "" if key == self._key else self._how
         return await super().get(key, max_bytes)
-
-
-def test_damage_mark_is_wrong_if_the_object_is_intact() -> None:
-    """If a block is readable, its damage mark is wrong.
-
-    If a pack is readable, all its marks are wrong.
-    """
-    marked = [Mark(PackId(1), None), Mark(PackId(1), 5), Mark(PackId(1), 6)]
-    assert marks.refuted(marked, {5}, is_complete=False) == ["damaged/1/5"]
-    assert marks.refuted(marked, {5, 6}, is_complete=True) == [one.name for one in marked]
-    assert marks.refuted(marked, set(), is_complete=False) == []

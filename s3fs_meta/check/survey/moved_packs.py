@@ -21,6 +21,7 @@ from s3fs_meta.errors import BadRowError, FormatError, ObjectMissingError
 from s3fs_meta.limits import FSCK_NAMES_TRIED_MAX, PACK_BYTES_MAX
 from s3fs_meta.meta.tables import blocks
 from s3fs_meta.model import BlockRow, ObjectKey, PackId
+from s3fs_meta.sync.upload.pack_index import block_in
 
 # Packs whose objects are missing or damaged; their content may be stored under other keys.
 _CANDIDATES: Final = (
@@ -106,13 +107,8 @@ def _save(keyring: Keyring, data: bytes, found: _Candidate, files: BlockFiles) -
     """Copy the pack's intact blocks to the cache directory; return their rows."""
     saved = []
     for row in found.rows:
-        if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
-            continue
-        stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
         try:
-            content = pack_codec.open_block(
-                keyring, found.key, stored, row.pack_offset, row.plain_bytes, row.hash
-            )
+            content = block_in(keyring, found.key, data, row)
         except FormatError:
             continue
         files.adopt(row.block, content)

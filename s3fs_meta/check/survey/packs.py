@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
-from s3fs_meta.check import marks
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need, SeenLocation
 from s3fs_meta.check.rules.bucket import WRONG_SIZES
@@ -33,7 +32,7 @@ from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectInfo
-from s3fs_meta.sync.upload.pack_index import is_ours, read_pack
+from s3fs_meta.sync.upload.pack_index import block_in, is_ours, read_pack
 
 _LISTED: Final = (
     "SELECT p.pack, p.object_key, o.size_bytes FROM packs AS p"
@@ -194,9 +193,8 @@ def _note(
     exam.evidence.note_locations(verdict.index_locations)
     exam.evidence.forget_locations(key, verdict.lost)
     lost = set(verdict.lost)
-    offsets = [row.pack_offset for row in rows if row.block in lost]
     exam.evidence.note_damaged_records(
-        pack, [one for one in offsets if one is not None and one >= 0]
+        pack, [row.pack_offset or 0 for row in rows if row.block in lost]
     )
     exam.evidence.note_false_marks(verdict.refuted)
     exam.evidence.note_intact_copies(verdict.rescued)
@@ -226,7 +224,7 @@ def verify_pack(
     readable: list[BlockRow] = []
     for row in rows:
         try:
-            _content(keyring, key, data, row)
+            block_in(keyring, key, data, row)
         except FormatError as exc:
             unreadable.append((row.block, exc.what))
             entry = by_hash.get(row.hash or b"") or by_block.get(row.block)
@@ -254,7 +252,11 @@ def _refuted(
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
     is_complete = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)
-    return marks.refuted(marked, found, is_complete=is_complete)
+    return [
+        mark.name
+        for mark in marked
+        if (is_complete if mark.pack_offset is None else mark.pack_offset in found)
+    ]
 
 
 def _rescue(
@@ -262,7 +264,7 @@ def _rescue(
 ) -> list[BlockId]:
     """Copy the readable blocks of a pack to the cache directory; return their numbers."""
     for row in rows:
-        files.adopt(row.block, _content(keyring, key, data, row))
+        files.adopt(row.block, block_in(keyring, key, data, row))
     return [row.block for row in rows]
 
 
@@ -277,18 +279,6 @@ def _incomplete(hashes: Collection[bytes], rows: Sequence[BlockRow]) -> str:
     """Return a message if readable blocks are not in the index, otherwise an empty string."""
     lacking = sum(1 for row in rows if row.hash is not None and row.hash not in hashes)
     return f"the index does not list {lacking} of the pack's blocks" if lacking else ""
-
-
-def _content(keyring: Keyring, key: ObjectKey, data: bytes, row: BlockRow) -> bytes:
-    """Return the content of a block; raise FormatError if its bytes do not match its row."""
-    if row.hash is None or row.pack_offset is None or row.stored_bytes is None:
-        raise FormatError(key, "the row of a block in this pack has an incomplete location")
-    if row.pack_offset < 0 or row.stored_bytes <= 0:
-        raise FormatError(key, "the row of a block in this pack has an impossible offset or length")
-    stored = memoryview(data)[row.pack_offset : row.pack_offset + row.stored_bytes]
-    if len(stored) != row.stored_bytes:
-        raise FormatError(key, f"the object ends at byte {len(data)}, before the end of a block")
-    return pack_codec.open_block(keyring, key, stored, row.pack_offset, row.plain_bytes, row.hash)
 
 
 def _reads(keyring: Keyring, key: ObjectKey, data: bytes, entry: PackEntry) -> bool:

@@ -40,6 +40,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.meta.tables.packs import PackRow
 from s3fs_meta.model import BlockIndex, BlockRow, Ino
 from s3fs_meta.objects.billing import Cause, part
+from s3fs_meta.sync.upload.pack_index import block_in
 from s3fs_meta.sync.volume import Volume
 
 _log = logging.getLogger(__name__)
@@ -214,16 +215,7 @@ class Compactor:
         """
         entries = pack_codec.read_index(self._keyring, pack.object_key, data, len(data))
         for row in missing:
-            offset, length, content_hash = row.pack_offset, row.stored_bytes, row.hash
-            if offset is None or length is None or content_hash is None:
-                raise FormatError(
-                    pack.object_key, f"block {row.block} has a row, but no location in this pack"
-                )
-            stored = memoryview(data)[offset : offset + length]
-            content = pack_codec.open_block(
-                self._keyring, pack.object_key, stored, offset, row.plain_bytes, content_hash
-            )
-            self._files.adopt(row.block, content)
+            self._files.adopt(row.block, block_in(self._keyring, pack.object_key, data, row))
         return {entry.offset: (entry.ino, entry.block_index) for entry in entries}
 
 

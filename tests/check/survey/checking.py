@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 from typing_extensions import override
 
+from s3fs_meta.check.context import NO_EPOCH
 from s3fs_meta.check.report import Mode, Report
 from s3fs_meta.check.run import Examined, FsckOptions, check_filesystem
 from s3fs_meta.clock import SystemClock
@@ -39,10 +40,13 @@ async def checked(
     delete_unknown: bool = False,
     store: ObjectStore | None = None,
 ) -> Report:
-    """Run a check of the filesystem of an idle session, without its cache directory."""
+    """Run a check of the filesystem of an idle session, without its cache directory.
+
+    Packs without a row are unknown only with *delete_unknown*.
+    """
     session.durability.commit()
     opened = session.volume
-    store = store or opened.store
-    examined = Examined(opened.db, store, opened.keyring, epoch=opened.keeper.epoch)
+    epoch = opened.keeper.epoch if delete_unknown else NO_EPOCH
+    examined = Examined(opened.db, store or opened.store, opened.keyring, epoch=epoch)
     wanted = FsckOptions(mode, deep, delete_unknown)
     return await check_filesystem(examined, wanted, Report(), SystemClock())

@@ -27,7 +27,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Arguments, Row
 from s3fs_meta.meta.tables import properties
-from s3fs_meta.model import BlockId, Epoch
+from s3fs_meta.model import BlockId, Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
 
@@ -383,3 +383,16 @@ class SurveyContext:
     def rescue_files(self) -> BlockFiles | None:
         """Return the cache directory to which blocks are copied, or None if none are copied."""
         return self.exam.files if self.rescue else None
+
+    async def require(self, key: ObjectKey) -> None:
+        """Request an object that is not in the listing.
+
+        A listing may omit an object, and a running mount may have stored it after the listing.
+
+        Raises:
+            ObjectMissingError: there is no such object.
+            FormatError: the object is empty.
+        """
+        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
+        if self.exam.db.one(sql, (key,)) is None:
+            await self.store.get_range(key, 0, 1)

@@ -250,7 +250,7 @@ async def _piece_faults(
     """
     faults: list[tuple[str, str]] = []
     for number, piece in enumerate(manifest.pieces):
-        why = await _piece_fault(context, piece)
+        why = await piece_fault(context, piece)
         if why:
             faults.append((piece.key, why))
         if len(faults) == IMAGE_PIECE_FAULTS_MAX and number < len(manifest.pieces) - 1:
@@ -261,17 +261,16 @@ async def _piece_faults(
     return faults
 
 
-async def _piece_fault(context: SurveyContext, piece: Piece) -> str:
+async def piece_fault(context: SurveyContext, piece: Piece) -> str:
     """Return the fault of an image piece, or "" if the piece exists and, with --deep, is intact."""
-    sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
     try:
         if context.deep:
             fetched = await context.store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
             await trio.to_thread.run_sync(
                 image_codec.decode_piece, piece, fetched.data, context.keyring
             )
-        elif context.exam.db.one(sql, (piece.key,)) is None:  # the listing may omit an object
-            await context.store.get_range(piece.key, 0, 1)
+        else:
+            await context.require(piece.key)
     except ObjectMissingError:
         return "this image piece is missing"
     except CorruptionError as exc:

@@ -60,6 +60,7 @@ class _Chain:
     """The state of one survey that reads the changelogs in the bucket."""
 
     def __init__(self, context: SurveyContext) -> None:
+        self._context = context
         self._exam = context.exam
         self._store = context.store
         self._keyring = context.keyring
@@ -232,13 +233,11 @@ class _Chain:
 
     async def _require_part(self, part: PartRef) -> None:
         """Raise ObjectMissingError or FormatError if a part of a changelog is missing or damaged."""
-        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
         if self._deep:
             data = (await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
             await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, self._keyring)
-        elif self._exam.db.one(sql, (part.key,)) is None:
-            # A running mount may have stored the part after this survey listed the parts.
-            await self._store.get_range(part.key, 0, 1)
+        else:
+            await self._context.require(part.key)
 
     def _fault(self, key: ObjectKey, why: str, *, past: bool) -> None:
         self._exam.evidence.note_chain_faults([(key, int(past), why)])

@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from typing import NamedTuple
 
-import trio
-
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
+from s3fs_meta.check.survey.bucket import piece_fault
 from s3fs_meta.codec import changelog as changelog_codec
-from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.changelog import NO_FLOOR
-from s3fs_meta.codec.image import Piece
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.counted import counted
@@ -113,10 +110,9 @@ class _Survey:
     """The survey of the metadata of kept points; objects that several points need are read once."""
 
     def __init__(self, context: SurveyContext) -> None:
-        self._exam = context.exam
+        self._context = context
         self._store = context.store
         self._keyring = context.keyring
-        self._deep = context.deep
         # Fault of each image piece; empty if the piece is intact.
         self._pieces: dict[ObjectKey, str] = {}
         self._changelogs: dict[Txg, _Read] = {}
@@ -135,7 +131,7 @@ class _Survey:
         else:
             for piece in manifest.pieces:
                 if piece.key not in self._pieces:
-                    self._pieces[piece.key] = await self._piece_fault(piece)
+                    self._pieces[piece.key] = await piece_fault(self._context, piece)
                 found.append((piece.key, self._pieces[piece.key]))
         before, bad = "", 0
         for number in range(max(point.image_txg, 1), point.txg + 1):
@@ -155,21 +151,11 @@ class _Survey:
         why = "" if before in {"", point.hash} else "it is not the changelog that was kept"
         return [one for one in [*found, (changelog_codec.key_of(point.txg), why)] if one[1]]
 
-    async def _piece_fault(self, piece: Piece) -> str:
-        if not self._deep:
-            return "" if await self._is_there(piece.key) else "this image piece is missing"
-        try:
-            data = (await self._store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(image_codec.decode_piece, piece, data, self._keyring)
-        except (ObjectMissingError, CorruptionError) as exc:
-            return str(exc)
-        return ""
-
     async def _changelog(self, txg: Txg, uuid: str) -> _Read:
-        if not self._deep:
-            is_there = await self._is_there(changelog_codec.key_of(txg))
-            return _Read("" if is_there else "this changelog is missing")
         try:
+            if not self._context.deep:
+                await self._context.require(changelog_codec.key_of(txg))
+                return _Read("")
             fetched = await chain.fetch(self._store, self._keyring, uuid, txg)
             parts = chain.sections(self._store, self._keyring, fetched.changelog)
             async with aclosing(parts) as sections:
@@ -178,19 +164,6 @@ class _Survey:
         except (ObjectMissingError, CorruptionError) as exc:
             return _Read(str(exc))
         return _Read("", fetched.changelog.previous, fetched.link.hash)
-
-    async def _is_there(self, key: ObjectKey) -> bool:
-        """Return whether an object exists; request it if it is not in the listing.
-
-        A running mount may have stored the object and kept the point after the listing.
-        """
-        sql = "SELECT 1 FROM temp.seen_objects WHERE object_key = ?"
-        if self._exam.db.one(sql, (key,)) is None:
-            try:
-                await self._store.get_range(key, 0, 1)
-            except (ObjectMissingError, CorruptionError):
-                return False
-        return True
 
 
 def _missing_packs(exam: Examination, kept: KeptPoints) -> Iterator[tuple[str, str, str]]:

@@ -38,7 +38,7 @@ from s3fs_meta.errors import (
 )
 from s3fs_meta.limits import KEPT_POINTS_MAX, PACK_BYTES_MAX, RANGE_BYTES_MAX
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables import damage_marks, packs
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import chain
@@ -388,7 +388,8 @@ class ObjectCopies:
 
         Args:
             db: the database of the filesystem.
-            deep: read every pack; otherwise read only missing packs and packs of a wrong size.
+            deep: read every pack; otherwise read only packs that are missing, have a wrong size or
+                a damage mark.
 
         Raises:
             The errors of ``mend_metadata``.
@@ -404,7 +405,9 @@ class ObjectCopies:
                 sizes = {info.key: info.size_bytes async for info in listing}
             for row in stored:
                 if row.object_key.startswith(prefix) and (
-                    deep or sizes.get(row.object_key) != row.object_bytes
+                    deep
+                    or sizes.get(row.object_key) != row.object_bytes
+                    or damage_marks.marks_of(db, row.pack)
                 ):
                     await self._mend(row.object_key, self._pack(row.object_key), PACK_BYTES_MAX)
 

@@ -110,6 +110,19 @@ async def test_fsck_removes_wrong_damage_marks(healthy: Healthy) -> None:
     assert damage_marks.marks(healthy.db) == []
 
 
+async def test_invalid_damage_mark_of_a_pack_does_not_prevent_a_deep_check(
+    healthy: Healthy,
+) -> None:
+    """The repair of I5 removes the mark."""
+    pack, _key, _offset = _two_blocks(healthy)
+    healthy.sql("INSERT INTO properties VALUES (?, x'')", f"damaged/{pack}/x")
+
+    report = await healthy.check_all(Mode.ALL, deep=True)
+
+    assert (report.exit_status, report.broken) == (1, ["I5"])
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+
+
 async def test_block_is_not_marked_as_damaged_if_a_second_read_succeeds(healthy: Healthy) -> None:
     """fsck reads a block again if the first read returned corrupt bytes or no object."""
     _pack, key, _offset = _two_blocks(healthy)

@@ -11,7 +11,8 @@ from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.limits import LEVEL_FAN_OUT, OBJECT_BYTES_MAX
-from s3fs_meta.meta.tables import packs
+from s3fs_meta.meta.tables import damage_marks, packs
+from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import Ino, ObjectKey, Txg
 from s3fs_meta.objects.local import LocalStore
 from s3fs_meta.objects.memory import MemoryStore
@@ -165,6 +166,26 @@ async def test_pack_is_restored_although_the_row_of_another_pack_is_damaged(
         await repair.mend_packs(session.db, deep=False)
 
     assert power.store.objects[lost.object_key] == copies.objects[lost.object_key]
+
+
+async def test_pack_that_is_marked_as_damaged_is_restored_from_a_copy(power: Power) -> None:
+    """fsck reads marked packs without --deep, so it must first look for their copies."""
+    await written(power)
+    whole = dict(power.store.objects)
+    key = next(key for key in whole if key.startswith("pack/"))
+    power.store.objects[key] = flipped(whole[key], len(whole[key]) // 2)
+    mended = Mended(power, whole)
+    repair = await mended.repair()
+    async with power.session("a", tasks=False) as session:
+        await repair.mend_packs(session.db, deep=False)
+        assert repair.done == []
+        session.db.begin()
+        [number] = [pack for pack, other in packs.all_keys(session.db) if other == key]
+        damage_marks.add(session.db, Mark(number, None))
+        session.db.commit()
+        await repair.mend_packs(session.db, deep=False)
+
+    assert power.store.objects[key] == whole[key]
 
 
 async def test_many_lost_objects_are_restored_from_copies(power: Power) -> None:

@@ -106,9 +106,10 @@ def remove_invalid(db: Database) -> None:
 
 
 def marks_of(db: Database, pack: PackId) -> list[Mark]:
-    """Return the damage marks for one pack and its records. Raises the errors of ``marks``."""
+    """Return the valid damage marks for one pack and its records; I5 reports the invalid ones."""
     sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
-    return [_required(db, row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
+    found = [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
+    return [mark for mark in found if mark is not None]
 
 
 def remove(db: Database, removed: Iterable[Mark]) -> None:

@@ -359,7 +359,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class SurveyContext:
-    """What the surveys of one fsck run read, and where they record the results.
+    """The store, the keys and the options of the surveys of one fsck run.
 
     Attributes:
         exam: the run of fsck, which receives the observations.

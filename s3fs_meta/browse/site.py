@@ -173,7 +173,9 @@ class Site:
                     one for kind, one in _ERRORS.items() if isinstance(reason, kind)
                 )
                 source = self._source
-                why = with_options(str(reason), source.place.url, source.reading.options)
+                why = with_options(
+                    str(reason), source.place.url, source.reading.options, source.place.state
+                )
                 return self._error(target, status, title, why)
             _log.exception("a page could not be generated because of a bug")
             why = "the terminal shows the traceback"

@@ -330,7 +330,7 @@ def _print(plan: CheckPlan, report: Report, *, json: bool) -> None:
     if json:
         output.print_json({"url": url, **report.as_json()})
         return
-    complete = partial(with_options, url=url, options=plan.s3)
+    complete = partial(with_options, url=url, options=plan.s3, state=plan.place.state)
     for verdict in report.verdicts:
         findings = [complete(str(finding)) for finding in verdict.examples]
         _list(findings, verdict.found, everything=plan.verbose)

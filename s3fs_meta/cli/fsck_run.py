@@ -166,7 +166,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             await failed_sync.write_database_again(state_dir)
             await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
             for notice in await failed_sync.write_blocks_again(state_dir, None):
-                front.notice(with_options(notice, plan.place.url, plan.s3))
+                front.notice(with_options(notice, plan.place.url, plan.s3, plan.place.state))
             await _refuse_held(plan, store, keyring, state_dir)
             quarantine = partial(_quarantine, plan, state_dir, front)
             clock = SystemClock()
@@ -184,7 +184,7 @@ def _quarantine(plan: CheckPlan, state_dir: StateDir, front: Front) -> None:
         told = (
             f"the local state was quarantined in {kept}; s3fs-meta recover-state copies its files"
         )
-        front.notice(with_options(told, plan.place.url, plan.s3))
+        front.notice(with_options(told, plan.place.url, plan.s3, plan.place.state))
 
 
 async def _refuse_readable(

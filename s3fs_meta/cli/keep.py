@@ -177,7 +177,7 @@ def keep(
     _require_one_action(wanted, policy, named=name is not None)
     place = targets.of_either(target, access.cachedir)
     opening = OpenOptions(unsafe_single_writer=unsafe_single_writer, lock_wait_s=LOCK_WAIT_S)
-    remains = with_options(_remains(wanted), place.url, access.s3)
+    remains = with_options(_remains(wanted), place.url, access.s3, place.state)
     with interruption.explained(remains), TerminalFront(quiet=json) as front:
         result = trio.run(_run, Opening(place, access, opening, front), wanted)
     if json:
@@ -295,7 +295,7 @@ async def opened_session(target: Opening) -> AsyncIterator[Session]:
         state_dir, secret = StateDir(place.state), access.secret(front.ask)
         volume = await open_filesystem(store, state_dir, secret, clock, opening, front.progress)
         for notice in volume.notices:
-            front.notice(with_options(notice, place.url, access.s3))
+            front.notice(with_options(notice, place.url, access.s3, place.state))
         session = Session(volume, SessionOptions(), clock)
         try:
             session.recover()

@@ -52,7 +52,7 @@ async def _change(place: Target, s3: S3Options, secret: Secret, mutate: Mutate) 
         changed = await change(store, Remembered(place.state), secret, mutate)
     for one in changed.unreached:
         left = f"not reached, so not changed: {one}; s3fs-meta fsck -y replaces it"
-        print_line(PROGRAM, with_options(left, place.url, s3))
+        print_line(PROGRAM, with_options(left, place.url, s3, place.state))
     return changed.superblock
 
 

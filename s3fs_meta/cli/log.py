@@ -133,7 +133,9 @@ async def _read(reading: Reading, wanted: _Wanted) -> list[TxgRecord | Gap]:
             backwards = await _of_path(reading, bucket, volume, wanted, oldest.txg)
         else:
             for notice in bucket.points.notices:
-                reading.front.notice(with_options(notice, reading.place.url, reading.options))
+                reading.front.notice(
+                    with_options(notice, reading.place.url, reading.options, reading.place.state)
+                )
             backwards = txg_log.backwards(bucket, last, oldest.txg)
         async with aclosing(backwards) as changelogs:
             async for fetched in changelogs:

@@ -141,7 +141,7 @@ def mount(
 def start(plan: MountPlan, *, foreground: bool, verbose: bool) -> int:
     """Mount in this process or in a background process; return the exit status."""
     level = logging.DEBUG if verbose else logging.INFO
-    complete = partial(with_options, url=plan.place.url, options=plan.s3)
+    complete = partial(with_options, url=plan.place.url, options=plan.s3, state=plan.place.state)
     state = plan.place.state
     is_new = not state.exists()
     with without_new_remains(state), TerminalFront(instead=INSTEAD_FOR_MOUNT) as front:

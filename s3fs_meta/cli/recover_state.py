@@ -155,7 +155,7 @@ async def _copy(
     async with opened_store(wanted.place.url, access.s3, counts=wanted.place.state) as store:
         keys = await open_keys(store, Remembered(wanted.place.state), secret)
         for notice in keys.notices:
-            front.notice(with_options(notice, wanted.place.url, access.s3))
+            front.notice(with_options(notice, wanted.place.url, access.s3, wanted.place.state))
         superblock, keyring = keys.superblock, keys.keyring
         with contextlib.closing(quarantine_list.open_database(wanted.kept)) as db:
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:

@@ -103,7 +103,7 @@ def rollback(
     ):
         past, done = trio.run(_rollback, wanted, access.secret(front.ask), front, remains)
         for notice in done.notices:
-            front.notice(with_options(notice, wanted.place.url, wanted.s3))
+            front.notice(with_options(notice, wanted.place.url, wanted.s3, wanted.place.state))
     if json:
         output.print_json(
             {"url": url, "was": done.before.txg, "past": past.txg, "txg": done.now.txg}
@@ -124,7 +124,7 @@ async def _rollback(
             f" the given point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to"
             " run rollback again"
         )
-        remains.change(with_options(text, wanted.place.url, wanted.s3))
+        remains.change(with_options(text, wanted.place.url, wanted.s3, wanted.place.state))
         async with interruption.cancelled_by_signals():
             return past, await _roll_back(wanted, store, secret, past, front)
 
@@ -135,7 +135,7 @@ async def _roll_back(
     clock, state_dir = SystemClock(), StateDir(wanted.place.state)
     volume = await open_filesystem(store, state_dir, secret, clock, wanted.open, front.progress)
     for notice in volume.notices:
-        front.notice(with_options(notice, wanted.place.url, wanted.s3))
+        front.notice(with_options(notice, wanted.place.url, wanted.s3, wanted.place.state))
     return await roll_back(volume, past, clock, front.progress)
 
 
@@ -152,7 +152,7 @@ async def _choose(wanted: _Wanted, store: ObjectStore, secret: Secret, front: Fr
     bucket = await read_bucket(store, Remembered(wanted.place.state), secret, SystemClock())
     past, present = await bucket.find(wanted.point_in_time), await bucket.points.newest()
     for notice in bucket.points.notices:
-        front.notice(with_options(notice, wanted.place.url, wanted.s3))
+        front.notice(with_options(notice, wanted.place.url, wanted.s3, wanted.place.state))
     if past.txg == present.txg:
         raise SettingsError(
             f"there is nothing to roll back: {described(past)} is already the newest txg"

@@ -19,6 +19,7 @@ from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import ask_each, request_status, request_unshipped
 from s3fs_meta.mount.statistics.health import HealthLevel, Limits, MountHealth, judge, worst
+from s3fs_meta.mount.stores import options_of_mount, with_options
 from s3fs_meta.mount_errors import NotMountedError, OtherUserError, UnreachedDaemonError
 from s3fs_meta.options.option_syntax import parse_size, percent, seconds
 
@@ -239,7 +240,9 @@ async def _verdict(place: Target, limits: Limits) -> MountHealth:
         return MountHealth(
             HealthLevel.UNKNOWN, f"{HealthLevel.UNKNOWN.name}: {place.url}: {exc.message}"
         )
-    return judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
+    found = judge(figures, 100.0 * disk.f_bavail / max(disk.f_blocks, 1), limits)
+    text = with_options(found.text, place.url, options_of_mount(place), place.state)
+    return found._replace(text=text)
 
 
 def _without_answer(exc: NotMountedError) -> MountHealth:

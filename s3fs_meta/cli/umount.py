@@ -41,7 +41,7 @@ from s3fs_meta.mount.requests.control_api import (
     wait_finished,
 )
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
-from s3fs_meta.mount.stores import naming_store
+from s3fs_meta.mount.stores import naming_store, options_of_mount
 from s3fs_meta.mount_errors import (
     InUseError,
     KilledMountError,
@@ -255,7 +255,8 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
     With *force*, the wait stops if the bucket is unavailable.
     """
     try:
-        with naming_store(place.url), trio.CancelScope() as scope:
+        named = naming_store(place.url, options_of_mount(place), place.state)
+        with named, trio.CancelScope() as scope:
             if force:
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)

@@ -216,7 +216,7 @@ async def _open(plan: MountPlan, store: ObjectStore, front: Front, sides: Sides)
             volume = await open_for_mount(plan, store, secret, clock, front)
     for notice in (*volume.notices, *plan.warnings):
         _log.warning("%s", notice)
-        front.notice(with_options(notice, plan.place.url, plan.s3))
+        front.notice(with_options(notice, plan.place.url, plan.s3, plan.place.state))
     session = Session(volume, plan.options, clock, kernel=sides.kernel, throttles=sides.throttles)
     try:
         with advising(volume.state_dir):
@@ -438,7 +438,8 @@ class Mount:
         if self._session.status.read_only:
             return {"complete": False, "why": NOT_UPLOADED, "kind": control_api.READ_ONLY}
         try:
-            with naming_store(self._plan.place.url):
+            place = self._plan.place
+            with naming_store(place.url, self._plan.s3, place.state):
                 await self._session.flush_at_end(self._watchers.progress)
         except (S3fsError, OSError, RuntimeError) as exc:
             failure = ThreadShortageError() if lacks_thread(exc) else exc
@@ -479,7 +480,7 @@ class Mount:
     def _figures(self) -> dict[str, Any]:
         """Return the statistics that are available without waiting. Never yields to other tasks."""
         plan = self._plan
-        found = figures(self._session, plan.place.url, str(plan.mountpoint), plan.options.at)
+        found = figures(self._session, plan)
         if self._write_back is not None:
             found["kernel"] = self._write_back.figures()
         if self._ending:

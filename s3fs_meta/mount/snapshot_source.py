@@ -17,8 +17,8 @@ from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.model import PointInTime
-from s3fs_meta.mount.existing.targets import Target, mount_flags
-from s3fs_meta.mount.stores import S3_FLAGS, opened_store, with_options
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.stores import opened_store, options_of_mount, with_options
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.state_paths import locate_snapshot_state
 from s3fs_meta.sync.history.snapshot_mount import Bucket, RestoreOptions, open_snapshot, read_bucket
@@ -43,7 +43,7 @@ class Reading:
     @property
     def options(self) -> S3Options:
         """Return the user's S3 options, supplemented by the S3 options of the mount."""
-        mount = S3Options(*map(mount_flags(self.place).get, S3_FLAGS))
+        mount = options_of_mount(self.place)
         return S3Options(*(one or two for one, two in zip(self.s3, mount, strict=True)))
 
 
@@ -93,7 +93,9 @@ async def opened_snapshot(
     try:
         shown = () if earlier is None else earlier.notices
         for notice in [one for one in volume.notices if one not in shown]:
-            front.notice(with_options(notice, reading.place.url, reading.options))
+            front.notice(
+                with_options(notice, reading.place.url, reading.options, reading.place.state)
+            )
         yield volume
     finally:
         # Closing a past point in time is quick, because there is no lease to release.

@@ -2,10 +2,11 @@
 
 Most errors of a store name only the key of an object, because the same code serves all stores.
 If the URL or the endpoint is wrong, the user needs to see the URL. If an error suggests a command,
-that command needs the S3 options of the failed command.
+that command needs the S3 options and the cachedir of the failed command.
 """
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,7 @@ from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import ControlError, FormatError, S3fsError, StoreError
 from s3fs_meta.mount.existing import targets
+from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.metrics import CountingStore
 from s3fs_meta.objects.retry import Charge, ignore_charge
@@ -32,6 +34,8 @@ _WITHOUT_URL = re.compile(
     r"\bs3fs-meta (?:fsck(?: -[a-z-]+(?:=[0-9]+)?)+|recover-state(?: --?[a-z-]+)*|keep --list)"
     r"(?![a-z0-9=-]| -| \S+://)"
 )
+# Matches the rest of a sentence about a command that another host runs.
+_ON_OTHER_HOST = " on (?:a|the|that) host "
 
 
 def _print(text: str) -> None:
@@ -88,7 +92,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         notify=notify,
         charge=charge,
     )
-    with naming_store(url, options):
+    with naming_store(url, options, counts):
         try:
             yield store
         finally:
@@ -111,8 +115,10 @@ def require_answers(url: str) -> None:
 
 
 @contextlib.contextmanager
-def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
-    """Prefix errors of the store with its URL; add the URL and options to commands in messages."""
+def naming_store(
+    url: str, options: S3Options = _NO_OPTIONS, state: Path | None = None
+) -> Iterator[None]:
+    """Prefix errors of the store with its URL; complete commands in errors as ``with_options``."""
     try:
         yield
     except BaseException as exc:
@@ -122,7 +128,7 @@ def naming_store(url: str, options: S3Options = _NO_OPTIONS) -> Iterator[None]:
             ):
                 leaf.put_before(url)
             if isinstance(leaf, S3fsError):
-                leaf.reword(with_options(leaf.message, url, options))
+                leaf.reword(with_options(leaf.message, url, options, state))
         raise
 
 
@@ -132,17 +138,48 @@ def s3_arguments(options: S3Options) -> list[str]:
     return [word for name, value in given if value is not None for word in (name, value)]
 
 
-def with_options(text: str, url: str, options: S3Options = _NO_OPTIONS) -> str:
-    """Return a message with the URL and its S3 options added to the commands in it.
+def options_of_mount(place: Target) -> S3Options:
+    """Return the S3 options with which a filesystem was mounted, as far as its note shows them."""
+    return S3Options(*map(targets.mount_flags(place).get, S3_FLAGS))
+
+
+def with_options(
+    text: str, url: str, options: S3Options = _NO_OPTIONS, state: Path | None = None
+) -> str:
+    """Return a message with the URL, its S3 options and the cachedir added to the commands in it.
 
     Modules that do not know the URL suggest ``s3fs-meta fsck``, ``recover-state`` and ``keep
-    --list`` without a URL. The S3 options precede the URL.
+    --list`` without a URL. The options precede the URL.
+
+    Args:
+        text: the message.
+        url: URL of the filesystem.
+        options: the S3 options of the failed command.
+        state: the local state that the message is about; None if the message is about none. A
+            directory other than the default is added as ``--cachedir``, except to a command that
+            another host runs.
     """
+    if "s3fs-meta " not in text:
+        return text
     text = _WITHOUT_URL.sub(lambda found: f"{found[0]} {shlex.quote(url)}", text)
     flags = s3_arguments(options)
-    if not flags:
+    of_state = _cachedir_arguments(state)
+    if not flags and not of_state:
         return text
     command = re.compile(
-        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?='?{re.escape(url.rstrip('/'))})"
+        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?='?{re.escape(url.rstrip('/'))}"
+        rf"/*'?(?P<host>{_ON_OTHER_HOST})?)"
     )
-    return command.sub(lambda found: f"{found[1]} {shlex.join(flags)} ", text)
+
+    def completed(found: re.Match[str]) -> str:
+        added = flags if found["host"] else [*flags, *of_state]
+        return " ".join([found[1], shlex.join(added)] if added else [found[1]]) + " "
+
+    return command.sub(completed, text)
+
+
+def _cachedir_arguments(state: Path | None) -> list[str]:
+    """Return the option that selects the cachedir of a state directory; [] for the default."""
+    if state is None or state.parent == Path(os.path.realpath(targets.own_cachedir())):
+        return []
+    return ["--cachedir", str(state.parent)]

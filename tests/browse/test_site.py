@@ -1,5 +1,6 @@
 """Tests of the URLs of the browse pages, and of access to the pages."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -131,7 +132,7 @@ class _Away:
     def __init__(self, age_s: float) -> None:
         self._began_s = trio.current_time()
         self._age_s = age_s
-        self.place = SimpleNamespace(url="s3://away")
+        self.place = SimpleNamespace(url="s3://away", state=Path("/cache/away"))
         self.reading = SimpleNamespace(options=S3Options(endpoint_url="http://host:9000"))
 
     @property
@@ -260,5 +261,5 @@ async def test_command_suggested_on_an_error_page_includes_the_url_and_the_s3_op
 ) -> None:
     browser = await _entered(_Damaged(0.0), nursery)
     reply = await _made(browser.site, browser.request())
-    command = b"s3fs-meta fsck -y --endpoint-url http://host:9000 s3://away repairs"
-    assert command in reply.content
+    options = b"--endpoint-url http://host:9000 --cachedir /cache"
+    assert b"s3fs-meta fsck -y " + options + b" s3://away repairs" in reply.content

@@ -426,7 +426,8 @@ def test_rebuild_recovers_file_content_if_all_metadata_is_lost(
 
     assert made.returncode == 1
     assert "found 1 file in 1 pack; all are in lost+found" in made.stdout
-    assert f"s3fs-meta recover-state {mounted.url} copies its files" in made.stderr
+    recovery = f"s3fs-meta recover-state --cachedir {program.cachedir} {mounted.url}"
+    assert f"{recovery} copies its files" in made.stderr
     program.ok("mount", mounted.url, mounted.mountpoint)
     assert (mounted.mountpoint / "lost+found" / f"#{ino}").read_bytes() == content
     program.ok("umount", mounted.mountpoint)

@@ -40,8 +40,8 @@ def test_notice_about_a_quarantine_suggests_a_complete_command(
 
     done = program.run(words[0], "--region", "my region", unsent.url, *words[1:])
 
-    command = f"s3fs-meta recover-state --region 'my region' {unsent.url} copies files out of it"
-    assert command in done.stderr
+    given = f"--region 'my region' --cachedir {program.cachedir}"
+    assert f"s3fs-meta recover-state {given} {unsent.url} copies files out of it" in done.stderr
 
 
 @pytest.mark.mount

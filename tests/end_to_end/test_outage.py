@@ -496,7 +496,7 @@ def test_keep_command_reports_that_the_server_hangs(
             with shown(program, words, on_terminal=False) as (process, text):
                 assert f"to {cold.url} at {server.endpoint_url}" in until(text, "uploading")
                 process.send_signal(signal.SIGINT)
-                listing = f"s3fs-meta keep --list {cold.url}"
+                listing = f"s3fs-meta keep --list --cachedir {program.cachedir} {cold.url}"
                 assert listing in until(text, "interrupted")
                 assert process.wait(PROCESS_S_MAX) == 130
 

@@ -12,8 +12,10 @@ from s3fs_meta.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from s3fs_meta.mount.existing.targets import own_cachedir
 from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.objects.urls import S3Options
+from s3fs_meta.state_paths import locate
 
 
 async def test_exception_in_the_context_of_an_open_store_is_not_changed(tmp_path: Path) -> None:
@@ -110,6 +112,36 @@ def test_suggested_command_without_a_mountpoint_includes_the_url(text: str, expe
     flags = "--endpoint-url http://nas:9000"
     completed = expected.format(url=f"{flags} {url}")
     assert with_options(text.format(url=url), url, S3Options("http://nas:9000")) == completed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("unmount, and run s3fs-meta fsck -y", "run s3fs-meta fsck -y {flags} {url}"),
+        ("s3fs-meta recover-state copies it", "s3fs-meta recover-state {flags} {url} copies it"),
+        ("s3fs-meta mount -o ro {url}/ /mnt", "s3fs-meta mount -o ro {url}/ /mnt"),
+        ("s3fs-meta log {url} shows which", "s3fs-meta log {flags} {url} shows which"),
+        (
+            "s3fs-meta fsck -y on a host that has it",
+            "s3fs-meta fsck -y {url} on a host that has it",
+        ),
+        ("s3fs-meta fsck -y on this host", "s3fs-meta fsck -y {flags} {url} on this host"),
+    ],
+)
+def test_suggested_command_uses_the_local_state_of_the_failed_command(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    """Another host may have another cachedir, so a command for that host has no --cachedir."""
+    url, cachedir = "s3://bucket/home", tmp_path / "my cache"
+    text, flags = text.format(url=url), f"--cachedir '{cachedir}'"
+
+    found = with_options(text, url, state=locate(url, cachedir))
+
+    assert found.endswith(expected.format(url=url, flags=flags))
+    assert "--cachedir" not in with_options(text, url, state=locate(url, own_cachedir()))
+    endpoint = S3Options("http://nas:9000")
+    both = with_options(text, url, endpoint, locate(url, cachedir))
+    assert f"--endpoint-url http://nas:9000 {flags} {url}" in both or flags not in found
 
 
 async def test_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import trio
 
-from s3fs_meta.model import BlockState, PointInTime
+from s3fs_meta.model import BlockState
+from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.mount.stores import with_options
 from s3fs_meta.objects.billing import NOTHING, RequestClass
 from s3fs_meta.objects.contract import ObjectStore
@@ -23,28 +24,20 @@ from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.upload.throughput import Speed
 
 
-def figures(
-    session: Session, url: str, mountpoint: str, at: PointInTime | None = None
-) -> dict[str, Any]:
-    """Return the statistics of a mount. Never yields to other tasks.
-
-    Args:
-        session: the session of the mount.
-        url: URL of the bucket.
-        mountpoint: path of the mountpoint.
-        at: the requested point in time; None for the current state.
-    """
+def figures(session: Session, plan: MountPlan) -> dict[str, Any]:
+    """Return the statistics of a mount. Never yields to other tasks."""
+    place, at = plan.place, plan.options.at
     counters = session.db.counters
     head = session.volume.keeper.lease.head
     outage = _outage(session.volume.store)
     return {
-        "url": url,
+        "url": place.url,
         "endpoint": session.volume.store.endpoint,
-        "mountpoint": mountpoint,
+        "mountpoint": str(plan.mountpoint),
         "uuid": session.volume.uuid,
         "label": session.volume.superblock.label,
         "state": session.status.state.value,
-        "why": with_options(session.status.why, url),
+        "why": with_options(session.status.why, place.url, plan.s3, place.state),
         "read_only": session.status.read_only,
         "offline": session.offline,
         "at": None if at is None else at.text,

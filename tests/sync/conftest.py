@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -21,9 +22,11 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import block_map, inodes
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId, BlockIndex, Ino, ObjectKey, Txg
+from s3fs_meta.mount.plan import make_plan
+from s3fs_meta.mount.statistics.figures import figures
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.options.settings import SessionOptions
+from s3fs_meta.options.settings import MountOptions, SessionOptions
 from s3fs_meta.sync.administration.mkfs import NewFilesystem, make_filesystem
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.follower.follower import Follower
@@ -43,6 +46,12 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 REGULAR = 0o100644
 TAKEOVER = OpenOptions(force_takeover=True)
 _OPTIONS = SessionOptions(cache_bytes=256 * MIB)
+
+
+def figures_of(session: Session) -> dict[str, Any]:
+    """Return the statistics of a session, as a mount reports them."""
+    path = session.volume.state_dir.path
+    return figures(session, make_plan("local:///b", path, MountOptions(cachedir=path.parent)))
 
 
 class Power:

@@ -21,7 +21,6 @@ from s3fs_meta.errors import (
 from s3fs_meta.limits import OFFLINE_AFTER_S, TEXT_OBJECT_BYTES_MAX
 from s3fs_meta.meta.tables import inodes, local_state
 from s3fs_meta.model import AbbreviatedLink, Txg
-from s3fs_meta.mount.statistics import figures
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.retry import RetryingStore, RetryPolicy
 from s3fs_meta.options.settings import SessionOptions
@@ -33,7 +32,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.volume import OpenOptions, Volume
 from s3fs_meta.testing.faulty_store import ANY, FaultyStore
 from tests.polling import WAIT_S_MAX
-from tests.sync.conftest import Power, location_of, read_file, write_file
+from tests.sync.conftest import Power, figures_of, location_of, read_file, write_file
 from tests.sync.follower.following import FOLLOWS, READS
 
 CONTENT = b"hello" * 1000
@@ -177,7 +176,7 @@ async def test_follower_starts_offline_and_continues_later(power: Power, killed:
         async with following(power, store) as session:
             assert session.link == shown
             assert session.status.state is MountState.FOLLOWING
-            assert figures.figures(session, "", "")["offline"] == WHY
+            assert figures_of(session)["offline"] == WHY
             if not killed:  # A clean unmount has stored the rows of cached blocks.
                 assert await read_file(session, before) == CONTENT
             assert inodes.get(session.db, missed).size_bytes == len(b"of the first day")
@@ -189,7 +188,7 @@ async def test_follower_starts_offline_and_continues_later(power: Power, killed:
             await session.follower.poll_once()
 
             assert session.link == newest
-            assert figures.figures(session, "", "")["offline"] == ""
+            assert figures_of(session)["offline"] == ""
             assert await read_file(session, after) == b"written meanwhile"
 
 

@@ -15,7 +15,6 @@ from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import packs, properties
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.mount.statistics import figures
 from s3fs_meta.objects.billing import Meter, MeteredStore
 from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.progress import no_progress
@@ -27,6 +26,7 @@ from tests.sync.conftest import (
     HandClock,
     Power,
     changelogs,
+    figures_of,
     flushed,
     keys_of,
     read_file,
@@ -577,13 +577,13 @@ async def test_status_reports_why_garbage_collection_failed(power: Power, clock:
         power.store.clock = HandClock()
         power.store.clock.pass_by(DAY)
         await session.reclaimer.run()
-        shown = figures.figures(session, power.store.url, "/mnt")["reclaim"]
+        shown = figures_of(session)["reclaim"]
         assert shown == {"last_error": session.reclaimer.last_error}
         assert shown["last_error"]
         assert "clock" in shown["last_error"]
         power.store.clock = clock
         await session.reclaimer.run()
-        assert figures.figures(session, "", "")["reclaim"] == {"last_error": ""}
+        assert figures_of(session)["reclaim"] == {"last_error": ""}
 
 
 async def test_garbage_collection_is_retried_if_the_superblock_copy_cannot_be_written(

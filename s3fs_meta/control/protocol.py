@@ -59,7 +59,7 @@ def decode(line: bytes) -> Message:
     """
     try:
         message = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ControlError("ControlError", "the control message is not JSON") from exc
     if not isinstance(message, dict):
         raise ControlError("ControlError", "the control message is not a JSON object")

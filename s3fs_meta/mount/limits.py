@@ -47,6 +47,7 @@ REQUESTERS_S_MAX: Final = 3600.0  # maximum age of requests that are counted per
 REQUESTERS_SHOWN_MAX: Final = 20  # maximum length of the list of busiest processes
 # Maximum number of notes of ended mounts; each search for a mountpoint reads all notes.
 ENDED_NOTES_MAX: Final = 64
+NOTE_BYTES_MAX: Final = 1 * MIB  # maximum size of a note, which contains the options of a mount
 # Maximum time to wait for the daemon after an interrupted mount; enough to release a lease.
 CHILD_END_S_MAX: Final = 15.0
 DEAD_MOUNT_S_MAX: Final = 5.0  # time within which statfs(2) fails if the daemon was killed

@@ -32,7 +32,16 @@ def test_control_request_may_omit_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"nonsense", b"3", b"{}", b'{"command":3}', b'{"command":"x","arguments":[]}']
+    "line",
+    [
+        b"",
+        b"nonsense",
+        b"3",
+        b"{}",
+        b'{"command":3}',
+        b'{"command":"x","arguments":[]}',
+        b"[" * 100_000,
+    ],
 )
 def test_invalid_control_request_is_refused(line: bytes) -> None:
     with pytest.raises(ControlError):

@@ -1,5 +1,6 @@
 """Tests of the error of a failed mount, which quotes messages of libfuse."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,13 @@ def test_error_of_a_failed_mount_mentions_the_fuse_device_and_fusermount3(
 
     with pytest.raises(UsageError, match=f"{advice}$"):
         refuse()
+
+
+@pytest.mark.timeout(30)
+def test_log_that_is_a_fifo_does_not_block_the_error_of_a_failed_mount(tmp_path: Path) -> None:
+    """A mount in the foreground does not open the log before."""
+    log = tmp_path / "mount.log"
+    os.mkfifo(log)
+
+    with pytest.raises(UsageError, match="^cannot mount$"), quoting_libfuse(log):
+        raise UsageError("cannot mount")

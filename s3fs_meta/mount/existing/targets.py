@@ -36,9 +36,16 @@ from s3fs_meta.control.plain_call import PATIENCE, Patience
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.existing import mount_table
 from s3fs_meta.mount.existing.mount_table import Mounted
-from s3fs_meta.mount.limits import ENDED_NOTES_MAX
+from s3fs_meta.mount.limits import ENDED_NOTES_MAX, NOTE_BYTES_MAX
 from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
-from s3fs_meta.state_paths import default_cachedir, locate, locate_snapshot_state, runtime_dir
+from s3fs_meta.state_paths import (
+    default_cachedir,
+    locate,
+    locate_snapshot_state,
+    open_regular,
+    read_regular,
+    runtime_dir,
+)
 
 # State letter in /proc of a zombie: a process that has exited but was not waited for.
 _ZOMBIE: Final = b"Z"
@@ -375,7 +382,8 @@ def outcome_of(place: Target) -> dict[str, Any] | None:
 def _write(path: Path, note: Mapping[str, Any]) -> None:
     """Replace a note atomically, so that no reader sees an incomplete note."""
     tmp = path.with_name(f"{path.name}{_NEW}")
-    tmp.write_text(json.dumps(note))
+    with open(open_regular(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+        json.dump(note, file)
     tmp.replace(path)
 
 
@@ -465,11 +473,11 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     """Return a note, including its path, or None if its fields do not match this version.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is not a regular file.
     """
     try:
-        note = json.loads(path.read_text())
-    except ValueError:
+        note = json.loads(read_regular(path, NOTE_BYTES_MAX))
+    except (ValueError, RecursionError):
         return None
     if not isinstance(note, dict) or not note.keys() >= _NOTE.keys():
         return None

@@ -199,6 +199,7 @@ def test_note_of_a_mount_in_another_mount_namespace_is_kept_for_a_day(
         "7",
         "",
         "\xff",
+        "[" * 100_000,
     ],
 )
 def test_mount_note_in_an_unknown_format_is_ignored(
@@ -218,6 +219,28 @@ def test_mount_note_in_an_unknown_format_is_ignored(
 
     assert [path.name for path in notes.iterdir()] == [str(os.getpid())]
     assert (notes / str(os.getpid())).read_text(encoding="latin-1") == text
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("suffix", ["", ".new"])
+def test_fifo_in_the_directory_of_the_mount_notes_does_not_block(
+    cachedir: Path, tmp_path: Path, suffix: str
+) -> None:
+    """The mount cannot write its note, or replaces the FIFO; other commands ignore the FIFO."""
+    notes = cachedir / "notes"
+    notes.mkdir(parents=True)
+    os.mkfifo(notes / f"{os.getpid()}{suffix}")
+    os.mkfifo(notes / f"{os.getppid()}{suffix}")
+
+    targets.remove_stale_notes()
+    with pytest.raises(NotMountedError):
+        targets.of_mountpoint(tmp_path, None)
+    mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
+    place = targets.Target("local:///a", tmp_path / "s")
+    note = targets.write_note(place, mounted)
+
+    assert (note is None) is bool(suffix)
+    assert targets.is_served(mounted) is not bool(suffix)
 
 
 def test_unknown_fields_in_a_mount_note_are_ignored(cachedir: Path, tmp_path: Path) -> None:

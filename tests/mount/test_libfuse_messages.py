@@ -57,5 +57,5 @@ def test_log_that_is_a_fifo_does_not_block_the_error_of_a_failed_mount(tmp_path:
     log = tmp_path / "mount.log"
     os.mkfifo(log)
 
-    with pytest.raises(UsageError, match="^cannot mount$"), quoting_libfuse(log):
+    with pytest.raises(UsageError, match=r"^cannot mount$"), quoting_libfuse(log):
         raise UsageError("cannot mount")

@@ -85,14 +85,13 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
     Compressor.for_name(options.compression)
     said, options = options, _with_what_follows(options)
     path = targets.resolve(mountpoint)
-    place = targets.of_url(url, options.cachedir)
-    if options.at is not None:
-        place = targets.of_snapshot(place, path)
+    present = targets.of_url(url, options.cachedir)
+    place = present if options.at is None else targets.of_snapshot(present, path)
     pragmas = pragmas_of(options)
     pragmas.validate()
     if pragmas.is_wal:
         _check_disk_of(place)
-    _check_own_files(path, place)
+    _check_own_files(path, present)
     return MountPlan(
         place=place,
         mountpoint=Path(path),
@@ -244,12 +243,13 @@ def _open_metrics(options: MountOptions) -> tuple[str, ...]:
 
 
 def _check_own_files(mountpoint: str, place: Target) -> None:
-    """Raise UsageError if the mount would hide files that its daemon uses.
+    """Raise UsageError if the mount could hide files that its daemon uses.
 
     To read such a file, the daemon would have to answer its own request, and would hang forever.
+    The daemon also removes empty directories in these places, even one that is the mountpoint.
 
     Raises:
-        UsageError: the mount would hide files.
+        UsageError: the mountpoint is, contains, or is inside the state directory or the bucket.
         SilentDaemonError: the bucket is in a mount whose daemon does not answer.
     """
     require_answers(place.url)
@@ -258,8 +258,15 @@ def _check_own_files(mountpoint: str, place: Target) -> None:
     if isinstance(address, LocalAddress):
         used["the directory of the bucket"] = (address.root, "; choose another mountpoint")
     for what, (path, advice) in used.items():
-        if os.path.commonpath([mountpoint, os.path.realpath(path)]) == mountpoint:
+        used_path = os.path.realpath(path)
+        common = os.path.commonpath([mountpoint, used_path])
+        if common == mountpoint:
             raise UsageError(f"mountpoint {mountpoint!r} would hide {what}, {str(path)!r}{advice}")
+        if common == used_path:
+            raise UsageError(
+                f"mountpoint {mountpoint!r} is inside {what}, {str(path)!r}; choose another"
+                " mountpoint"
+            )
 
 
 def _check_disk_of(place: Target) -> None:

@@ -7,10 +7,12 @@ import pytest
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.meta.db import pragmas
 from s3fs_meta.meta.db.pragmas import Pragmas
+from s3fs_meta.model import NEWEST, PointInTime
 from s3fs_meta.mount.plan import make_plan, merged_options, pragmas_of
 from s3fs_meta.objects.urls import S3Options
 from s3fs_meta.options.option_table import BY_WORD
 from s3fs_meta.options.settings import MountOptions, parse_mount_options
+from s3fs_meta.state_paths import locate
 
 URL = "local:///srv/store"
 
@@ -87,6 +89,21 @@ def test_mountpoint_above_files_of_the_daemon_is_refused(tmp_path: Path) -> None
         ):
             make_plan(f"local://{bucket}", home, MountOptions(cachedir=tmp_path / "state"))
     make_plan(f"local://{home}-2", home, MountOptions(cachedir=tmp_path / "home-3"))
+
+
+@pytest.mark.parametrize("at", [None, NEWEST])
+def test_mountpoint_inside_directories_of_the_daemon_is_refused(
+    tmp_path: Path, at: PointInTime | None
+) -> None:
+    """The mount would cover ``blocks`` in the state directory, or objects of the bucket."""
+    url, options = f"local://{tmp_path}/bucket", MountOptions(cachedir=tmp_path / "state", at=at)
+    state = locate(url, tmp_path / "state")
+    for mountpoint in (state / "blocks", tmp_path / "bucket" / "pack"):
+        mountpoint.mkdir(parents=True)
+        with pytest.raises(UsageError, match=r"is inside the .*; choose another mountpoint$"):
+            make_plan(url, mountpoint, options)
+    (tmp_path / "state" / "mnt").mkdir()
+    make_plan(url, tmp_path / "state" / "mnt", options)
 
 
 def test_mount_on_a_non_empty_directory_causes_a_warning(tmp_path: Path) -> None:

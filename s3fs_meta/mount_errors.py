@@ -41,14 +41,26 @@ class KilledMountError(NotMountedError):
 
 
 class UnreachedDaemonError(NotMountedError):
-    """The filesystem is mounted, but its daemon uses a different state directory."""
+    """The filesystem is mounted, but its daemon does not listen in the state directory."""
 
-    def __init__(self, mountpoint: str, state: str) -> None:
-        super().__init__(
-            mountpoint,
-            f"{mountpoint} is mounted, but its daemon does not use the state directory {state}: give"
-            " the --cachedir of the mount, or run this command in the container of the daemon",
+    def __init__(self, mountpoint: str, state: str, *, is_used: bool) -> None:
+        """Describe the error.
+
+        Args:
+            mountpoint: the path of the mountpoint.
+            state: the path of the state directory.
+            is_used: True if the note of the daemon names this state directory.
+        """
+        what = (
+            f"does not use the state directory {state}: give the --cachedir of the mount, or run"
+            " this command in the container of the daemon"
         )
+        if is_used:
+            what = (
+                f"cannot be reached: its socket in the state directory {state} was removed; end the"
+                " mount with umount(8) or fusermount3 -u, and mount it again"
+            )
+        super().__init__(mountpoint, f"{mountpoint} is mounted, but its daemon {what}")
         self.state = state
 
 

@@ -32,6 +32,7 @@ from s3fs_meta.control.connections import (
 from s3fs_meta.control.limits import CONTROL_EVENTS_MAX
 from s3fs_meta.control.lines import LineReader
 from s3fs_meta.control.protocol import (
+    SOCKET_NAME,
     Handler,
     Message,
     Report,
@@ -40,7 +41,13 @@ from s3fs_meta.control.protocol import (
     encode,
     socket_path,
 )
-from s3fs_meta.errors import BusyError, ControlError, S3fsError, ThreadShortageError
+from s3fs_meta.errors import (
+    BusyError,
+    ControlError,
+    S3fsError,
+    SettingsError,
+    ThreadShortageError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +108,9 @@ class ControlServer:
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until cancelled, then remove the socket.
 
+        Raises:
+            SettingsError: the socket cannot be created.
+
         Always yields to other tasks. Takes no locks.
         """
         with _listen(self._directory) as listener:
@@ -111,8 +121,7 @@ class ControlServer:
                         connection = await self._connections.add(await _accept(listener))
                         nursery.start_soon(self._converse, connection)
             finally:
-                with contextlib.suppress(FileNotFoundError), socket_path(self._directory) as path:
-                    os.unlink(path)
+                _remove_socket(self._directory)
 
     async def quiet(self, limit_s: float) -> None:
         """Wait until every request is answered, so that the server can stop.
@@ -237,6 +246,11 @@ class ControlServer:
 
 
 def _listen(directory: Path) -> trio.socket.SocketType:
+    """Return a socket that listens in the state directory.
+
+    Raises:
+        SettingsError: the socket cannot be created.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # bind(2) creates the file with the socket's mode, so other users can never open it.
@@ -246,10 +260,22 @@ def _listen(directory: Path) -> trio.socket.SocketType:
                 os.unlink(path)
             listener.bind(path)
         listener.listen(socket.SOMAXCONN)
-    except BaseException:
+    except OSError as exc:
         listener.close()
-        raise
+        raise SettingsError(
+            f"cannot create the control socket {str(directory / SOCKET_NAME)!r}: {exc.strerror}"
+        ) from exc
     return trio.socket.from_stdlib_socket(listener)
+
+
+def _remove_socket(directory: Path) -> None:
+    """Remove the socket of a server that has stopped; a failure does not fail the mount."""
+    try:
+        with contextlib.suppress(FileNotFoundError), socket_path(directory) as path:
+            os.unlink(path)
+    except OSError as exc:
+        where = directory / SOCKET_NAME
+        _log.warning("the control socket %s was not removed: %s", where, exc.strerror)
 
 
 async def _accept(listener: trio.socket.SocketType) -> trio.SocketStream:

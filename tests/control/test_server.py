@@ -17,9 +17,9 @@ import trio
 from s3fs_meta.control import client
 from s3fs_meta.control.connections import ControlBounds
 from s3fs_meta.control.limits import CONTROL_EVENTS_MAX, CONTROL_REQUESTS_MAX
-from s3fs_meta.control.protocol import Message, Report, socket_path
+from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report, socket_path
 from s3fs_meta.control.server import ControlServer, RequestKind
-from s3fs_meta.errors import ControlError, NoSpaceLeftError
+from s3fs_meta.errors import ControlError, NoSpaceLeftError, SettingsError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
 from tests.polling import WAIT_S_MAX, until
 
@@ -430,6 +430,29 @@ async def test_socket_file_of_a_killed_daemon_is_replaced(tmp_path: Path) -> Non
         nursery.cancel_scope.cancel()
 
     assert os.listdir(tmp_path) == []
+
+
+async def test_control_socket_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
+    (tmp_path / SOCKET_NAME).mkdir()
+
+    with pytest.RaisesGroup(SettingsError, flatten_subgroups=True) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ControlServer(tmp_path, {}).serve)
+
+    wanted = f"cannot create the control socket '{tmp_path}/{SOCKET_NAME}': Is a directory"
+    assert [str(one) for one in caught.value.exceptions] == [wanted]
+
+
+async def test_control_socket_that_cannot_be_removed_does_not_fail_the_mount(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(ControlServer(tmp_path, {}).serve)
+        (tmp_path / SOCKET_NAME).unlink()
+        (tmp_path / SOCKET_NAME).mkdir()
+        nursery.cancel_scope.cancel()
+
+    assert f"{tmp_path}/{SOCKET_NAME} was not removed: Is a directory" in caplog.text
 
 
 async def test_control_server_stops_only_after_its_answer_is_sent(

@@ -42,7 +42,9 @@ def _reason(place: Target) -> NotMountedError:
     if other_user is not None:
         return other_user
     if not _is_disconnected(mounted.mountpoint):
-        return UnreachedDaemonError(mounted.mountpoint, str(place.state))
+        in_note = targets.of_mountpoint(Path(mounted.mountpoint), None)
+        is_used = targets.is_served(mounted) and in_note.state == place.state
+        return UnreachedDaemonError(mounted.mountpoint, str(place.state), is_used=is_used)
     from s3fs_meta.mount.existing import killed_state  # a slow import, which loads SQLite
 
     killed = targets.of_killed(mounted) or place

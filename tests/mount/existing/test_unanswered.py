@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
-from s3fs_meta.mount.existing import mount_table
+from s3fs_meta.control.protocol import SOCKET_NAME
+from s3fs_meta.mount.existing import mount_table, targets
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -84,6 +85,21 @@ def test_mount_with_another_state_directory_is_not_reported_as_killed(
     assert done.returncode == ExitStatus.NOT_MOUNTED
     assert f"{mounted.mountpoint} is mounted, but its daemon does not use" in done.stderr
     assert "give the --cachedir of the mount" in done.stderr
+
+
+def test_error_about_a_removed_control_socket_does_not_advise_another_cachedir(
+    program: Program, mounted: Place
+) -> None:
+    state = targets.of_mountpoint(mounted.mountpoint, program.cachedir).state
+    (state / SOCKET_NAME).unlink()
+
+    done = program.run("flush", mounted.mountpoint)
+
+    assert done.returncode == ExitStatus.NOT_MOUNTED
+    assert f"its socket in the state directory {state} was removed; end the mount" in done.stderr
+    assert "--cachedir" not in done.stderr
+    subprocess.run(["umount", mounted.mountpoint], check=True)
+    program.ok("umount", mounted.mountpoint)
 
 
 _AS_ANOTHER_USER = """

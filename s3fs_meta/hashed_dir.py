@@ -386,6 +386,9 @@ def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
             left = left[os.write(fd, left) :]
         if sync:
             os.fsync(fd)
+    except OSError as exc:
+        exc.filename = str(path)  # write(2) and fsync(2) do not know the path
+        raise
     finally:
         os.close(fd)
 

@@ -4,6 +4,8 @@ A call that waits for a FIFO ends with the time limit of the test.
 """
 
 import os
+import re
+import resource
 import socket
 import stat
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.cache.crash_safety.intent_log import IntentLog
 from s3fs_meta.errors import DatabaseError, SettingsError
 from s3fs_meta.fs.trees import pins_file
-from s3fs_meta.hashed_dir import PrunedTree, sync_path, write_again, write_durably
+from s3fs_meta.hashed_dir import PrunedTree, sync_path, write_again, write_durably, write_new
 from s3fs_meta.meta.db import wal
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
@@ -121,6 +123,20 @@ def test_sqlite_opens_only_regular_files_as_database_files(
         Database.open(path, Pragmas(), read_only=read_only)
 
     assert f"{path}{suffix}: the entry is {kind}" in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [write_durably, write_new])
+def test_error_of_a_write_contains_the_path(
+    tmp_path: Path, write: Callable[[Path, bytes], None]
+) -> None:
+    """A limit of the file size fails the write in the same call as a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/file'")):
+            write(tmp_path / "file", b"content")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_regular_file_is_read_up_to_a_limit(tmp_path: Path) -> None:

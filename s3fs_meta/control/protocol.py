@@ -38,6 +38,15 @@ class Request(NamedTuple):
     arguments: Message
 
 
+def progress_to(report: Report) -> Callable[[str, int, int], None]:
+    """Return a function that reports the progress of a request to its client."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        report({"what": what, "done": done, "total": total})
+
+    return progress
+
+
 def encode(message: Message) -> bytes:
     """Return a message as one line of JSON.
 

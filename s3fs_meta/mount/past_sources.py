@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from s3fs_meta.control.protocol import Message, Report
+from s3fs_meta.control.protocol import Message, Report, progress_to
 from s3fs_meta.errors import SettingsError, UsageError
 from s3fs_meta.fs.past.open_points import OpenPoints
 from s3fs_meta.fs.past.past_clone import Find, PastClone
@@ -73,13 +73,9 @@ class PastSources:
 
     async def _cut(self, report: Report) -> Txg:
         """Upload all changes; return the last txg."""
-
-        def progress(what: str, done: int, total: int) -> None:
-            report({"what": what, "done": done, "total": total})
-
         session = self._session
         with session.throttles.upload.lifted():
-            await session.flush(progress)
+            await session.flush(progress_to(report))
         return session.link.txg
 
     async def _retained(self, at: Message) -> Txg:

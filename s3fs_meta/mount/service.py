@@ -54,7 +54,7 @@ from s3fs_meta.mount.handlers.keep_handlers import KeepHandlers
 from s3fs_meta.mount.handlers.remount import RemountHandlers
 from s3fs_meta.mount.handlers.request_kinds import KINDS
 from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
-from s3fs_meta.mount.handlers.upload_handlers import NOT_UPLOADED, UploadHandlers
+from s3fs_meta.mount.handlers.upload_handlers import NOT_UPLOADED, EndWatchers, UploadHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.libfuse_messages import quoting_libfuse
 from s3fs_meta.mount.limits import REQUESTERS_S_MAX
@@ -67,7 +67,6 @@ from s3fs_meta.mount.statistics.figures import figures, requests_today
 from s3fs_meta.mount.statistics.metrics_option import listening
 from s3fs_meta.mount.stores import naming_store, opened_store, with_options
 from s3fs_meta.mount.supervisor import Supervisor, supervised
-from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_errors import EarlierMountInUseError, NotMountedError
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.objects.contract import ObjectStore
@@ -99,7 +98,6 @@ class Sides(NamedTuple):
     """The parts of a mount that are created before the session of the mount."""
 
     kernel: KernelSide
-    watchers: Watchers
     throttles: Throttles
     metrics: "MetricsServer | None"  # None if the option metrics= is not set
     signals: process.Signals
@@ -139,7 +137,7 @@ async def _run(plan: MountPlan, front: Front, signals: process.Signals) -> None:
                 charge=throttles.charge,
             ) as store,
         ):
-            sides = Sides(KernelSide(), Watchers(), throttles, metrics, signals)
+            sides = Sides(KernelSide(), throttles, metrics, signals)
             session = await _open(plan, store, front, sides)
             requests = RequestLog(counts, store.meter, lambda: session.db.counters.stored_bytes)
             try:
@@ -277,7 +275,7 @@ class Mount:
         self._signals = sides.signals
         self._metrics = sides.metrics
         self._kernel = kernel = sides.kernel
-        self._watchers = sides.watchers
+        self._watchers = EndWatchers()
         self._request_log = request_log
         self._points = KnownPoints(
             request_log.state,
@@ -539,7 +537,7 @@ class Mount:
 
     async def _on_finished(self, _arguments: Message, report: Report) -> Message:
         report({})
-        with self._watchers.until_the_end(report):
+        with self._watchers.added(report):
             await self._ended.wait()
         return self._outcome
 

@@ -22,7 +22,6 @@ from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.plan import make_plan
 from s3fs_meta.mount.requests import control_api
 from s3fs_meta.mount.service import Mount, Sides
-from s3fs_meta.mount.watchers import Watchers
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.objects.billing import Meter
 from s3fs_meta.options.settings import parse_mount_options
@@ -297,7 +296,7 @@ async def test_unmount_reports_a_change_that_the_last_upload_does_not_contain(
         if is_late:
             changes.append(lambda: write_file(session, b"late"))
         counts = RequestLog(tmp_path, Meter(), lambda: 0)
-        sides = Sides(KernelSide(), Watchers(), session.throttles, None, process.Signals())
+        sides = Sides(KernelSide(), session.throttles, None, process.Signals())
         mount = Mount(plan, session, TerminalFront(quiet=True), sides, counts)
 
         outcome = await mount.last_flush()

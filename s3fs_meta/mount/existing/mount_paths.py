@@ -294,7 +294,7 @@ def _place(
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     for one in reversed(mounts):
-        if one.device == number and _is_below(directory, one.mountpoint.rstrip("/")):
+        if one.device == number and mount_table.is_at_or_above(one, directory):
             if one.fs_type != mount_table.FS_TYPE:
                 break
             return targets.of_mountpoint(Path(one.mountpoint), cachedir)

@@ -100,6 +100,20 @@ def find(mountpoint: str) -> Mounted | None:
     return None
 
 
+def find_above(path: str) -> Mounted | None:
+    """Return the last s3fs-meta mount at or above an absolute path, or None if there is none."""
+    return next(
+        (one for one in reversed(read()) if one.fs_type == FS_TYPE and is_at_or_above(one, path)),
+        None,
+    )
+
+
+def is_at_or_above(mounted: Mounted, path: str) -> bool:
+    """Return whether a mountpoint is an absolute path, or contains it."""
+    above = mounted.mountpoint.rstrip(os.sep)
+    return path == above or path.startswith(f"{above}{os.sep}")
+
+
 def same_filesystem(wanted: Mounted) -> list[Mounted]:
     """Return all mounts of a filesystem in this mount namespace, including bind mounts."""
     return [one for one in read() if one._replace(mountpoint=wanted.mountpoint) == wanted]
@@ -163,8 +177,7 @@ def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
 def _entered_at(mounts: list[Mounted], directory: str) -> Iterator[Mounted]:
     """Yield the visible mount at or above a directory if it is an s3fs-meta mount."""
     for one in reversed(mounts):
-        above = one.mountpoint.rstrip(os.sep)
-        if directory == above or directory.startswith(f"{above}{os.sep}"):
+        if is_at_or_above(one, directory):
             if one.fs_type == FS_TYPE:
                 yield one
             return

@@ -59,29 +59,23 @@ def of_closed_path(path: str) -> OtherUserError | None:
     Without ``allow_other`` the kernel denies all other users, including root, any access. Even the
     attributes of the mountpoint are then unreadable.
     """
-    for mounted in reversed(mount_table.read()):
-        above = mounted.mountpoint.rstrip("/")
-        if mounted.fs_type == mount_table.FS_TYPE and (
-            path == above or path.startswith(f"{above}/")
-        ):
-            try:
-                os.stat(above)
-            except PermissionError:
-                return _other_user(mounted)
-            except OSError:
-                return None
+    mounted = mount_table.find_above(path)
+    if mounted is not None:
+        try:
+            os.stat(mounted.mountpoint)
+        except PermissionError:
+            return _other_user(mounted)
+        except OSError:
+            return None
     return None
 
 
 def of_dead_path(path: str) -> NotMountedError | None:
     """Return the error for a path whose daemon has exited; None if no mount contains the path."""
-    for mounted in reversed(mount_table.read()):
-        above = mounted.mountpoint.rstrip("/")
-        if mounted.fs_type == mount_table.FS_TYPE and (
-            path == above or path.startswith(f"{above}/")
-        ):
-            return _reason(targets.of_mountpoint(Path(mounted.mountpoint), None))
-    return None
+    mounted = mount_table.find_above(path)
+    if mounted is None:
+        return None
+    return _reason(targets.of_mountpoint(Path(mounted.mountpoint), None))
 
 
 def _other_user(mounted: Mounted) -> OtherUserError | None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.control.protocol import Handler, Message, Report, progress_to
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.options.option_syntax import point_in_time
@@ -46,14 +46,9 @@ class KeepHandlers:
                 "a request to keep a point needs a name; its time must be a string or null"
             )
         wanted = None if at is None else point_in_time("--at", at)
-
-        def progress(what: str, done: int, total: int) -> None:
-            report({"what": what, "done": done, "total": total})
-
+        auto = arguments.get("auto") is True
         with self._session.throttles.upload.lifted():
-            point = await self._keeper.keep(
-                name, wanted, progress, auto=arguments.get("auto") is True
-            )
+            point = await self._keeper.keep(name, wanted, progress_to(report), auto=auto)
         await self._changed()
         return {"point": keep_requests.message_of(point)}
 

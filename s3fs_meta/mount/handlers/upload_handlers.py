@@ -3,17 +3,17 @@
 Owns: converting messages to calls. Does not know: clients (``control_api``), how uploads are made.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import trio
 
-from s3fs_meta.control.protocol import Handler, Message, Report
+from s3fs_meta.control.protocol import Handler, Message, Report, progress_to
 from s3fs_meta.errors import ReadOnlyStateError
 from s3fs_meta.mount.handlers.change_requests import ChangeRequests
 from s3fs_meta.mount.limits import UNSHIPPED_PATHS_MAX
 from s3fs_meta.mount.requests import control_api
-from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.session import Session
 
 NOT_UPLOADED: Final = (
@@ -87,10 +87,22 @@ class UploadHandlers:
         return reclaimed.as_json(deleted=True)
 
 
-def progress_to(report: Report) -> Progress:
-    """Return a function that reports the progress of a request to its client."""
+class EndWatchers:
+    """The clients that wait for the last upload of one mount."""
 
-    def progress(what: str, done: int, total: int) -> None:
-        report({"what": what, "done": done, "total": total})
+    def __init__(self) -> None:
+        self._reports: set[Report] = set()
 
-    return progress
+    @contextlib.contextmanager
+    def added(self, report: Report) -> Iterator[None]:
+        """Report the last upload's progress to a client for the duration of a context."""
+        self._reports.add(report)
+        try:
+            yield
+        finally:
+            self._reports.discard(report)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Report the progress of the last upload to the clients."""
+        for report in self._reports:
+            progress_to(report)(what, done, total)

@@ -20,11 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from s3fs_meta.console.ui import Front
-from s3fs_meta.control import client
-from s3fs_meta.control.plain_call import no_report
-from s3fs_meta.control.protocol import Message
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.existing.unanswered import named
+from s3fs_meta.mount.requests.control_api import ask
 
 SET: Final = "set"
 DROP: Final = "dropcache"
@@ -40,7 +37,7 @@ async def request_set(place: Target, values: Mapping[str, str]) -> dict[str, Any
         NotMountedError: the filesystem is not mounted.
         ControlError: a name or value is invalid, or too small for the pins; nothing was changed.
     """
-    return await _call(place, SET, {"values": dict(values)})
+    return await ask(place, SET, {"values": dict(values)})
 
 
 async def request_drop(
@@ -52,7 +49,7 @@ async def request_drop(
         NotMountedError: the filesystem is not mounted.
     """
     wanted = None if inodes is None else list(inodes)
-    return await _call(place, DROP, {"inodes": wanted, "pinned": pinned})
+    return await ask(place, DROP, {"inodes": wanted, "pinned": pinned})
 
 
 async def request_warm(
@@ -64,13 +61,7 @@ async def request_warm(
         NotMountedError: the filesystem is not mounted.
         ControlError: the trees do not fit into the cache, or cannot be pinned; nothing was changed.
     """
-
-    def report(event: Message) -> None:
-        front.progress(event["what"], event["done"], event["total"])
-
-    with named(place):
-        arguments = {"inodes": list(inodes), "pin": pin}
-        return await client.call(place.state, WARM, arguments, report)
+    return await ask(place, WARM, {"inodes": list(inodes), "pin": pin}, front)
 
 
 async def request_pins(place: Target) -> dict[str, Any]:
@@ -80,7 +71,7 @@ async def request_pins(place: Target) -> dict[str, Any]:
         NotMountedError: the filesystem is not mounted.
         ControlError: the list of pins cannot be read.
     """
-    return await _call(place, PINS)
+    return await ask(place, PINS)
 
 
 async def request_unpin(place: Target, inodes: Sequence[int]) -> None:
@@ -90,9 +81,4 @@ async def request_unpin(place: Target, inodes: Sequence[int]) -> None:
         NotMountedError: the filesystem is not mounted.
         ControlError: a tree is not pinned; nothing was changed.
     """
-    await _call(place, UNPIN, {"inodes": list(inodes)})
-
-
-async def _call(place: Target, command: str, arguments: Message | None = None) -> dict[str, Any]:
-    with named(place):
-        return await client.call(place.state, command, arguments, no_report)
+    await ask(place, UNPIN, {"inodes": list(inodes)})

@@ -109,7 +109,7 @@ async def ask_each(
     failures: list[S3fsError | OSError] = []
     limiter = trio.CapacityLimiter(MOUNTS_ASKED_MAX)
 
-    async def ask(number: int) -> None:
+    async def ask_one(number: int) -> None:
         async with limiter:
             try:
                 replies[number] = await request(places[number])
@@ -119,7 +119,7 @@ async def ask_each(
 
     async with trio.open_nursery() as nursery:
         for number in range(len(places)):
-            nursery.start_soon(ask, number)
+            nursery.start_soon(ask_one, number)
     if failures:
         raise failures[0]
     return [replies[number] for number in range(len(places))]
@@ -142,7 +142,7 @@ async def request_unshipped(place: Target) -> dict[str, Any]:
     Raises:
         NotMountedError: the filesystem is not mounted.
     """
-    return await _ask(place, UNSHIPPED)
+    return await ask(place, UNSHIPPED)
 
 
 async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
@@ -152,7 +152,7 @@ async def request_promotion(place: Target, *, takeover: bool) -> dict[str, Any]:
         NotMountedError: the filesystem is not mounted.
         ControlError: the promotion failed; the mount remains a follower.
     """
-    return await _ask(place, PROMOTE, {"takeover": takeover})
+    return await ask(place, PROMOTE, {"takeover": takeover})
 
 
 async def request_end(place: Target, *, keep: bool = False) -> None:
@@ -166,7 +166,7 @@ async def request_end(place: Target, *, keep: bool = False) -> None:
         NotMountedError: the filesystem is not mounted.
         ControlError: the mount is still starting; nothing was changed.
     """
-    await _ask(place, END, {"keep": keep})
+    await ask(place, END, {"keep": keep})
 
 
 async def request_counts(place: Target) -> Path:
@@ -176,7 +176,7 @@ async def request_counts(place: Target) -> Path:
         NotMountedError: the filesystem is not mounted.
         ControlError: the mount runs an older version, which does not count requests.
     """
-    return Path((await _ask(place, COUNTS))["state"])
+    return Path((await ask(place, COUNTS))["state"])
 
 
 async def used_by(place: Target) -> str:
@@ -211,7 +211,7 @@ async def request_flush(place: Target, front: Front, image: bool = False) -> dic
     """
     while True:  # ends when the mount accepts the request, or has ended
         try:
-            return await _ask(place, FLUSH, {"image": image}, front)
+            return await ask(place, FLUSH, {"image": image}, front)
         except ControlError as exc:
             if exc.kind != BusyError.__name__:
                 raise
@@ -225,7 +225,7 @@ async def request_reclaim(place: Target, front: Front, *, dry_run: bool) -> dict
         NotMountedError: the filesystem is not mounted.
         ControlError: an object could not be listed or deleted.
     """
-    return await _ask(place, RECLAIM, {"dry_run": dry_run}, front)
+    return await ask(place, RECLAIM, {"dry_run": dry_run}, front)
 
 
 async def request_removal(
@@ -244,7 +244,7 @@ async def request_removal(
         ControlError: the mount refused, and nothing was changed; or, with *wait*, the mount became
             read-only before the background removal ended.
     """
-    return await _ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
+    return await ask(entry.place, REMOVE, removal(entry, locked=locked, wait=wait), front)
 
 
 async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
@@ -254,7 +254,7 @@ async def request_lock(entry: Entry, front: Front) -> dict[str, Any]:
         NotMountedError: the filesystem is not mounted.
         ControlError: the mount refused or failed; part of the tree may be locked.
     """
-    return await _ask(entry.place, LOCK, entry_message(entry), front)
+    return await ask(entry.place, LOCK, entry_message(entry), front)
 
 
 async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str, Any]:
@@ -265,7 +265,7 @@ async def request_clone(source: Entry, target: Entry, front: Front) -> dict[str,
         ControlError: the mount refused; no copy exists.
     """
     arguments = {"source": entry_message(source), "target": entry_message(target)}
-    return await _ask(source.place, CLONE, arguments, front)
+    return await ask(source.place, CLONE, arguments, front)
 
 
 async def request_past_clone(source: PastSource, target: Entry, front: Front) -> dict[str, Any]:
@@ -276,7 +276,7 @@ async def request_past_clone(source: PastSource, target: Entry, front: Front) ->
         ControlError: the mount refused; no copy exists.
     """
     arguments = {"source": source.message, "target": entry_message(target)}
-    return await _ask(source.place, CLONE_PAST, arguments, front)
+    return await ask(source.place, CLONE_PAST, arguments, front)
 
 
 async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, Any]:
@@ -315,9 +315,21 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
     return result or outcome_of(place) or dict(_UNREPORTED)
 
 
-async def _ask(
+async def ask(
     place: Target, command: str, arguments: Message | None = None, front: Front | None = None
 ) -> dict[str, Any]:
+    """Send a request to the mount of a filesystem; return the reply.
+
+    Args:
+        place: the filesystem.
+        command: the name of the command.
+        arguments: the arguments of the command.
+        front: shows the progress of the request.
+
+    Raises:
+        NotMountedError: the filesystem is not mounted.
+        ControlError: the mount refused the request, or the request failed.
+    """
     report = no_report if front is None else _shown(front)
     with named(place):
         return await client.call(place.state, command, arguments, report)
@@ -329,7 +341,7 @@ async def _ask_at_once(
     """Send a request that a daemon answers without delay; raise ControlError after a timeout."""
     try:
         with trio.fail_after(CONTROL_ANSWER_S_MAX):
-            return await _ask(place, command, arguments)
+            return await ask(place, command, arguments)
     except trio.TooSlowError as exc:
         raise ControlError(
             "ControlError",

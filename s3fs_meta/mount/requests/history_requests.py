@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from s3fs_meta.control import client
-from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.model import Ino
 from s3fs_meta.mount.existing import mount_paths, mount_table, targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.existing.unanswered import named, of_closed_path
+from s3fs_meta.mount.existing.unanswered import of_closed_path
 from s3fs_meta.mount.limits import PATTERN_NAMES_MAX
+from s3fs_meta.mount.requests.control_api import ask
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.history.versions.path_versions import PathVersions, Version, Versions
 
@@ -124,8 +123,7 @@ async def request_versions(path: PastPath, shape: Shape) -> dict[str, Any]:
         "names": [os.fsdecode(name) for name in path.names],
         **asdict(shape),
     }
-    with named(path.place):
-        return await client.call(path.place.state, VERSIONS, arguments, no_report)
+    return await ask(path.place, VERSIONS, arguments)
 
 
 def message_of(version: Version) -> dict[str, Any]:

@@ -17,14 +17,11 @@ from typing import Any, Final
 
 from s3fs_meta.codec.kept_point import KeptPoint
 from s3fs_meta.console.ui import Front
-from s3fs_meta.control import client
-from s3fs_meta.control.plain_call import no_report
-from s3fs_meta.control.protocol import Message
 from s3fs_meta.limits import KEPT_FAULTS_MAX
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.existing.unanswered import named
+from s3fs_meta.mount.requests.control_api import ask
 from s3fs_meta.sync.history.kept import kept_costs
 from s3fs_meta.sync.history.kept.kept_points import KeptPoints
 
@@ -42,24 +39,17 @@ async def request_keep(
         NotMountedError: the filesystem is not mounted.
         ControlError: the point was not kept, or the store failed and the point may exist anyway.
     """
-
-    def show(event: Message) -> None:
-        front.progress(event["what"], event["done"], event["total"])
-
-    with named(place):
-        return await client.call(place.state, KEEP, {"name": name, "at": at, "auto": auto}, show)
+    return await ask(place, KEEP, {"name": name, "at": at, "auto": auto}, front)
 
 
 async def request_drop(place: Target, names: Sequence[str]) -> dict[str, Any]:
     """Make a mount drop kept points. Raises NotMountedError, ControlError."""
-    with named(place):
-        return await client.call(place.state, DROP, {"names": list(names)}, no_report)
+    return await ask(place, DROP, {"names": list(names)})
 
 
 async def request_list(place: Target) -> dict[str, Any]:
     """Return the kept points of a mount. Raises NotMountedError, ControlError."""
-    with named(place):
-        return await client.call(place.state, LIST, {}, no_report)
+    return await ask(place, LIST)
 
 
 def message_of(point: KeptPoint, alone_bytes: int | None = None) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from s3fs_meta.control.plain_call import no_report
+from s3fs_meta.control.protocol import Message
 from s3fs_meta.mount.handlers.change_requests import ChangeRequests
-from s3fs_meta.mount.handlers.upload_handlers import UploadHandlers
+from s3fs_meta.mount.handlers.upload_handlers import EndWatchers, UploadHandlers
 from s3fs_meta.mount.requests import control_api
 from s3fs_meta.sync.session import Session
 from tests.sync.conftest import Power
@@ -40,3 +41,12 @@ async def test_flush_with_an_image_reports_the_txg_of_the_image(plain: Power) ->
         head = session.volume.keeper.lease.head
         assert head is not None
         assert done["image_txg"] == head.txg
+
+
+def test_control_client_receives_upload_progress_only_while_it_waits() -> None:
+    watchers = EndWatchers()
+    seen: list[Message] = []
+    with watchers.added(seen.append):
+        watchers.progress("blocks", 1, 2)
+    watchers.progress("blocks", 2, 2)
+    assert seen == [{"what": "blocks", "done": 1, "total": 2}]

@@ -147,10 +147,14 @@ def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
     Args:
         path: a path, which need not exist.
         at_end: True if the caller accesses the object at the path, which may be a mountpoint.
+
+    Raises:
+        FileNotFoundError: the path is relative, and the working directory was removed.
     """
     mounts = read()
     mountpoints = {one.mountpoint for one in mounts}
-    todo = os.path.join(os.getcwd(), path).split(os.sep)[::-1]
+    absolute = path if path.is_absolute() else Path.cwd() / path  # the cwd may have been removed
+    todo = str(absolute).split(os.sep)[::-1]
     current, links = os.sep, 0
     while todo and links <= LINKS_FOLLOWED_MAX:
         name = todo.pop()

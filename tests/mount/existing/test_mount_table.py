@@ -105,3 +105,7 @@ def test_mounts_on_the_way_of_a_path_are_reported_before_their_access(
     ):
         entered = set(mount_table.entered(Path(path), at_end=at_end))
         assert entered == set(found), (path, at_end)
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    assert set(mount_table.entered(mnt, at_end=True)) == {ours}

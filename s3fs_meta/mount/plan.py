@@ -112,12 +112,19 @@ def make_plan(url: str, mountpoint: Path, options: MountOptions) -> MountPlan:
             read_only=options.read_only and not options.follow,
         ),
         overrides=Overrides(options.uid, options.gid, options.umask),
-        warnings=tuple(filter(None, [ineffective]))
-        + _without_effect(options)
-        + _hidden_entries(path)
-        + tuple(filter(None, [passphrase_source.readable_by_others(options.passphrase_file)]))
-        + _open_metrics(options)
-        + (_warnings(pragmas) if options.at is None else _snapshot_warnings(said)),
+        warnings=tuple(
+            filter(
+                None,
+                (
+                    ineffective,
+                    *_without_effect(options),
+                    _hidden_entries(path),
+                    passphrase_source.readable_by_others(options.passphrase_file),
+                    _open_metrics(options),
+                    _weak_durability(pragmas) if options.at is None else _snapshot_warning(said),
+                ),
+            )
+        ),
     )
 
 
@@ -141,8 +148,8 @@ def _with_what_follows(options: MountOptions) -> MountOptions:
     return options if options.at is None else replace(options, read_only=True)
 
 
-def _snapshot_warnings(said: MountOptions) -> tuple[str, ...]:
-    return () if said.read_only else ("a point in time is mounted read-only",)
+def _snapshot_warning(said: MountOptions) -> str:
+    return "" if said.read_only else "a point in time is mounted read-only"
 
 
 def merged_options(texts: Sequence[str], flags: MountOptions) -> MountOptions:
@@ -216,29 +223,27 @@ def _check_mountpoint(mountpoint: Path) -> None:
         raise UsageError(f"mountpoint {path!r} is not a directory")
 
 
-def _hidden_entries(path: str) -> tuple[str, ...]:
-    """Return a warning if the mount hides files in its mountpoint."""
+def _hidden_entries(path: str) -> str:
+    """Return a warning if the mount hides files in its mountpoint, else ""."""
     if mount_table.is_automount(path) or mount_table.find(path) is not None:
-        return ()  # an existing mount already hides the directory's entries
+        return ""  # an existing mount already hides the directory's entries
     try:
         with os.scandir(path) as entries:
             is_empty = next(entries, None) is None
     except PermissionError:
-        return ()
-    return (
-        ()
-        if is_empty
-        else (f"mountpoint {path!r} is not empty: its entries are hidden until the unmount",)
-    )
+        return ""
+    if is_empty:
+        return ""
+    return f"mountpoint {path!r} is not empty: its entries are hidden until the unmount"
 
 
-def _open_metrics(options: MountOptions) -> tuple[str, ...]:
-    """Return a warning if other hosts can read the statistics of the mount."""
+def _open_metrics(options: MountOptions) -> str:
+    """Return a warning if other hosts can read the statistics of the mount, else ""."""
     if options.metrics is None or options.metrics.is_loopback:
-        return ()
+        return ""
     return (
         f"metrics={options.metrics}: every host that reaches this port can read the statistics,"
-        " without a password; restrict it with a firewall",
+        " without a password; restrict it with a firewall"
     )
 
 
@@ -299,11 +304,11 @@ def _without_effect(options: MountOptions) -> tuple[str, ...]:
     return tuple(_ABANDONED.format(word, value) for word, value in given if value is not None)
 
 
-def _warnings(pragmas: Pragmas) -> tuple[str, ...]:
-    """Return a warning for each guarantee of durability that the settings remove."""
+def _weak_durability(pragmas: Pragmas) -> str:
+    """Return a warning if the settings remove a guarantee of durability, else ""."""
     if pragmas.journal_mode in {"off", "memory"}:
-        return (_VOLATILE.format(pragmas.journal_mode),)
+        return _VOLATILE.format(pragmas.journal_mode)
     if pragmas.synchronous == "off":
-        return (_UNSYNCED,)
+        return _UNSYNCED
     assert pragmas.survives_power_loss, "every setting that removes a guarantee must have a warning"
-    return ()
+    return ""

@@ -29,18 +29,12 @@ async def is_left(mountpoint: Path, url: str) -> bool:
         raise SettingsError(
             f"another filesystem, {targets.unquoted(left.source)}, is mounted on {mountpoint}"
         )
-    if targets.is_served(left) or not await _is_disconnected(str(mountpoint)):
+    # If this user may not query the kernel, or it does not answer in time, the daemon may run.
+    if targets.is_served(left) or not await trio.to_thread.run_sync(
+        mount_table.is_disconnected_within,
+        str(mountpoint),
+        DEAD_MOUNT_S_MAX,
+        abandon_on_cancel=True,
+    ):
         raise HeldError(f"the filesystem is already mounted on {mountpoint}")
     return True
-
-
-async def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether the mount's daemon has exited.
-
-    If this user may not query the kernel, or the kernel does not answer in time, return False.
-    """
-    with trio.move_on_after(DEAD_MOUNT_S_MAX):
-        return await trio.to_thread.run_sync(
-            mount_table.is_disconnected, mountpoint, abandon_on_cancel=True
-        )
-    return False

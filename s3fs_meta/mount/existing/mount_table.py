@@ -9,6 +9,7 @@ Source: proc_pid_mountinfo(5).
 import errno
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -137,6 +138,18 @@ def is_disconnected(mountpoint: str) -> bool:
     except OSError as exc:
         return exc.errno in _NO_DAEMON
     return False
+
+
+def is_disconnected_within(mountpoint: str, limit_s: float) -> bool | None:
+    """Return ``is_disconnected``, or None if the kernel does not answer in time. The call blocks.
+
+    A request to a daemon that does not answer cannot be cancelled, so a thread sends it.
+    """
+    found: list[bool] = []
+    asking = threading.Thread(target=lambda: found.append(is_disconnected(mountpoint)), daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    return found[0] if found else None
 
 
 def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:

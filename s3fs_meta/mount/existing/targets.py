@@ -24,7 +24,6 @@ import json
 import os
 import re
 import shlex
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
@@ -180,14 +179,7 @@ def _require_answer(mounted: Mounted, patience: Patience) -> None:
         plain_call.require_answer(Path(found["state"]), patience)
         return
     # The daemon of another user is not found by a note, but may serve this user (allow_other).
-    answered = threading.Event()
-
-    def ask() -> None:
-        mount_table.is_disconnected(mounted.mountpoint)
-        answered.set()
-
-    threading.Thread(target=ask, daemon=True).start()
-    if not answered.wait(patience.answer_s):
+    if mount_table.is_disconnected_within(mounted.mountpoint, patience.answer_s) is None:
         raise SilentDaemonError(f"of {mounted.mountpoint}", patience.answer_s)
 
 

@@ -7,7 +7,6 @@ Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def _reason(place: Target) -> NotMountedError:
     other_user = _other_user(mounted)
     if other_user is not None:
         return other_user
-    if not _is_disconnected(mounted.mountpoint):
+    if not mount_table.is_disconnected_within(mounted.mountpoint, DEAD_MOUNT_S_MAX):
         in_note = targets.of_mountpoint(Path(mounted.mountpoint), None)
         is_used = targets.is_served(mounted) and in_note.state == place.state
         return UnreachedDaemonError(mounted.mountpoint, str(place.state), is_used=is_used)
@@ -93,14 +92,3 @@ def _mounted(place: Target) -> Mounted | None:
         if targets.is_mount_of(mounted, place.url):
             return mounted
     return None
-
-
-def _is_disconnected(mountpoint: str) -> bool:
-    """Return whether a mount's daemon has exited; False if the kernel does not answer in time."""
-    found: list[bool] = []
-    asking = threading.Thread(
-        target=lambda: found.append(mount_table.is_disconnected(mountpoint)), daemon=True
-    )
-    asking.start()
-    asking.join(DEAD_MOUNT_S_MAX)
-    return found == [True]

@@ -108,6 +108,13 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
     if place.outcome is not None:
         _judge(place.outcome)
         return
+    if place.successor:  # the daemon on the control socket serves another mount
+        await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
+        front.notice(
+            "unmounted; the daemon had been killed, and the filesystem is now mounted on"
+            f" {place.successor}"
+        )
+        return
     where, left = place.mountpoint or place.url, ""
     async with watch.running():
         if place.mounted or await _is_detached(place):

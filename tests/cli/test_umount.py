@@ -239,6 +239,46 @@ def test_umount_reports_the_unshipped_changes_of_a_killed_mount_only_once(
     assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
 
 
+def test_command_about_an_ended_mount_does_not_reach_a_later_mount(
+    program: Program, mounted: Place, tmp_path: Path
+) -> None:
+    program.ok("umount", mounted.mountpoint)
+    later = tmp_path / "later"
+    program.ok("mount", "--mkdir", mounted.url, later)
+
+    for words in (("status",), ("flush",), ("set", "cachesize=1G")):
+        refused = program.run(words[0], mounted.mountpoint, *words[1:])
+        assert refused.returncode == ExitStatus.NOT_MOUNTED
+        text = f"{mounted.mountpoint} was unmounted, and the filesystem is now mounted on {later}"
+        assert text in refused.stderr
+    program.ok("umount", mounted.mountpoint)
+    program.ok("umount", later)
+
+
+@pytest.mark.parametrize("words", [(), ("--force",)])
+def test_umount_of_a_dead_mount_does_not_end_a_later_mount(
+    program: Program, mounted: Place, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The later mount uses the same state directory, so its daemon has the control socket."""
+    program.kill(mounted.mountpoint)
+    later = tmp_path / "later"
+    program.ok("mount", "--mkdir", mounted.url, later)
+    for command in ("status", "flush"):
+        refused = program.run(command, mounted.mountpoint)
+        assert refused.returncode == ExitStatus.NOT_MOUNTED
+        assert f"was killed, and the filesystem is now mounted on {later};" in refused.stderr
+
+    done = program.run("umount", *words, mounted.mountpoint)
+
+    assert done.returncode == 0
+    assert f"the filesystem is now mounted on {later}" in done.stderr
+    assert mount_table.find(str(mounted.mountpoint)) is None
+    assert program.status(later)["state"] == "serving"
+    program.run("umount", mounted.mountpoint)
+    (later / "new").write_bytes(b"content")
+    program.ok("umount", later)
+
+
 def test_umount_exits_with_8_if_the_path_was_never_mounted(
     program: Program, tmp_path: Path
 ) -> None:

@@ -79,6 +79,9 @@ class Target(NamedTuple):
     note: Path | None = None  # path of the daemon's note; None if it could not be written
     started: int = 0  # start time of the daemon as recorded in its note
     again: str = ""  # command that mounts the filesystem again; "" if unknown
+    # If the daemon has exited: mountpoint of a later mount with the same state directory, else "".
+    # The daemon of the later mount answers on the control socket.
+    successor: str = ""
 
 
 def own_cachedir() -> Path:
@@ -117,17 +120,38 @@ def of_mountpoint(mountpoint: Path, cachedir: Path | None) -> Target:
     path = resolve(mountpoint)
     mounted = mount_table.find(path)
     if mounted is None:
-        for note in _notes():
+        notes = _notes()
+        for note in notes:
             if note["mountpoint"] == path:
-                return _ending(note)
+                return _succeeded(_ending(note), notes)
         reason = given_a_url(str(mountpoint), "a mountpoint") or _given_a_path_below(path)
         raise NotMountedError(path, reason)
     return _of_mounted(mounted, cachedir)
 
 
 def _of_mounted(mounted: Mounted, cachedir: Path | None) -> Target:
+    living = _living_notes()
+    found = _best(living, mounted)
+    if found is None and (found := _best(_killed_notes(), mounted)) is not None:
+        return _succeeded(_with_state(mounted, found, cachedir), living)
+    return _with_state(mounted, found, cachedir)
+
+
+def _succeeded(place: Target, notes: Iterable[Mapping[str, Any]]) -> Target:
+    """Add the successor to the target of a mount whose daemon may have exited."""
+    later = (
+        note["mountpoint"]
+        for note in notes
+        if note["outcome"] is None
+        and note["state"] == str(place.state)
+        and note["mountpoint"] != place.mountpoint
+    )
+    return place._replace(successor=next(later, ""))
+
+
+def _with_state(mounted: Mounted, found: dict[str, Any] | None, cachedir: Path | None) -> Target:
+    """Return the target of a mount from its note, or without a note from its URL."""
     path = mounted.mountpoint
-    found = _best(_living_notes(), mounted) or _best(_killed_notes(), mounted)
     if found is not None and cachedir is None:
         return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)

@@ -7,6 +7,7 @@ Keeps: no slow imports unless a mount was killed, because ``rm PATH`` must start
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +26,30 @@ from s3fs_meta.mount_errors import (
 
 @contextlib.contextmanager
 def named(place: Target) -> Iterator[None]:
-    """Replace a NotMountedError by an error that names the mountpoint or URL, and the reason."""
+    """Replace a NotMountedError by an error that names the mountpoint or URL, and the reason.
+
+    Raises:
+        NotMountedError: the daemon has exited, and the daemon of a later mount would answer.
+    """
+    if place.successor:
+        raise _succeeded(place)
     try:
         yield
     except NotMountedError as exc:
         raise _reason(place) from exc
+
+
+def _succeeded(place: Target) -> NotMountedError:
+    """Return the error for a mount whose filesystem is now mounted elsewhere."""
+    where = str(place.mountpoint)
+    now = f"the filesystem is now mounted on {place.successor}"
+    if not place.mounted:
+        return NotMountedError(where, f"{where} was unmounted, and {now}")
+    return NotMountedError(
+        where,
+        f"the daemon of {where} was killed, and {now}; to remove the dead mount, run: s3fs-meta"
+        f" umount {shlex.quote(where)}",
+    )
 
 
 def _reason(place: Target) -> NotMountedError:

@@ -387,8 +387,8 @@ def _write(path: Path, data: bytes | memoryview, *, sync: bool) -> None:
         if sync:
             os.fsync(fd)
     except OSError as exc:
-        exc.filename = str(path)  # write(2) and fsync(2) do not know the path
-        raise
+        # write(2) and fsync(2) do not know the path
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc
     finally:
         os.close(fd)
 

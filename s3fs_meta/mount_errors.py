@@ -51,16 +51,16 @@ class UnreachedDaemonError(NotMountedError):
             state: the path of the state directory.
             is_used: True if the note of the daemon names this state directory.
         """
-        what = (
-            f"does not use the state directory {state}: give the --cachedir of the mount, or run"
-            " this command in the container of the daemon"
+        text = (
+            f"{mountpoint} is mounted, but its daemon does not use the state directory {state}: give"
+            " the --cachedir of the mount, or run this command in the container of the daemon"
         )
         if is_used:
-            what = (
-                f"cannot be reached: its socket in the state directory {state} was removed; end the"
+            text = (
+                f"{mountpoint} is mounted, but its daemon cannot be reached: its socket in the state directory {state} was removed; end the"
                 " mount with umount(8) or fusermount3 -u, and mount it again"
             )
-        super().__init__(mountpoint, f"{mountpoint} is mounted, but its daemon {what}")
+        super().__init__(mountpoint, text)
         self.state = state
 
 

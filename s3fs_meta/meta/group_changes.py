@@ -5,8 +5,11 @@ Does not know: the storage of changesets (``pending``).
 Why: SQLite's session extension prepares three statements for each changed table of each group,
 which takes 30 us for each table. Noting a row in a hook and encoding it takes about 8 us instead of
 1.6 us. So the hook is faster for a group with a few rows, such as the group of one fsync.
+The caller says when to expect such a group (``expect_few_rows``).
 Keeps: both ways record equal changes, also if a statement fails: like the session extension, the
 hook only notes a row before its first change; the new values are read when the group is committed.
+Only the session can record a damaged row with text that is not valid UTF-8: with the hook, such a
+group is not committed.
 SQLite crashes if a session is created while a hook is set, or the reverse, so both exist only
 during a group.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT"; apsw, ``Connection.preupdate_hook``.
@@ -24,8 +27,8 @@ from s3fs_meta.meta.db.statements import Statements
 
 _Row = tuple[Any, ...]
 
-# Maximum number of rows that a commit group changes if the hook is to record the next group. With
-# more rows, SQLite's session extension is faster.
+# If a commit group changes more rows, the hook does not record the next group: from this number
+# on, SQLite's session extension is faster.
 NOTED_ROWS_MAX: Final = 24
 
 _COLUMNS: Final = "SELECT name, pk FROM pragma_table_info(?, 'main') ORDER BY cid"
@@ -53,8 +56,8 @@ class GroupChanges:
 
         Args:
             db: the database whose changes are recorded.
-            noted_rows_max: the hook records a group if the previous group changed at most as many
-                rows, including rows of local tables.
+            noted_rows_max: the hook records no group if the previous group changed more rows,
+                including rows of local tables.
         """
         self._db = db
         self._noted_rows_max = noted_rows_max
@@ -64,22 +67,29 @@ class GroupChanges:
         # The rows before their first change, by table and primary key. None: there was no such row.
         self._before: dict[str, dict[_Row, _Row | None]] = {}
         self._is_paused = False
-        self._is_small = False  # True if the previous group changed only a few rows
+        self._expects_few_rows = False
         self._rows_before = 0
+        self._rows_changed = 0  # by the previous group
         self._error: Exception | None = None  # the hook cannot raise an error
 
     def begin(self) -> None:
-        """Start recording a new group; discard the changes of a group that was lost."""
-        self.end()
+        """Start recording a group. The previous group must have ended."""
+        assert self._session is None, "the previous group has ended"
+        assert self._hooked is None, "the previous group has ended"
         connection = self._db.connection
         self._rows_before = connection.total_changes()
-        if self._is_small:
+        if self._expects_few_rows:
+            self._expects_few_rows = False
             connection.preupdate_hook(self._note, id=self)
             self._hooked = connection
             return
         self._session = apsw.Session(connection, "main")
         for name in REPLICATED_TABLES:
             self._session.attach(name)
+
+    def expect_few_rows(self) -> None:
+        """Let the hook record the next group, unless the previous group changed many rows."""
+        self._expects_few_rows = self._rows_changed <= self._noted_rows_max
 
     def pause(self, paused: bool) -> None:
         """Stop or resume recording rows that have not been changed in the group yet."""
@@ -93,8 +103,7 @@ class GroupChanges:
         Raises:
             DatabaseError: the changed rows cannot be read.
         """
-        changed = self._db.connection.total_changes() - self._rows_before
-        self._is_small = changed <= self._noted_rows_max
+        self._rows_changed = self._db.connection.total_changes() - self._rows_before
         try:
             if self._session is not None:
                 return self._session.changeset()
@@ -105,7 +114,9 @@ class GroupChanges:
                 self._append_records(name, parts)
             return b"".join(parts)
         except (apsw.Error, UnicodeDecodeError) as exc:
-            raise DatabaseError(f"cannot record the changes of the last operations: {exc}") from exc
+            raise DatabaseError(
+                f"cannot record the changes of the last operations ({exc}); run s3fs-meta fsck -y"
+            ) from exc
 
     def end(self) -> None:
         """Stop recording, and forget the recorded changes. A second call has no effect."""

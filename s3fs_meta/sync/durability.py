@@ -167,6 +167,7 @@ class Durability:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
         """
         await self.sync(data_only=data_only, may_log=True)
+        self._recorder.expect_few_rows()
         wal = self._db.wal
         if wal is None or not self._db.pragmas.survives_power_loss:
             return

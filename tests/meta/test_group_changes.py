@@ -8,6 +8,7 @@ import pytest
 
 from s3fs_meta.errors import DatabaseError
 from s3fs_meta.meta.db.database import Database
+from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.group_changes import NOTED_ROWS_MAX, GroupChanges
 from s3fs_meta.meta.tables.pending import ChangeRecorder
@@ -28,11 +29,13 @@ class Recording:
         self.changesets: list[bytes] = []
         self.group_opened = self.changes.begin
         db.recorder = self
+        db.listeners.when_lost(LossStep.RELOAD, self.changes.end)
 
     def group_committing(self) -> None:
         """Store the changeset of the commit group."""
         self.changesets.append(self.changes.changeset())
         self.changes.end()
+        self.changes.expect_few_rows()
 
 
 def first_small_group(db: Database) -> None:
@@ -127,8 +130,7 @@ def test_hook_records_unusual_changes_like_the_session(
         db = make_database(f"{noted_rows_max}.db")
         connection = db.connection
         changes = GroupChanges(db, noted_rows_max=noted_rows_max)
-        changes.begin()
-        changes.changeset()
+        changes.expect_few_rows()
         former = contents(connection)
         connection.execute("BEGIN")
         changes.begin()
@@ -194,9 +196,11 @@ def test_recording_continues_after_a_lost_group_of_either_kind(make_database: Ma
         for _ in range(size):
             create_file(db, b"lost%d" % next(numbers))
         db.undo()
+        recorder.expect_few_rows()
         for _ in range(size):
             create_file(db, b"kept%d" % next(numbers))
         db.commit()
+        recorder.expect_few_rows()
     records = db.all("SELECT changeset FROM pending ORDER BY seq")
     names = [
         str(change.new[2])

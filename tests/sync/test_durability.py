@@ -23,6 +23,7 @@ from s3fs_meta.model import BlockId, BlockIndex, BlockState, Ino
 from s3fs_meta.mount_state import MountState
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
+from tests.calls import counting
 from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import Power, read_file, remove_file, write_file
 from tests.tasks import running
@@ -559,3 +560,18 @@ async def test_incomplete_operation_is_not_committed(power: Power) -> None:
         assert await read_file(session, safe) == CONTENT
         assert session.db.one("SELECT count(*) FROM blocks") == (1,)
         assert list(session.files.numbers()) == cached_blocks.in_state(session.db, BlockState.DIRTY)
+
+
+async def test_few_changes_after_an_fsync_are_recorded_by_the_hook(power: Power) -> None:
+    """SQLite's session extension prepares several statements for each group of changes."""
+    async with power.session("a") as session:
+        ino = write_file(session, CONTENT)
+        await session.sync_file(ino)
+        with counting() as counted:
+            write_file(session, CONTENT)
+        session.db.commit()
+        with counting() as later:
+            write_file(session, CONTENT)
+    noted = ("meta/group_changes.py", "_note")
+    assert noted in counted.trip
+    assert noted not in later.trip

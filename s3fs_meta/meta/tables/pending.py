@@ -123,6 +123,10 @@ class ChangeRecorder:
             for listener in self._listeners:
                 listener()
 
+    def expect_few_rows(self) -> None:
+        """Prepare for a commit group with a few rows, as between two fsyncs."""
+        self._changes.expect_few_rows()
+
     def pause(self) -> None:
         """Pause recording; the caller records its next changes itself.
 

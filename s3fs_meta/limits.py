@@ -47,8 +47,7 @@ PACK_BLOCKS_MAX: Final = 8192  # maximum number of blocks in a pack; limits its 
 SMALL_BLOCK_BYTES: Final = 64 * KIB
 NEIGHBOUR_FETCH_BYTES: Final = 1 * MIB  # size of the range fetched around a small block
 NEIGHBOURS_MAX: Final = 256  # maximum number of neighbours fetched on each side of a block
-# Number of pack bytes that one request fetches when a command copies files out of the bucket.
-CONTENT_RUN_BYTES: Final = 8 * MIB
+CONTENT_RUN_BYTES: Final = 8 * MIB  # size of a request when a command copies files out of packs
 # Number of ranges of NEIGHBOUR_FETCH_BYTES kept in memory while small files are copied out.
 CONTENT_WINDOWS_MAX: Final = 32
 # Number of files copied from the bucket in parallel. Each needs memory for several blocks.

@@ -121,16 +121,7 @@ async def check_filesystem(
         rescue=wanted.repair is Mode.ALL,
         epoch=examined.epoch,
     )
-    await bucket_survey.survey(context)
-    await chain_survey.survey(context)
-    await kept_survey.survey(context)
-    if wanted.deep:
-        await history_survey.survey(context)
-    bucket_survey.count_foreign(exam)
-    if wanted.deep:
-        await pack_survey.survey(context)
-        await indexes.search(context, indexes.UNREADABLE)
-    marks.note_packs(exam)
+    await _survey_bucket(context)
     with blocking():
         is_judged = judge(exam, wanted.repair)
     if is_judged and repairs:
@@ -146,6 +137,19 @@ async def check_filesystem(
             # A damaged database may have lost the rows of packs that have live blocks.
             report.remember("no pack was deleted, because not all invariants were checked")
     return report
+
+
+async def _survey_bucket(context: SurveyContext) -> None:
+    await bucket_survey.survey(context)
+    await chain_survey.survey(context)
+    await kept_survey.survey(context)
+    if context.deep:
+        await history_survey.survey(context)
+    bucket_survey.count_foreign(context.exam)
+    if context.deep:
+        await pack_survey.survey(context)
+        await indexes.search(context, indexes.UNREADABLE)
+    marks.note_packs(context.exam)
 
 
 async def _remove_wrong_indexes(exam: Examination, store: ObjectStore) -> None:

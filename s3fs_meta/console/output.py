@@ -132,9 +132,11 @@ def columns_of(columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int
 
 def _print_in_full(table: "Table", console: "Console") -> None:
     """Print each row of a table in one line, even if it is wider than the console."""
+    from rich.console import Console
+
     needed = console.measure(table, options=console.options.update(max_width=_COLUMNS_MAX))
-    console.width = max(console.width, needed.maximum)
-    console.print(table)
+    width = max(console.width, needed.maximum)
+    Console(markup=False, highlight=False, width=width).print(table)
 
 
 def human_number(value: float) -> str:

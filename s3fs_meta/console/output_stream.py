@@ -56,9 +56,9 @@ class _OutputFile(io.FileIO):
 def _encoded(exc: UnicodeError) -> tuple[str | bytes, int]:
     """Return the original byte of a path that is not UTF-8, or an escape for another character."""
     assert isinstance(exc, UnicodeEncodeError), "the stream only writes"
-    exc.end = exc.start + 1
+    first = UnicodeEncodeError(exc.encoding, exc.object, exc.start, exc.start + 1, exc.reason)
     try:
-        return codecs.lookup_error("surrogateescape")(exc)
+        return codecs.lookup_error("surrogateescape")(first)
     except UnicodeEncodeError:
         return codecs.lookup_error("backslashreplace")(exc)
 

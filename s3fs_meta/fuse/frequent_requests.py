@@ -388,7 +388,7 @@ class FrequentRequests:
         self.operations.requests["forget"] += 1
         (count,) = FORGETS.unpack_from(content)
         pairs = content[FORGETS.size :][: count * FORGOTTEN.size]
-        for ino, times in FORGOTTEN.iter_unpack(pairs):
+        for ino, times in FORGOTTEN.iter_unpack(bytes(pairs)):
             self._forget(ino, times)
 
     def _forget(self, ino: Ino, times: int) -> None:

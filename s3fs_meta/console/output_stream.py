@@ -60,7 +60,7 @@ def _encoded(exc: UnicodeError) -> tuple[str | bytes, int]:
     try:
         return codecs.lookup_error("surrogateescape")(first)
     except UnicodeEncodeError:
-        return codecs.lookup_error("backslashreplace")(exc)
+        return codecs.lookup_error("backslashreplace")(first)
 
 
 def install() -> None:

@@ -240,8 +240,8 @@ async def test_failed_disk_during_a_read_of_several_blocks_raises_a_single_error
     content = random.Random(3).randbytes(2 * BLOCK_BYTES)
     await fs.write(ino, 0, content)
     await volume.evict()
-    monkeypatch.setattr(BlockFiles, "adopt", raising(OSError(errno.EROFS, "read-only disk")))
-    with pytest.raises(OSError, match="read-only disk"):
+    monkeypatch.setattr(BlockFiles, "adopt", raising(OSError(errno.EIO, "failed disk")))
+    with pytest.raises(OSError, match="failed disk"):
         await fs.read(ino, 0, len(content))
 
 

@@ -31,7 +31,7 @@ from s3fs_meta.meta.lost_ranges import ATTRIBUTE
 from s3fs_meta.model import Txg
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.plan import LOCK_WAIT_S
+from s3fs_meta.mount.limits import LOCK_WAIT_S
 from s3fs_meta.mount.stores import with_options
 from s3fs_meta.objects import urls
 from s3fs_meta.sync.host_state.state_dir import without_new_remains

@@ -21,7 +21,7 @@ from s3fs_meta.errors import UsageError
 from s3fs_meta.limits import CLOSE_S_MAX
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.plan import LOCK_WAIT_S
+from s3fs_meta.mount.limits import LOCK_WAIT_S
 from s3fs_meta.mount.requests import keep_requests
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.snapshot_source import Reading, opened_bucket

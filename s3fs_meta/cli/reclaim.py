@@ -12,7 +12,7 @@ from s3fs_meta.console import interruption, output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.ui import TerminalFront
 from s3fs_meta.mount.existing import targets
-from s3fs_meta.mount.plan import LOCK_WAIT_S
+from s3fs_meta.mount.limits import LOCK_WAIT_S
 from s3fs_meta.mount.requests.control_api import request_reclaim
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.host_state.state_dir import without_new_remains

@@ -18,7 +18,7 @@ from s3fs_meta.errors import HeldError, SettingsError, UsageError
 from s3fs_meta.model import PointInTime
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.plan import LOCK_WAIT_S
+from s3fs_meta.mount.limits import LOCK_WAIT_S
 from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.objects.urls import S3Options

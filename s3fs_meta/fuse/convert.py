@@ -12,8 +12,9 @@ from typing import Final
 
 from s3fs_meta.fs.filesystem import SpaceFigures
 from s3fs_meta.fuse.extension import pyfuse3
-from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX
+from s3fs_meta.limits import ENTRY_TIMEOUT_S, NAME_BYTES_MAX, TIME_NS_MIN
 from s3fs_meta.meta.db.statements import Row
+from s3fs_meta.meta.tables.inodes import SIZE_BITS
 from s3fs_meta.model import ROOT_INO, Attributes, Caller, Ino
 
 SECTOR_BYTES: Final = 512  # unit of st_blocks in stat(2): 512 bytes
@@ -179,7 +180,9 @@ class Converter:
             name, position, ino, mode, nlink, uid, gid, size_bytes, mapped_blocks, ctime, mtime,
             atime, rdev, parent, flags, btime_ns,
         ) = row  # fmt: skip
-        if parent | flags | mapped_blocks < 0:  # raises TypeError if a value is text
+        # The checks of ``inodes.attributes_of``; they raise TypeError if a value is text.
+        times = ctime | mtime - TIME_NS_MIN | atime - TIME_NS_MIN | btime_ns - TIME_NS_MIN
+        if parent | flags | times < 0 or (size_bytes | mapped_blocks) >> SIZE_BITS:
             raise ValueError(ino)
         atime_s, atime_ns = divmod(atime, _SECOND_NS)
         mtime_s, mtime_ns = divmod(mtime, _SECOND_NS)

@@ -4,6 +4,8 @@ from typing import Final
 
 from s3fs_meta.limits import KIB, MIB
 
+LOCK_WAIT_S: Final = 10.0  # maximum time to wait for the lock of an exiting process
+
 # --- replies to requests ------------------------------------------------------------------------
 # Timeout of requests that a working daemon answers immediately.
 CONTROL_ANSWER_S_MAX: Final = 30.0

@@ -20,6 +20,7 @@ from s3fs_meta.meta.db.local_disk import refuse_wal_on_network
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.limits import LOCK_WAIT_S
 from s3fs_meta.mount.stores import require_answers
 from s3fs_meta.objects import urls
 from s3fs_meta.objects.urls import LocalAddress, S3Options
@@ -33,8 +34,6 @@ from s3fs_meta.options.settings import (
     parse_mount_options,
 )
 from s3fs_meta.sync.volume import OpenOptions
-
-LOCK_WAIT_S: Final = 10.0  # maximum time to wait for the lock of an exiting process
 
 # Mount options that are also options of the mount command.
 _FLAGS: Final = ("endpoint_url", "region", "profile", "cachedir", "passphrase_file")

@@ -57,9 +57,9 @@ from s3fs_meta.mount.handlers.tree_handlers import TreeHandlers
 from s3fs_meta.mount.handlers.upload_handlers import NOT_UPLOADED, EndWatchers, UploadHandlers
 from s3fs_meta.mount.kernel_side import KernelSide
 from s3fs_meta.mount.libfuse_messages import quoting_libfuse
-from s3fs_meta.mount.limits import REQUESTERS_S_MAX
+from s3fs_meta.mount.limits import LOCK_WAIT_S, REQUESTERS_S_MAX
 from s3fs_meta.mount.past_points import past_of
-from s3fs_meta.mount.plan import LOCK_WAIT_S, MountPlan
+from s3fs_meta.mount.plan import MountPlan
 from s3fs_meta.mount.requests import control_api
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
 from s3fs_meta.mount.statistics import health

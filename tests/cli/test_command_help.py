@@ -13,5 +13,5 @@ def test_brackets_in_help_texts_are_printed() -> None:
 
 
 def test_common_exit_statuses_are_added_to_those_of_a_command() -> None:
-    """The common statuses are those of success, bugs, wrong usage and interrupts."""
-    assert list(exits_of(ExitStatus.HELD)) == [0, 1, 2, 7, 130]
+    """The common statuses: success, bugs, wrong usage, output that cannot be written, interrupts."""
+    assert list(exits_of(ExitStatus.HELD)) == [0, 1, 2, 7, 14, 130]

@@ -45,7 +45,7 @@ _DELETE_BARE_ORPHAN: Final = (
 
 _TYPE: Final = 0o170000
 _REGULAR: Final = stat.S_IFREG
-_SIZE_BITS: Final = 62  # more than FILE_BYTES_MAX needs
+SIZE_BITS: Final = 62  # more than FILE_BYTES_MAX needs
 _MIN: Final = TIME_NS_MIN
 _MAX: Final = TIME_NS_MAX
 _new = tuple.__new__  # tuple.__new__ is three times as fast as calling the class
@@ -67,7 +67,7 @@ def attributes_of(row: Row) -> Attributes:
         times = ctime | mtime - _MIN | atime - _MIN | btime - _MIN
     except TypeError as exc:
         raise BadRowError("the row", ino) from exc
-    if words >> 32 or sizes >> _SIZE_BITS or others < 0 or times < 0:
+    if words >> 32 or sizes >> SIZE_BITS or others < 0 or times < 0:
         raise BadRowError("the row", ino)
     return _new(Attributes, row)
 

@@ -6,13 +6,14 @@ thousand objects fail; each half of the objects is then deleted with a separate 
 Keeps: an object that the store refuses to delete does not prevent the deletion of other objects.
 After DELETES_REFUSED_MAX such objects in one call, a failed request is not divided any more, so that
 a store that refuses every deletion receives few requests. S3 then still deletes the other objects
-of the request; all of its objects count as refused until the next attempt. At most REFUSED_KEYS_MAX
-refused objects are remembered.
+of the request; all of its objects count as refused until the next attempt, which comes before that
+of objects that were refused alone. At most REFUSED_KEYS_MAX refused objects are remembered.
 Source: S3 DeleteObjects, "Errors".
 """
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from typing import Final
 
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import (
@@ -27,6 +28,8 @@ from s3fs_meta.objects.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
+RANKS: Final = (0, 1, 2)  # the results of ``Deleter.rank``
+
 
 class Deleter:
     """Deletes objects of one store, and remembers the objects that the store refuses to delete."""
@@ -34,13 +37,23 @@ class Deleter:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.refused: dict[ObjectKey, PermanentStoreError] = {}
+        self._refused_alone: set[ObjectKey] = set()  # refused in a request for only one object
+
+    @property
+    def refused_alone(self) -> int:
+        """Return the number of objects that the store refused in a request of their own."""
+        return len(self._refused_alone)
+
+    def rank(self, key: ObjectKey) -> int:
+        """Return the order of deletion: 0, or 1 after a refusal, or 2 if it was refused alone."""
+        return (key in self.refused) + (key in self._refused_alone)
 
     async def delete(
         self, keys: Sequence[ObjectKey], deleted: Callable[[int], None]
     ) -> set[ObjectKey]:
         """Delete objects; return the objects that remain.
 
-        Objects that the store refused earlier come last.
+        The objects are deleted in the order of ``rank``.
 
         Args:
             deleted: called with the number of objects that a request deleted.
@@ -48,7 +61,7 @@ class Deleter:
         Raises:
             StoreError: the store is unavailable; some objects may be deleted.
         """
-        ordered = sorted(keys, key=lambda key: key in self.refused)
+        ordered = sorted(keys, key=self.rank)
         left = set(ordered)
         failures = 0
         waiting = [list(batch) for batch in slices(ordered, DELETE_BATCH_KEYS)][::-1]
@@ -75,7 +88,7 @@ class Deleter:
             deleted(len(batch))
             left -= set(batch)
             for key in batch:
-                self.refused.pop(key, None)
+                self._forget(key)
         if skipped:
             _log.warning(
                 "the store refuses to delete many objects, so %d objects may remain until the next"
@@ -88,11 +101,16 @@ class Deleter:
         if key not in self.refused:
             _log.warning("the store refuses to delete an object, will retry: %s", exc)
         self.refused[key] = exc
+        self._refused_alone.add(key)
 
     def forget_except(self, keys: Container[ObjectKey]) -> None:
         """Forget refused objects other than *keys*, because they need not be deleted any more."""
         for key in [one for one in self.refused if one not in keys]:
-            del self.refused[key]
+            self._forget(key)
+
+    def _forget(self, key: ObjectKey) -> None:
+        self.refused.pop(key, None)
+        self._refused_alone.discard(key)
 
     def failure(self) -> PermanentStoreError | None:
         """Return the error for an object that the store refused to delete, or None."""

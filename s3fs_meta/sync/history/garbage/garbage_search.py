@@ -8,7 +8,7 @@ of the next changelog, packs of this epoch.
 """
 
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from s3fs_meta.objects.contract import ObjectInfo, ObjectStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain import head as image_head
 from s3fs_meta.sync.history.garbage import retention
+from s3fs_meta.sync.history.garbage.deletion import RANKS
 from s3fs_meta.sync.history.garbage.found_garbage import Garbage, RetainedHistory
 from s3fs_meta.sync.history.garbage.orphan_packs import OrphanPacks
 from s3fs_meta.sync.history.garbage.own_objects import own_objects
@@ -48,6 +49,13 @@ class _Facts(NamedTuple):
     pieces: frozenset[ObjectKey]
     previous: ManifestRef | None
     listed: ObjectInfo  # the manifest's entry in the listing of the bucket
+
+
+Rank = Callable[[ObjectKey], int]
+
+
+def _not_refused(_key: ObjectKey) -> int:
+    return 0
 
 
 class StoredImages:
@@ -220,7 +228,7 @@ class StoredImages:
         base: Txg = changelog_codec.NO_FLOOR,
         pins: KeptPointPins = NO_PINS,
         *,
-        refused: Container[ObjectKey] = (),
+        rank: Rank = _not_refused,
     ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
         """Return manifests that can be deleted, and pieces that no other manifest lists.
 
@@ -234,7 +242,8 @@ class StoredImages:
                 unfinished.
             base: the txg of the image from which a restore of the floor starts.
             pins: the objects that kept points need.
-            refused: objects that the store refused to delete; the pieces of such images are kept.
+            rank: returns 0 for objects that the store did not refuse to delete. The pieces of
+                images with a refused manifest are kept.
         """
         deletable = [
             info
@@ -246,7 +255,7 @@ class StoredImages:
             and not pins.needs_image(_image_txg(info.key))
             and await self._is_superseded(info.key, base)
         ]
-        left = self._facts.keys() - {info.key for info in deletable if info.key not in refused}
+        left = self._facts.keys() - {info.key for info in deletable if not rank(info.key)}
         doubtful = {
             image_codec.image_of(info.key)
             for info in self._manifests
@@ -331,14 +340,14 @@ class Finder:
         store: ObjectStore,
         keyring: Keyring,
         uuid: str,
-        refused: Container[ObjectKey] = (),
+        rank: Rank = _not_refused,
     ) -> None:
-        """Create the search; *refused* contains the objects that the store refused to delete."""
+        """Create the search; *rank* returns the order in which objects are deleted."""
         self._db = db
         self._store = store
         self._keyring = keyring
         self._uuid = uuid
-        self._refused = refused
+        self._rank = rank
         self.stored_images = StoredImages(store, keyring, uuid)
         # For each object, True if its content proves that this filesystem wrote it.
         self._judged: dict[ObjectInfo, bool] = {}
@@ -372,7 +381,9 @@ class Finder:
         found = Garbage(floor, dead, [], [], [], [], [], [], needed_again)
         base = retention.base_of(images, floor)
         if base is None:
-            found.packs.extend(refused[: limit - found.total])
+            found.packs.extend(
+                sorted(refused, key=lambda row: self._rank(row.object_key))[: limit - found.total]
+            )
             return found
         newest = retention.newest(images)
         last = newest[-1].txg
@@ -380,7 +391,7 @@ class Finder:
             newest[:-1]
         )
         manifests, pieces = await self.stored_images.garbage(
-            stay, last, base.txg, pins, refused=self._refused
+            stay, last, base.txg, pins, rank=self._rank
         )
         orphans = await self._orphans.find(past.floor_epoch, limit - len(found.packs), pins)
         proven = (
@@ -396,23 +407,18 @@ class Finder:
             (found.levels, levels),
             (found.history, await self._history(base.txg)),
         )
-        for is_refused in (False, True):
-            if is_refused:
-                found.packs.extend(refused[: max(limit - found.total, 0)])
+        for rank in RANKS:
+            rows = [row for row in refused if self._rank(row.object_key) == rank]
+            found.packs.extend(rows[: max(limit - found.total, 0)])
             for objects, part in proven:
-                wanted = self._refused_or_not(part, is_refused=is_refused)
+                wanted = [info for info in part if self._rank(info.key) == rank]
                 objects.extend(wanted[: max(limit - found.total, 0)])
             for objects, part in unproven:
-                wanted = self._refused_or_not(part, is_refused=is_refused)
+                wanted = [info for info in part if self._rank(info.key) == rank]
                 objects.extend(await self._own(wanted, limit - found.total))
         if not changelogs and not levels:
             self._cleared = (base.txg, pins.intervals)
         return found
-
-    def _refused_or_not(
-        self, objects: Sequence[ObjectInfo], *, is_refused: bool
-    ) -> list[ObjectInfo]:
-        return [info for info in objects if (info.key in self._refused) is is_refused]
 
     async def _dead_packs(
         self, floor: Txg, pins: KeptPointPins, limit: int
@@ -436,7 +442,7 @@ class Finder:
                 if is_needed(row):
                     needed.add(row.pack)
                 else:
-                    (refused if row.object_key in self._refused else found).append(row)
+                    (refused if self._rank(row.object_key) else found).append(row)
             await trio.lowlevel.checkpoint()
         after: PackRow | None = None
         while len(found) < limit:
@@ -484,7 +490,7 @@ class Finder:
         start: Txg | None = self._cleared_upto(pins)
         while start is not None and start < base and len(found) < limit:
             start = await self._changelogs_from(start, base, pins, limit, (found, refused))
-        return [*found, *refused[:limit]]
+        return [*found, *sorted(refused, key=lambda info: self._rank(info.key))[:limit]]
 
     async def _changelogs_from(
         self,
@@ -509,7 +515,7 @@ class Finder:
                 if pinned is not None:
                     return Txg(pinned[1] + 1)
                 if txg is not None and self._judged.get(info, True):
-                    found[info.key in self._refused].append(info)
+                    found[self._rank(info.key) > 0].append(info)
         return None
 
     async def _parts(self, base: Txg, end: Txg, pins: KeptPointPins) -> list[ObjectInfo]:

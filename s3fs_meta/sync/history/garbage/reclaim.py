@@ -83,7 +83,7 @@ class Reclaimer:
         uuid = volume.uuid
         self._times = TxgTimes(volume.store, volume.keyring, uuid)
         self._deleter = Deleter(volume.store)
-        self._finder = Finder(volume.db, volume.store, volume.keyring, uuid, self._deleter.refused)
+        self._finder = Finder(volume.db, volume.store, volume.keyring, uuid, self._deleter.rank)
         self._kept = KeptPointReader(volume.store, volume.keyring, uuid)
         self._reported: set[ObjectKey] = set()  # kept points that were already reported in the log
         # Names of the kept points in the last listing; None before the first listing.
@@ -228,13 +228,13 @@ class Reclaimer:
         """
         found = await self.reclaim(progress)
         kinds = found.counts
-        refused = 0
+        refused_alone = 0
         for _ in range(RECLAIM_PASSES_MAX - 1):
             deleted = _all_keys(found)
             # After a pass that only finds refused objects, the next pass reaches others.
-            if not deleted and refused == len(self._deleter.refused):
+            if not deleted and refused_alone == self._deleter.refused_alone:
                 break
-            refused = len(self._deleter.refused)
+            refused_alone = self._deleter.refused_alone
             found = await self.reclaim(progress)
             for key in sorted(_all_keys(found) & deleted)[:1]:
                 raise UnexpectedStoreError(

@@ -68,6 +68,28 @@ async def test_many_refused_objects_do_not_prevent_the_deletion_of_others(
     assert len(caplog.messages) <= 2 * (DELETES_REFUSED_MAX + 1)
 
 
+class _StrictPolicy(_Policy):
+    """A store that deletes nothing if it denies the deletion of one object of a request."""
+
+    @override
+    async def delete(self, keys: Sequence[ObjectKey]) -> None:
+        """Delete the objects, or nothing if one of them is denied."""
+        for key in self.denied.intersection(keys):
+            raise StoreAccessError(key, "AccessDenied", "check the policy")
+        await super().delete(keys)
+
+
+async def test_objects_beside_many_refused_objects_are_deleted_after_some_attempts() -> None:
+    """Each attempt looks for refused objects among those that no attempt has tried alone."""
+    store = _StrictPolicy(MemoryStore())
+    deleter = Deleter(store)
+    store.denied = frozenset(KEYS[:: len(KEYS) // (4 * DELETES_REFUSED_MAX)])
+    left = set(KEYS)
+    for _ in range(6):
+        left = await deleter.delete(sorted(left), lambda _count: None)
+    assert left == store.denied
+
+
 async def test_objects_are_not_marked_as_refused_if_the_credentials_are_missing() -> None:
     store = FaultyStore(MemoryStore())
     store.fail("delete", CredentialsError("any", "none", "log in"))

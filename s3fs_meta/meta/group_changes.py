@@ -70,7 +70,7 @@ class GroupChanges:
         self._expects_few_rows = False
         self._rows_before = 0
         self._rows_changed = 0  # by the previous group
-        self._error: Exception | None = None  # the hook cannot raise an error
+        self._error: Exception | None = None  # an error in the hook
 
     def begin(self) -> None:
         """Start recording a group. The previous group must have ended."""
@@ -103,20 +103,18 @@ class GroupChanges:
         Raises:
             DatabaseError: the changed rows cannot be read.
         """
+        if self._error is not None:
+            raise _unrecorded(self._error)
         self._rows_changed = self._db.connection.total_changes() - self._rows_before
         try:
             if self._session is not None:
                 return self._session.changeset()
-            if self._error is not None:
-                raise self._error
             parts: list[bytes] = []
             for name in self._before:
                 self._append_records(name, parts)
             return b"".join(parts)
         except (apsw.Error, UnicodeDecodeError) as exc:
-            raise DatabaseError(
-                f"cannot record the changes of the last operations ({exc}); run s3fs-meta fsck -y"
-            ) from exc
+            raise _unrecorded(exc) from exc
 
     def end(self) -> None:
         """Stop recording, and forget the recorded changes. A second call has no effect."""
@@ -130,21 +128,21 @@ class GroupChanges:
         self._is_paused, self._error = False, None
 
     def _note(self, update: apsw.PreUpdate) -> None:
-        name = update.table_name
-        table = self._tables.get(name)
-        if table is None or self._is_paused or update.database_name != "main":
-            return
+        """Note a row before its first change. SQLite changes the row even if this method fails."""
         try:
+            name = update.table_name
+            table = self._tables.get(name)
+            if table is None or self._is_paused or update.database_name != "main":
+                return
             old, new = update.old, update.new
-        except UnicodeDecodeError as exc:
+            before = self._before.setdefault(name, {})
+            # An update of a key is a deletion and an insertion.
+            if old is not None:
+                before.setdefault(old[: table.keys], old)
+            if new is not None:
+                before.setdefault(new[: table.keys], None)
+        except Exception as exc:  # noqa: BLE001 - ``changeset`` raises it
             self._error = exc
-            return
-        before = self._before.setdefault(name, {})
-        # An update of a key is a deletion and an insertion.
-        if old is not None:
-            before.setdefault(old[: table.keys], old)
-        if new is not None:
-            before.setdefault(new[: table.keys], None)
 
     def _append_records(self, name: str, parts: list[bytes]) -> None:
         """Append the header of a table and the records of its changed rows, if there are any."""
@@ -162,6 +160,12 @@ class GroupChanges:
                 parts += (_UPDATE, _encoded_update(old, new, table.keys))
         if len(parts) > start:
             parts.insert(start, table.header)
+
+
+def _unrecorded(exc: Exception) -> DatabaseError:
+    return DatabaseError(
+        f"cannot record the changes of the last operations ({exc}); run s3fs-meta fsck -y"
+    )
 
 
 class _Table(NamedTuple):

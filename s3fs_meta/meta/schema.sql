@@ -2,7 +2,7 @@
 -- docs/design/format.md explains them.
 --
 -- Three kinds of tables:
---   replicated  names, attributes and block maps. SQLite's session extension records their changes;
+--   replicated  names, attributes and block maps. Their changes are recorded (group_changes.py);
 --               this requires a NOT NULL primary key, no triggers and no foreign-key actions
 --   location    where blocks and packs are stored. Changes are not recorded; changelogs list the rows
 --   local       facts about this host; dropped from every image (local.sql)

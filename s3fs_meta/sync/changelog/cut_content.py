@@ -54,7 +54,8 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
     found: dict[BlockId, Location] = {}
     for row in news.blocks:
         placed = cut.places.get(row.block)
-        if placed is None and row.pack is not None and row.hash is not None:
+        location = row.hash, row.pack, row.pack_offset, row.stored_bytes
+        if placed is None and None not in location:
             placed = placement_of(row)
         if placed is not None:
             at = placed.hash, placed.pack, placed.pack_offset, placed.stored_bytes

@@ -289,6 +289,7 @@ class Follower:
             await self._kernel.before_switch(None)
             without_row = self._cache.index.blocks()
             failure = self._exchange(path, link)
+            self._is_finished = False
         finally:
             self._kernel.at_switch()
         # First remove these files: if a later step fails, no list contains them any more.

@@ -61,9 +61,10 @@ def _reported(body: Body, program: str) -> ExitStatus | int:
             # A trio nursery has wrapped KeyboardInterrupt in an exception group.
             print_line(program, "interrupted")
             return ExitStatus.INTERRUPTED  # noqa: ASYNC104  # the event loop has stopped
-        if not isinstance(exc, Exception):
+        error = _before_exit(exc)
+        if not isinstance(error, Exception):
             raise
-        return report(exc, program)  # noqa: ASYNC104  # the event loop has stopped
+        return report(error, program)  # noqa: ASYNC104  # the event loop has stopped
 
 
 def _status(body: Body) -> ExitStatus | int:
@@ -91,12 +92,14 @@ def _status(body: Body) -> ExitStatus | int:
 
 
 def _is_closed_pipe(exc: BaseException) -> bool:
-    """Return whether an error means that the reader of the output has closed the pipe.
+    """Return whether an error means that the reader of the output has closed the pipe."""
+    return isinstance(_before_exit(exc), ClosedOutputError)
 
-    After EPIPE, typer and rich raise SystemExit.
-    """
-    cause = exc.__context__ if isinstance(exc, SystemExit) else exc
-    return isinstance(cause, ClosedOutputError)
+
+def _before_exit(exc: BaseException) -> BaseException:
+    """Return the error that typer or rich has replaced with SystemExit, which they do for EPIPE."""
+    replaced = exc.__context__ if isinstance(exc, SystemExit) else None
+    return replaced if isinstance(replaced, BrokenPipeError) else exc
 
 
 def discard_output() -> None:

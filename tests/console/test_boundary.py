@@ -14,7 +14,10 @@ from s3fs_meta.console import boundary
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.console.interruption import InterruptedCommandError
 from s3fs_meta.errors import HeldError, UsageError
+from tests.cli.conftest import Place
 from tests.faults import raising
+from tests.polling import PROCESS_S_MAX
+from tests.programs import Program
 
 pytestmark = pytest.mark.thorough
 
@@ -224,6 +227,20 @@ def test_broken_pipe_that_is_not_standard_output_is_an_error(closed_pipe: int) -
         "sys.exit(boundary.run(lambda: ui.confirmed('Repair?')))"
     )
     assert _run("-c", code, stderr=closed_pipe).returncode == ExitStatus.LOCAL
+
+
+def test_command_fails_if_it_cannot_write_its_question(
+    program: Program, place: Place, closed_pipe: int
+) -> None:
+    """typer replaces the error with SystemExit(1), which fsck would use for "errors corrected"."""
+    ours, terminal = os.openpty()
+    words = ("destroy", "--cachedir", program.cachedir, place.url)
+    try:
+        with program.begin(*words, stdin=terminal, stderr=closed_pipe) as process:
+            assert process.wait(PROCESS_S_MAX) == ExitStatus.LOCAL
+    finally:
+        os.close(ours)
+        os.close(terminal)
 
 
 @pytest.mark.parametrize("words", [["fsck", "-n", "local:///nowhere"], ["flush", "/"]])

@@ -5,6 +5,8 @@ Owns: listing the files, and parsing their names. Does not know: which files are
 Tasks: all calls block. Keeps: no file is changed.
 """
 
+import errno
+import os
 import stat
 from collections.abc import Iterator
 from itertools import islice
@@ -38,7 +40,7 @@ def survey(exam: Examination, files: BlockFiles, tmp: Path) -> None:
         found: dict[BlockId, int] = {}
         strays = []
         for path in batch:
-            block, status = _block(path, directory), path.lstat()
+            block, status = _block(path, directory), _status(path)
             if block is not None and stat.S_ISREG(status.st_mode):
                 found[block] = status.st_size
             else:
@@ -64,6 +66,16 @@ def _note_logged(exam: Examination, files: BlockFiles) -> None:
 
 def _paths(root: Path) -> Iterator[Path]:
     return (root / name for name in PrunedTree(root).names())
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file. A link is followed, as by a mount, unless it has no target."""
+    try:
+        return path.stat()
+    except OSError as exc:
+        if exc.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return path.lstat()
+        raise
 
 
 def _batches(paths: Iterator[Path]) -> Iterator[list[Path]]:

@@ -30,8 +30,21 @@ def test_survey_records_the_size_of_each_block_file(healthy: Healthy) -> None:
     assert exam.files is healthy.files
 
 
+async def test_link_to_a_block_file_counts_as_the_file(healthy: Healthy) -> None:
+    """A mount follows the link, so the dirty block must not become a recorded hole."""
+    block = healthy.block_of(healthy.dirty, 1)
+    path = NumberedDir(healthy.files.root).path(f"{block:x}")
+    path.symlink_to(path.rename(healthy.tmp / "moved"))
+
+    assert len(healthy.files.read(block, 0, 2001)) == 2001
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
 def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Healthy) -> None:
-    """Stray files are unfinished, not regular, have unexpected names or are in wrong directories."""
+    """Stray files are unfinished, not regular, have unexpected names or are in wrong directories.
+
+    So are links without a regular file as their target.
+    """
     root = healthy.files.root
     strays = [
         root / "README",
@@ -44,10 +57,13 @@ def test_unexpected_files_in_the_cache_are_recorded_as_stray_files(healthy: Heal
     misplaced.parent.mkdir()
     for path in (*strays, misplaced):
         path.write_bytes(b"x")
-    link, fifo = root / "xxx" / "ffe", root / "xxx" / "fff"
-    link.symlink_to("missing")
+    fifo = root / "xxx" / "fff"
     os.mkfifo(fifo)
-    strays += [link, fifo]
+    strays.append(fifo)
+    for name, target in (("ffc", "ffc"), ("ffd", "/dev/null"), ("ffe", "missing")):
+        link = root / "xxx" / name
+        link.symlink_to(target)
+        strays.append(link)
 
     _survey(healthy)
 

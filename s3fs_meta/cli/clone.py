@@ -102,8 +102,10 @@ def clone(
         print_line(PROGRAM, "--freeze is deprecated and means --at=now; no process is blocked")
         at = _NOW if at is None else at
     found: PastSource | Entry
+    if target.endswith("/"):  # as in cp(1), the source must be a directory
+        source = os.path.join(source, "")
     if at is not None:
-        found = _past(Path(source), at, cachedir)
+        found = _past(source, at, cachedir)
     else:
         (found,) = mount_paths.existing([source], cachedir)
     if isinstance(found, Entry) and found.ino >= PAST_INO_MIN:
@@ -129,22 +131,27 @@ async def _clone(
         return await request_past_clone(found, wanted, front)
 
 
-def _past(source: Path, at: str, cachedir: Path | None) -> PastSource:
+def _past(source: str, at: str, cachedir: Path | None) -> PastSource:
     """Return a source at a past point in time; the path need not exist now.
 
     Raises:
-        UsageError: the time is malformed, or the path itself names a past point in time.
+        UsageError: the time is malformed, the path itself names a past point in time, or the path
+            does not end in a name.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
         SilentDaemonError: the daemon of the path's filesystem does not answer.
     """
-    targets.require_answers([source])
+    path = Path(source)
+    mount_paths.require_name(source)
+    targets.require_answers([path])
     wanted = None
     if at.strip() != _NOW:
         wanted = option_syntax.point_in_time("--at", at)._asdict()
-    if os.path.lexists(source) and os.lstat(source).st_ino >= PAST_INO_MIN:
+    if os.path.lexists(path) and os.lstat(path).st_ino >= PAST_INO_MIN:
         raise UsageError(f"the source {source} is already a past state; leave out --at")
-    found = past_path(source, cachedir)
+    found = past_path(path, cachedir)
     names = [os.fsdecode(name) for name in found.names]
+    if source.endswith("/"):
+        names.append(os.curdir)
     return PastSource(found.place, {"top": found.top, "names": names, "at": wanted})
 
 

@@ -6,9 +6,12 @@ Does not know: how a tree is copied (``fs.past.past_clone``), paths of users (``
     {"ino": number}     a past inode, as ``.snapshots`` shows it
     {"top": inode, "names": [text], "at": {"text", "time_ns", "txg", "is_ago"}}   a path at a time
     {"top": inode, "names": [text], "at": null}   a path now; all changes are uploaded first
+
+If the last name is ".", the path before it must be that of a directory.
 """
 
 import os
+import stat
 from collections.abc import Sequence
 from functools import partial
 
@@ -98,11 +101,18 @@ class PastSources:
 
 
 def _at_path(top: Ino, path: Sequence[bytes], db: Database) -> Attributes:
-    """Return the inode at a path without following links; raise UsageError if it is missing."""
+    """Return the inode at a path without following links.
+
+    Raises:
+        UsageError: the path is missing, or it ends in "." and is not that of a directory.
+    """
     at = inodes.find(db, top)
-    for name in path:
+    names = [name for name in path if name != b"."]
+    for name in names:
         at = None if at is None else dentries.find_attributes(db, at.ino, name)
+    shown = os.fsdecode(b"/".join(names))
     if at is None:
-        shown = os.fsdecode(b"/".join(path))
         raise UsageError(f"the path {shown!r} did not exist at that point in time")
+    if len(names) < len(path) and not stat.S_ISDIR(at.mode):
+        raise UsageError(f"the path {shown!r} was not a directory at that point in time")
     return at

@@ -83,6 +83,29 @@ def test_clone_with_an_invalid_source_or_target_is_refused(
     assert os.listdir(mounted.mountpoint) == ["tree"]
 
 
+@pytest.mark.parametrize("at", [[], ["--at=now"]])
+def test_only_the_paths_of_directories_may_end_with_a_slash(
+    program: Program, mounted: Place, at: list[str]
+) -> None:
+    """As in cp(1), this applies to both paths; neither path may end with a dot."""
+    mnt = mounted.mountpoint
+    (mnt / "d").mkdir()
+    (mnt / "file").touch()
+    for source, target, why in (
+        ("file/", "new", "ot a directory"),
+        ("file", "new/", "ot a directory"),
+        ("d/.", "new", "must end with the name of a file or directory, not with '.' or '..'"),
+        ("d", "new/.", "must end with the name of a file or directory, not with '.' or '..'"),
+    ):
+        done = program.run("clone", *at, f"{mnt}/{source}", f"{mnt}/{target}")
+        assert done.returncode == ExitStatus.USAGE, done.stderr
+        assert why in done.stderr
+
+    assert sorted(os.listdir(mnt)) == ["d", "file"]
+    program.ok("clone", *at, f"{mnt}/d/", f"{mnt}/new/")
+    assert sorted(os.listdir(mnt)) == ["d", "file", "new"]
+
+
 def test_clone_refuses_an_empty_point_in_time(program: Program, mounted: Place) -> None:
     """The clone command refuses an empty --at, because a script may pass an unset variable."""
     _tree(mounted.mountpoint)

@@ -229,6 +229,16 @@ def _is_there(entry: Entry) -> bool:
     return entry.ino in {0, found.st_ino}
 
 
+def require_name(path: EntryPath) -> tuple[str, str]:
+    """Return a path's directory and the name in it; raise UsageError if it does not end in a name."""
+    above, name = os.path.split(os.fspath(path).rstrip("/"))
+    if name in {"", ".", ".."}:
+        raise UsageError(
+            f"the path {path} must end with the name of a file or directory, not with '.' or '..'"
+        )
+    return above, name
+
+
 def _split(path: EntryPath) -> tuple[str, str]:
     """Return a path's directory, with symbolic links resolved, and the name in it.
 
@@ -236,11 +246,7 @@ def _split(path: EntryPath) -> tuple[str, str]:
         UsageError: the path does not end in a name, or its directory does not exist.
         NotMountedError: the path is in a mount of another user, or of a killed daemon.
     """
-    above, name = os.path.split(os.fspath(path).rstrip("/"))
-    if name in {"", ".", ".."}:
-        raise UsageError(
-            f"the path {path} must end with the name of a file or directory, not with '.' or '..'"
-        )
+    above, name = require_name(path)
     try:
         return os.path.realpath(above or ".", strict=True), name
     except OSError as exc:

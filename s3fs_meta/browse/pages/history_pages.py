@@ -94,7 +94,7 @@ class _Side(NamedTuple):
     link: Link
     path: bytes  # path of the file at the time of this version
     text: str | None  # beginning of the content; None if the content is binary
-    is_cut: bool  # True if only the beginning is compared
+    is_cut: bool  # True if the content continues after the beginning
 
 
 async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
@@ -102,12 +102,15 @@ async def compare(site: Source, render: Render, wanted: Wanted) -> Reply:
     chosen = sorted((_version(wanted, "old"), _version(wanted, "new")))
     old, new = [await _side(site, wanted, *one) for one in chosen]
     rows, result = None, ""
+    is_cut = old.is_cut or new.is_cut
     if old.text is not None and new.text is not None:
         rows = await comparison.side_by_side(old.text, new.text)
-        is_cut = old.is_cut or new.is_cut
+        is_cut |= comparison.omits_lines(old.text, new.text)
         result = comparison.without_rows(old.text, new.text, is_cut=is_cut)
     values = await common(site, wanted, new.link)
-    return page(render("compare.html", **values, old=old, new=new, rows=rows, result=result))
+    return page(
+        render("compare.html", **values, old=old, new=new, rows=rows, result=result, is_cut=is_cut)
+    )
 
 
 def _version(wanted: Wanted, field: str) -> tuple[Txg, Ino]:
@@ -127,7 +130,6 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
         begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
         text = preview.text_of(begin)
         is_cut = found.size_bytes > BROWSE_TEXT_BYTES_MAX
-        is_cut |= text is not None and comparison.has_more_lines(text)
         return _Side(point.volume.link, b"/".join(names), text, is_cut)
 
 

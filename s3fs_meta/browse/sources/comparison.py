@@ -98,9 +98,9 @@ async def side_by_side(old: str, new: str) -> list[Row]:
     return await trio.to_thread.run_sync(_rows, old, new, abandon_on_cancel=True, limiter=_ONE)
 
 
-def has_more_lines(text: str) -> bool:
-    """Return whether a text has more lines than ``side_by_side`` compares."""
-    return len(text.splitlines()) > BROWSE_LINES_MAX
+def omits_lines(old: str, new: str) -> bool:
+    """Return whether ``side_by_side`` does not compare all lines of two different texts."""
+    return old != new and any(len(text.splitlines()) > BROWSE_LINES_MAX for text in (old, new))
 
 
 def without_rows(old: str, new: str, *, is_cut: bool) -> str:

@@ -33,8 +33,15 @@ async def test_text_comparison_omits_equal_lines_far_from_changes() -> None:
 async def test_text_comparison_is_limited_to_the_first_lines() -> None:
     old = "\n".join(map(str, range(BROWSE_LINES_MAX)))
     assert await comparison.side_by_side(old, old + "\nmore") == []
-    assert not comparison.has_more_lines(old)
-    assert comparison.has_more_lines(old + "\nmore")
+    assert comparison.omits_lines(old, old + "\nmore")
+    assert not comparison.omits_lines(old, old.replace("1", "2"))
+
+
+def test_long_texts_that_are_equal_need_no_download() -> None:
+    """The texts themselves are compared, not only the lines that the page can show."""
+    text = "line\n" * (BROWSE_LINES_MAX + 1)
+    is_cut = comparison.omits_lines(text, text)
+    assert comparison.without_rows(text, text, is_cut=is_cut) == "The versions are equal."
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from s3fs_meta.errors import ExtensionMissingError
 
 # SHA-256 of fuse_intercept.c, which setup.py also compiles into the extension.
 # An extension with another hash is rejected, because functions may be missing or different.
-SOURCE_SUM: Final = "dec1a178b63546e2551433de74e41ec169e1021585bda05bc6b139bff64fdfff"
+SOURCE_SUM: Final = "af8c9ba615280f811e0ada1dee1129dbf74b8a37f9476cac9f74d8d935740adc"
 
 
 @contextlib.contextmanager

@@ -295,7 +295,7 @@ static int intercept(struct fuse_session *session, Request *request)
 
     switch (opcode) {
     case FUSE_INIT:
-        request->init.flags &= ~(unsigned)FUSE_ATOMIC_O_TRUNC; /* see Operations.open */
+        request->init.flags &= ~(unsigned)FUSE_ATOMIC_O_TRUNC; /* see FrequentRequests.open */
         begin(session, &request->init, request->header.unique);
         break;
     case FUSE_OPEN: /* After ENOSYS the kernel opens files without requests (fuse_lowlevel.h). */

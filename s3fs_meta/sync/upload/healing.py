@@ -8,7 +8,7 @@ The identical content comes from a new upload (``move_damaged``), a clean cached
 another pack.
 
 Owns: when a mark is set, and the choice of the blocks to heal. Does not know: how damage is proven
-(``cache.fetching.fetcher``), which marks are obsolete (fsck --deep).
+(``cache.fetching.fetcher``), which marks are obsolete (fsck).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """
@@ -72,7 +72,7 @@ class DamageMarker:
         """Mark the pack of a missing or damaged block, unless this mount is read-only.
 
         If one record of a pack is damaged, the complete object may be truncated or replaced. So no
-        new block shares a location in the pack until fsck --deep has read the complete pack.
+        new block shares a location in the pack until fsck has read the complete pack.
         """
         row = blocks.find(self._db, located.block)
         if row is None or row.pack is None or not self._status.writable:

@@ -200,9 +200,9 @@ class Reclaimer:
         new = sorted(why.keys() - self._reported)
         for key in new[:KEPT_FAULTS_MAX]:
             _log.warning(
-                "%s: %s; objects that this kept point may need are not deleted. s3fs-meta fsck"
-                " --objects-from restores objects from a copy; s3fs-meta keep --drop drops the"
-                " point",
+                "%s: %s; objects that this kept point may need are not deleted. The option"
+                " --objects-from of fsck restores objects from a copy; s3fs-meta keep --drop drops"
+                " the point",
                 key,
                 why[key],
             )

@@ -88,7 +88,9 @@ def test_fsck_replaces_a_database_with_a_damaged_schema_version(
     check(place, program.cachedir, Mode.REPORT)
     _set_fact(place, program, "schema_version", value)
 
-    with pytest.raises(CorruptionError, match=r"fsck -y (?:--cachedir \S+ )?local:\S+ quarantines it"):
+    with pytest.raises(
+        CorruptionError, match=r"fsck -y (?:--cachedir \S+ )?local:\S+ quarantines it"
+    ):
         check(place, program.cachedir, Mode.SAFE)
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
 
@@ -134,7 +136,9 @@ def test_fsck_replaces_a_database_with_a_damaged_row_of_local_state(
 
     with pytest.raises(CorruptionError, match=r"damaged|not a number|not valid JSON"):
         trio.run(_open_and_close, place, program)
-    with pytest.raises(CorruptionError, match=r"fsck -y (?:--cachedir \S+ )?local:\S+ quarantines it"):
+    with pytest.raises(
+        CorruptionError, match=r"fsck -y (?:--cachedir \S+ )?local:\S+ quarantines it"
+    ):
         check(place, program.cachedir, Mode.SAFE)
     assert check(place, program.cachedir, Mode.ALL).exit_status == 1
 

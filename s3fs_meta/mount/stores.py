@@ -29,9 +29,11 @@ from s3fs_meta.sync.host_state.state_dir import require_own
 _CLOSE_S_MAX = 10.0
 S3_FLAGS = ("--endpoint-url", "--region", "--profile")  # options in the field order of S3Options
 _NO_OPTIONS = S3Options()
-# Matches a suggested command that needs a URL, with its options, unless a URL follows.
+# Matches a suggested command that needs a URL, with its options, unless a URL follows. A command
+# with an option that takes a word, such as --cachedir, has its URL already.
+_FLAG = r" (?!--(?:passphrase-file|endpoint-url|region|profile|cachedir)\b)-[a-z-]+"
 _WITHOUT_URL = re.compile(
-    r"\bs3fs-meta (?:fsck(?: -[a-z-]+(?:=[0-9]+)?)+|recover-state(?: --?[a-z-]+)*|keep --list)"
+    rf"\bs3fs-meta (?:fsck(?:{_FLAG}(?:=[0-9]+)?)+|recover-state(?:{_FLAG})*|keep --list)"
     r"(?![a-z0-9=-]| -| \S+://)"
 )
 # Matches the rest of a sentence about a command that another host runs.
@@ -149,7 +151,7 @@ def with_options(
     """Return a message with the URL, its S3 options and the cachedir added to the commands in it.
 
     Modules that do not know the URL suggest ``s3fs-meta fsck``, ``recover-state`` and ``keep
-    --list`` without a URL. The options precede the URL.
+    --list`` without a URL. The options precede the URL. A completed message stays unchanged.
 
     Args:
         text: the message.

@@ -1,5 +1,7 @@
 """Tests of opening and closing the store for a command."""
 
+import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,37 @@ def test_suggested_command_uses_the_local_state_of_the_failed_command(
     endpoint = S3Options("http://nas:9000")
     both = with_options(text, url, endpoint, locate(url, cachedir))
     assert f"--endpoint-url http://nas:9000 {flags} {url}" in both or flags not in found
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://nas:9000"])
+@pytest.mark.parametrize("region", [None, "eu-1"])
+@pytest.mark.parametrize("profile", [None, "my profile"])
+@pytest.mark.parametrize("cachedir", [None, "/srv/c", "/srv/bob's cache"])
+def test_message_is_completed_only_once(
+    endpoint: str | None, region: str | None, profile: str | None, cachedir: str | None
+) -> None:
+    """The daemon completes an error, and the command or the log completes the whole message."""
+    url = "s3://bucket/my home"
+    state = None if cachedir is None else locate(url, Path(cachedir))
+    complete = partial(
+        with_options, url=url, options=S3Options(endpoint, region, profile), state=state
+    )
+    text = (
+        "unmount, and run s3fs-meta fsck -y. s3fs-meta fsck -y --end-at=12 ends it, s3fs-meta"
+        " fsck -n --deep on a host that has it, and s3fs-meta fsck -p on this host, finds it;"
+        f" s3fs-meta recover-state copies it, s3fs-meta log {shlex.quote(url)} shows it,"
+        " s3fs-meta recover-state --everything reads it; s3fs-meta keep --list"
+    )
+
+    once = complete(text)
+
+    assert once.count("my home") == text.count("s3fs-meta ")
+    assert complete(once) == once
+
+
+def test_command_with_a_passphrase_file_is_not_given_a_second_url() -> None:
+    text = "run s3fs-meta fsck -n --passphrase-file /k s3://bucket"
+    assert with_options(text, "s3://bucket") == text
 
 
 async def test_option_of_a_bucket_causes_a_warning_for_a_local_store(tmp_path: Path) -> None:

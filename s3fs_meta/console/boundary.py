@@ -3,6 +3,7 @@
 Owns: handling every error that a command raises. Does not know: commands.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -151,7 +152,8 @@ def text_of(exc: BaseException) -> str:
         return f"the result cannot be written to standard output: {exc.strerror}"
     if isinstance(exc, OSError) and exc.strerror:
         if not isinstance(exc.filename, (str, bytes, os.PathLike)):
-            return exc.strerror if _has_working_directory() else _NO_DIRECTORY
+            is_gone = exc.errno == errno.ENOENT and not _has_working_directory()
+            return _NO_DIRECTORY if is_gone else exc.strerror
         return f"{os.fsdecode(exc.filename)}: {exc.strerror}"
     return _in_one_line(str(exc)) or type(exc).__name__
 

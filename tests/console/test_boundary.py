@@ -1,5 +1,6 @@
 """Tests of the error boundary, which turns an exception into one line and an exit status."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -45,16 +46,36 @@ def test_os_error_is_printed_with_the_path_of_its_file(
     assert capsys.readouterr().err == "s3fs-meta: /x: Permission denied\n"
 
 
-def test_removed_working_directory_is_named_as_the_cause(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error of getcwd(2) does not name a path."""
+@pytest.fixture
+def _removed_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "removed").mkdir()
     monkeypatch.chdir(tmp_path / "removed")
     (tmp_path / "removed").rmdir()
 
+
+@pytest.mark.usefixtures("_removed_working_directory")
+def test_removed_working_directory_is_named_as_the_cause(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error of getcwd(2) does not name a path."""
     assert boundary.run(lambda: len(os.path.abspath("x"))) is ExitStatus.LOCAL
     assert capsys.readouterr().err.startswith("s3fs-meta: the working directory was removed")
+
+
+@pytest.mark.usefixtures("_removed_working_directory")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ECONNREFUSED])
+def test_removed_working_directory_is_not_blamed_for_another_error(
+    capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    """Not only getcwd(2) fails with an error without a path."""
+    assert boundary.run(_raising(OSError(code, os.strerror(code)))) is ExitStatus.LOCAL
+    assert capsys.readouterr().err == f"s3fs-meta: {os.strerror(code)}\n"
+
+
+def test_existing_working_directory_is_not_blamed(capsys: pytest.CaptureFixture[str]) -> None:
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    assert boundary.run(_raising(error)) is ExitStatus.LOCAL
+    assert capsys.readouterr().err == "s3fs-meta: No such file or directory\n"
 
 
 def test_unexpected_error_prints_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,9 @@ from s3fs_meta.errors import (
 
 _log = logging.getLogger(__name__)
 
+# Errors of replacing the socket if another entry has its name.
+_NAME_TAKEN = frozenset({errno.EISDIR, errno.EEXIST, errno.EADDRINUSE})
+
 _UCRED = struct.Struct("3i")  # pid, uid and gid, as returned by SO_PEERCRED: unix(7)
 _ACCEPT_RETRY_S = 1.0
 
@@ -109,7 +112,8 @@ class ControlServer:
         """Answer requests until cancelled, then remove the socket.
 
         Raises:
-            SettingsError: the socket cannot be created.
+            SettingsError: another entry, which cannot be removed, has the name of the socket.
+            OSError: the socket cannot be created for another reason, such as a full disk.
 
         Always yields to other tasks. Takes no locks.
         """
@@ -249,7 +253,8 @@ def _listen(directory: Path) -> trio.socket.SocketType:
     """Return a socket that listens in the state directory.
 
     Raises:
-        SettingsError: the socket cannot be created.
+        SettingsError: another entry, which cannot be removed, has the name of the socket.
+        OSError: the socket cannot be created for another reason, such as a full disk.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -262,9 +267,10 @@ def _listen(directory: Path) -> trio.socket.SocketType:
         listener.listen(socket.SOMAXCONN)
     except OSError as exc:
         listener.close()
-        raise SettingsError(
-            f"cannot create the control socket {str(directory / SOCKET_NAME)!r}: {exc.strerror}"
-        ) from exc
+        where = str(directory / SOCKET_NAME)
+        if exc.errno not in _NAME_TAKEN:  # exc may name a path below /proc/self/fd
+            raise OSError(exc.errno, exc.strerror, where) from exc
+        raise SettingsError(f"cannot create the control socket {where!r}: {exc.strerror}") from exc
     return trio.socket.from_stdlib_socket(listener)
 
 

@@ -1,6 +1,7 @@
 """Tests of the server of the control socket, through real sockets."""
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -14,6 +15,8 @@ from typing import Any, Final
 import pytest
 import trio
 
+from s3fs_meta.console.boundary import text_of
+from s3fs_meta.console.exits import ExitStatus, status_of
 from s3fs_meta.control import client
 from s3fs_meta.control.connections import ControlBounds
 from s3fs_meta.control.limits import CONTROL_EVENTS_MAX, CONTROL_REQUESTS_MAX
@@ -21,6 +24,7 @@ from s3fs_meta.control.protocol import SOCKET_NAME, Message, Report, socket_path
 from s3fs_meta.control.server import ControlServer, RequestKind
 from s3fs_meta.errors import ControlError, NoSpaceLeftError, SettingsError
 from s3fs_meta.limits import CONTROL_MESSAGE_BYTES_MAX
+from tests.faults import raising
 from tests.polling import WAIT_S_MAX, until
 
 
@@ -440,6 +444,21 @@ async def test_control_socket_that_cannot_be_replaced_is_named(tmp_path: Path) -
 
     wanted = f"cannot create the control socket '{tmp_path}/{SOCKET_NAME}': Is a directory"
     assert caught.value.message == wanted
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+async def test_failure_of_the_disk_while_the_control_socket_is_created_is_an_os_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The error names the socket, and not the path below /proc/self/fd that the call has."""
+    failing = raising(OSError(code, os.strerror(code), "/proc/self/fd/3/control.sock"))
+    monkeypatch.setattr(os, "unlink", failing)
+
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
+        await ControlServer(tmp_path, {}).serve()
+
+    assert text_of(caught.value) == f"{tmp_path / SOCKET_NAME}: {os.strerror(code)}"
+    assert status_of(caught.value) is ExitStatus.LOCAL
 
 
 async def test_control_socket_that_cannot_be_removed_does_not_fail_the_mount(

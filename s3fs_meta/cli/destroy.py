@@ -138,7 +138,7 @@ def destroy(
 async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
     place = wanted.place
     # The prompt and the removal share one event loop, which also reads the terminal.
-    async with opened_store(place.url, wanted.s3) as store:
+    async with opened_store(place.url, wanted.s3, state=place.state) as store:
         before = await removal.superblock_versions(store)
         contents = await removal.list_contents(store)
         if not contents.named:

@@ -68,7 +68,7 @@ def retention(
 
 
 async def _show(place: Target, s3: S3Options) -> Superblock:
-    async with opened_store(place.url, s3) as store:
+    async with opened_store(place.url, s3, state=place.state) as store:
         return await peek(store, Remembered(place.state))
 
 

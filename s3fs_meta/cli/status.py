@@ -202,7 +202,8 @@ def _show(place: Target, access: options.BucketOptions, *, json: bool, every: bo
     if json:
         output.print_json(figures)
     elif not is_mounted:
-        output.print_table(status_bucket.rows(figures))
+        complete = partial(with_options, url=place.url, options=access.s3, state=place.state)
+        output.print_table(status_bucket.rows(figures, complete))
     elif every:
         output.print_table(status_view.table_rows(figures))
     else:

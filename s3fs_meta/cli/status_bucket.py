@@ -6,7 +6,7 @@ Does not know: how the facts are read (``sync.history.overview``).
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from s3fs_meta.cli import options
@@ -17,7 +17,7 @@ from s3fs_meta.counted import counted
 from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.existing.mount_table import Mounted
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.stores import opened_store
+from s3fs_meta.mount.stores import opened_store, with_options
 from s3fs_meta.sync.history import overview
 from s3fs_meta.sync.history.overview import Overview
 from s3fs_meta.sync.host_state.state_dir import read_holder
@@ -43,7 +43,7 @@ async def facts(place: Target, access: options.BucketOptions) -> dict[str, Any]:
         The errors of ``overview.examine``.
     """
     remembered, clock = Remembered(place.state), SystemClock()
-    async with opened_store(place.url, access.s3) as store:
+    async with opened_store(place.url, access.s3, state=place.state) as store:
         given = access.passphrase_file is not None or passphrase_source.from_environment()
         if not given and (await peek(store, remembered)).encrypted:
             found = await overview.examine_names(store, remembered, clock)
@@ -78,7 +78,7 @@ def _fields(
         "image_txg": None if head is None else head.txg,
         "changelogs_after_image": found.changelogs,
         "reached_txg": found.reached,
-        "faults": list(found.faults),
+        "faults": [with_options(one, place.url, access.s3, place.state) for one in found.faults],
         "requests": requests,
         "next": options.command(*_next(found, here, ours=ours, access=access, url=place.url)),
     }
@@ -147,8 +147,13 @@ def _next(
 # --- show the bucket as text -------------------------------------------------------------------
 
 
-def rows(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts about a bucket as a table of names and values."""
+def rows(fields: Mapping[str, Any], complete: Callable[[str], str]) -> dict[str, str]:
+    """Return the facts about a bucket as a table of names and values.
+
+    Args:
+        fields: the facts, from ``facts``.
+        complete: adds the URL and the options to a command in a text; see ``with_options``.
+    """
     encrypted = "encrypted" if fields["encrypted"] else "not encrypted"
     found = {
         "filesystem": " ".join(filter(None, (fields["label"], fields["url"], f"({encrypted})"))),
@@ -160,7 +165,7 @@ def rows(fields: Mapping[str, Any]) -> dict[str, str]:
         image = fields["image"]
         size = output.human_bytes(image["file_bytes"])
         found["size"] = f"{counted(image['inodes'], 'inode')}, {size}, as of the last image"
-    found["missing"] = _missing(fields)
+    found["missing"] = complete(_missing(fields))
     found["next"] = fields["next"]
     return found
 

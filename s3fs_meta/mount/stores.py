@@ -54,6 +54,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     may_be_absent: bool = False,
     notify: Callable[[str], None] = _print,
     counts: Path | None = None,
+    state: Path | None = None,
     charge: Charge = ignore_charge,
 ) -> AsyncIterator[CountingStore]:
     """Open the store at *url* for the duration of a context; its errors name the store.
@@ -67,6 +68,7 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         notify: shows a warning, or a message while the store cannot be reached.
         counts: the state directory in which to record billed requests; None to record nothing.
             Nothing is recorded if the directory has no filesystem's state when the context ends.
+        state: the local state for commands in errors, see ``with_options``; default: *counts*.
         charge: called before each retry of a write or of a range read; see ``RetryingStore``.
 
     Raises:
@@ -85,16 +87,16 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     if warning:
         notify(warning)
     options = urls.options_of(url, options)
-    store = urls.open_store(
-        url,
-        options,
-        make_root=make_root,
-        probe_only=probe_only,
-        may_be_absent=may_be_absent,
-        notify=notify,
-        charge=charge,
-    )
-    with naming_store(url, options, counts):
+    with naming_store(url, options, counts if state is None else state):
+        store = urls.open_store(
+            url,
+            options,
+            make_root=make_root,
+            probe_only=probe_only,
+            may_be_absent=may_be_absent,
+            notify=notify,
+            charge=charge,
+        )
         try:
             yield store
         finally:

@@ -57,6 +57,17 @@ def test_command_with_a_mistyped_url_creates_no_file_or_directory(
     assert [path for path in tmp_path.rglob("*") if path != quick.cachedir] == []
 
 
+@pytest.mark.parametrize(
+    "words", [("status",), ("retention",), ("destroy", "--by-name")], ids=" ".join
+)
+def test_command_in_an_error_contains_the_cachedir(
+    quick: QuickProgram, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    url = f"local://{tmp_path}/empty"
+    assert f"s3fs-meta mkfs --cachedir {quick.cachedir} {url}\n" in quick.run(*words, url).stderr
+
+
 def test_fsck_of_a_path_suggests_the_url(quick: QuickProgram, empty: Place) -> None:
     done = quick.run("fsck", "-n", str(empty.bucket))
 

@@ -163,6 +163,19 @@ def test_status_of_a_new_filesystem_reports_that_it_was_never_mounted(
     assert rows["size"] == "1 inode, 0 B, as of the last image"
 
 
+def test_commands_in_the_facts_about_a_bucket_are_complete(program: Program, place: Place) -> None:
+    """The texts come from modules that do not know the URL and the cachedir."""
+    intact = table(program, place.url)
+    (place.bucket / "lease").write_bytes(b"")
+    damaged = table(program, place.url)
+    faults = json.loads(program.run("status", "--json", place.url).stdout)["faults"]
+
+    where = f"--cachedir {program.cachedir} {place.url}"
+    assert f"; s3fs-meta fsck -n {where} reads every changelog" in intact["missing"]
+    assert f"; s3fs-meta fsck -y {where} makes a new lease" in damaged["missing"]
+    assert damaged["missing"] == "; ".join(faults)
+
+
 def test_status_without_the_passphrase_checks_only_object_keys(
     program: Program, empty: Place
 ) -> None:

@@ -7,6 +7,7 @@ Does not know: how statistics are displayed.
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -30,14 +31,15 @@ def figures(session: Session, plan: MountPlan) -> dict[str, Any]:
     counters = session.db.counters
     head = session.volume.keeper.lease.head
     outage = _outage(session.volume.store)
-    return {
+    complete = partial(with_options, url=place.url, options=plan.s3, state=place.state)
+    found: dict[str, Any] = {
         "url": place.url,
         "endpoint": session.volume.store.endpoint,
         "mountpoint": str(plan.mountpoint),
         "uuid": session.volume.uuid,
         "label": session.volume.superblock.label,
         "state": session.status.state.value,
-        "why": with_options(session.status.why, place.url, plan.s3, place.state),
+        "why": complete(session.status.why),
         "read_only": session.status.read_only,
         "offline": session.offline,
         "at": None if at is None else at.text,
@@ -68,6 +70,10 @@ def figures(session: Session, plan: MountPlan) -> dict[str, Any]:
         "billed": billed(session.volume.store),
         "outage": outage,
     }
+    for part in found.values():
+        if isinstance(part, dict) and part.get("last_error"):
+            part["last_error"] = complete(part["last_error"])
+    return found
 
 
 def _compression(session: Session) -> float | None:

@@ -1,5 +1,7 @@
 """Tests of statistics of a mount; tests/cli/test_status.py tests those of real mounts."""
 
+from typing import Any
+
 import pytest
 
 from s3fs_meta.codec.lease import KEY
@@ -17,6 +19,25 @@ def test_compression_ratio_is_unknown_if_no_data_is_stored(
     whole: int, part: int, expected: float | None
 ) -> None:
     assert ratio(whole, part) == expected
+
+
+async def test_commands_in_the_errors_of_a_mount_are_complete(plain: Power) -> None:
+    async with plain.session(tasks=False) as session:
+        parts: dict[str, Any] = {
+            "upload": session.uploader,
+            "chain": session.shipper,
+            "image": session.imager,
+            "compaction": session.compactor,
+            "reclaim": session.reclaimer,
+        }
+        for part in parts.values():
+            part.last_error = "damaged; run s3fs-meta fsck -y"
+
+        found = figures_of(session)
+
+    cachedir = session.volume.state_dir.path.parent
+    wanted = f"damaged; run s3fs-meta fsck -y --cachedir {cachedir} local:///b"
+    assert {found[part]["last_error"] for part in parts} == {wanted}
 
 
 async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Power) -> None:

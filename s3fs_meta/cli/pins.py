@@ -8,6 +8,7 @@ from s3fs_meta.console import output
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_paths, targets
 from s3fs_meta.mount.requests.cache_requests import request_pins
+from s3fs_meta.mount.stores import options_of_mount, with_options
 
 HELP = CommandHelp(
     name="pins",
@@ -31,6 +32,9 @@ def pins(
     """Run ``s3fs-meta pins``: list the trees that are pinned in the cache."""
     place = targets.of_mountpoint(mountpoint, cachedir)
     result = trio.run(request_pins, place)
+    result["last_error"] = with_options(
+        result["last_error"], place.url, options_of_mount(place), place.state
+    )
     for one in result["pins"]:
         one["path"] = mount_paths.shown(place, one["path"])
     if json:

@@ -2,11 +2,14 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 
+from s3fs_meta.cli import pins
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import GIB, MIB
+from s3fs_meta.mount.existing.targets import Target
 from tests.cli.conftest import Place
 from tests.programs import Program
 
@@ -67,6 +70,26 @@ def test_pins_command_error_names_a_damaged_list_of_pins(program: Program, place
     assert f"{state}/pins" in done.stderr
     assert "remove the file" in done.stderr
     program.ok("umount", place.mountpoint)
+
+
+def test_command_in_the_error_of_a_download_is_complete(
+    program: Program,
+    mounted: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error of a damaged row suggests fsck without the URL and the cachedir."""
+
+    async def answer(_place: Target) -> dict[str, Any]:
+        return {"pins": [], "last_error": "a row is damaged; unmount, and run s3fs-meta fsck -y"}
+
+    monkeypatch.setattr(pins, "request_pins", answer)
+
+    pins.pins(mounted.mountpoint, program.cachedir, json=True)
+
+    shown = json.loads(capsys.readouterr().out)["last_error"]
+    where = f"--cachedir {program.cachedir} {mounted.url}"
+    assert shown == f"a row is damaged; unmount, and run s3fs-meta fsck -y {where}"
 
 
 def test_pins_command_on_an_unmounted_filesystem_fails(program: Program, place: Place) -> None:

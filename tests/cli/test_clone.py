@@ -92,8 +92,8 @@ def test_only_the_paths_of_directories_may_end_with_a_slash(
     (mnt / "d").mkdir()
     (mnt / "file").touch()
     for source, target, why in (
-        ("file/", "new", "ot a directory"),
-        ("file", "new/", "ot a directory"),
+        ("file/", "new", " a directory"),
+        ("file", "new/", " a directory"),
         ("d/.", "new", "must end with the name of a file or directory, not with '.' or '..'"),
         ("d", "new/.", "must end with the name of a file or directory, not with '.' or '..'"),
     ):

@@ -8,8 +8,8 @@ which takes 30 us for each table. Noting a row in a hook and encoding it takes a
 The caller says when to expect such a group (``expect_few_rows``).
 Keeps: both ways record equal changes, also if a statement fails: like the session extension, the
 hook only notes a row before its first change; the new values are read when the group is committed.
-Only the session can record a damaged row with text that is not valid UTF-8: with the hook, such a
-group is not committed.
+The hook cannot read a damaged row with text that is not valid UTF-8. If such a row changes, its
+table is compared with the last committed state instead.
 SQLite crashes if a session is created while a hook is set, or the reverse, so both exist only
 during a group.
 Source: sqlite3session.c, "CHANGESET BLOB FORMAT"; apsw, ``Connection.preupdate_hook``.
@@ -17,11 +17,13 @@ Source: sqlite3session.c, "CHANGESET BLOB FORMAT"; apsw, ``Connection.preupdate_
 
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import apsw
 
 from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta.db.connections import read_only_uri
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
 from s3fs_meta.meta.db.statements import Statements
 
@@ -30,6 +32,9 @@ _Row = tuple[Any, ...]
 # If a commit group changes more rows, the hook does not record the next group: from this number
 # on, SQLite's session extension is faster.
 NOTED_ROWS_MAX: Final = 24
+
+# The name of the attached database that shows the last committed state.
+_COMMITTED: Final = "committed"
 
 _COLUMNS: Final = "SELECT name, pk FROM pragma_table_info(?, 'main') ORDER BY cid"
 
@@ -51,22 +56,27 @@ def header(db: Statements, table: str) -> bytes:
 class GroupChanges:
     """Records the changes of one commit group after another."""
 
-    def __init__(self, db: Statements, *, noted_rows_max: int = NOTED_ROWS_MAX) -> None:
+    def __init__(self, db: Statements, path: Path, *, noted_rows_max: int = NOTED_ROWS_MAX) -> None:
         """Store the arguments; ``begin`` starts the recording.
 
         Args:
             db: the database whose changes are recorded.
+            path: the file of the database.
             noted_rows_max: the hook records no group if the previous group changed more rows,
                 including rows of local tables.
         """
         self._db = db
+        self._path = path
         self._noted_rows_max = noted_rows_max
         self._tables = {name: _table(db, name) for name in REPLICATED_TABLES}
         self._session: apsw.Session | None = None
         self._hooked: apsw.Connection | None = None  # the connection with the hook, during a group
         # The rows before their first change, by table and primary key. None: there was no such row.
         self._before: dict[str, dict[_Row, _Row | None]] = {}
+        self._unread: set[str] = set()  # tables of which the hook could not read a changed row
+        self._is_attached = False  # the last committed state is attached to the connection
         self._is_paused = False
+        self._was_paused = False  # during this group
         self._expects_few_rows = False
         self._rows_before = 0
         self._rows_changed = 0  # by the previous group
@@ -88,12 +98,17 @@ class GroupChanges:
             self._session.attach(name)
 
     def expect_few_rows(self) -> None:
-        """Let the hook record the next group, unless the previous group changed many rows."""
-        self._expects_few_rows = self._rows_changed <= self._noted_rows_max
+        """Let the hook record the next group, unless the previous group changed many rows.
+
+        The database must use a write-ahead log.
+        """
+        few = self._rows_changed <= self._noted_rows_max
+        self._expects_few_rows = few and not self._is_attached
 
     def pause(self, paused: bool) -> None:
         """Stop or resume recording rows that have not been changed in the group yet."""
         self._is_paused = paused
+        self._was_paused = True
         if self._session is not None:
             self._session.enabled = not paused
 
@@ -110,9 +125,9 @@ class GroupChanges:
             if self._session is not None:
                 return self._session.changeset()
             parts: list[bytes] = []
-            for name in self._before:
+            for name in self._before.keys() - self._unread:
                 self._append_records(name, parts)
-            return b"".join(parts)
+            return b"".join(parts) + self._compared()
         except (apsw.Error, UnicodeDecodeError) as exc:
             raise _unrecorded(exc) from exc
 
@@ -125,10 +140,13 @@ class GroupChanges:
             self._hooked.preupdate_hook(None, id=self)
             self._hooked = None
         self._before.clear()
-        self._is_paused, self._error = False, None
+        self._unread.clear()
+        self._is_paused = self._was_paused = False
+        self._error = None
 
     def _note(self, update: apsw.PreUpdate) -> None:
         """Note a row before its first change. SQLite changes the row even if this method fails."""
+        name = ""
         try:
             name = update.table_name
             table = self._tables.get(name)
@@ -141,6 +159,8 @@ class GroupChanges:
                 before.setdefault(old[: table.keys], old)
             if new is not None:
                 before.setdefault(new[: table.keys], None)
+        except UnicodeDecodeError:
+            self._unread.add(name)
         except Exception as exc:  # noqa: BLE001 - ``changeset`` raises it
             self._error = exc
 
@@ -161,10 +181,35 @@ class GroupChanges:
         if len(parts) > start:
             parts.insert(start, table.header)
 
+    def _compared(self) -> bytes:
+        """Return the changes of the tables of which the hook could not read a row.
 
-def _unrecorded(exc: Exception) -> DatabaseError:
+        All rows of these tables are compared with the last committed state, which takes long.
+        Therefore the hook records no later group.
+        """
+        if not self._unread:
+            return b""
+        if self._was_paused:
+            raise _unrecorded("the text of a changed row is not valid UTF-8")
+        connection = self._db.connection
+        connection.preupdate_hook(None, id=self)
+        if not self._is_attached:
+            connection.execute("ATTACH ? AS " + _COMMITTED, (read_only_uri(self._path),))
+            self._is_attached = True
+        session = apsw.Session(connection, "main")
+        try:
+            for name in sorted(self._unread):
+                session.attach(name)
+                session.diff(_COMMITTED, name)
+            return session.changeset()
+        finally:
+            session.close()
+            connection.preupdate_hook(self._note, id=self)
+
+
+def _unrecorded(why: object) -> DatabaseError:
     return DatabaseError(
-        f"cannot record the changes of the last operations ({exc}); run s3fs-meta fsck -y"
+        f"cannot record the changes of the last operations ({why}); run s3fs-meta fsck -y"
     )
 
 

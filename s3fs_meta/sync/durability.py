@@ -167,9 +167,11 @@ class Durability:
             OSError, DatabaseError: the file is not durable; the mount is read-only from now on.
         """
         await self.sync(data_only=data_only, may_log=True)
-        self._recorder.expect_few_rows()
         wal = self._db.wal
-        if wal is None or not self._db.pragmas.survives_power_loss:
+        if wal is None:
+            return
+        self._recorder.expect_few_rows()
+        if not self._db.pragmas.survives_power_loss:
             return
         if wal.lacks_room or self._cache.block_sync.wants_log:
             self._room_wanted.set()

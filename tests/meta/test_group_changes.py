@@ -25,7 +25,7 @@ class Recording:
     """A recorder that keeps the changeset of each commit group."""
 
     def __init__(self, db: Database, noted_rows_max: int) -> None:
-        self.changes = GroupChanges(db, noted_rows_max=noted_rows_max)
+        self.changes = GroupChanges(db, db.path, noted_rows_max=noted_rows_max)
         self.changesets: list[bytes] = []
         self.group_opened = self.changes.begin
         db.recorder = self
@@ -129,7 +129,7 @@ def test_hook_records_unusual_changes_like_the_session(
     for noted_rows_max in (ALWAYS_HOOK, NEVER_HOOK):
         db = make_database(f"{noted_rows_max}.db")
         connection = db.connection
-        changes = GroupChanges(db, noted_rows_max=noted_rows_max)
+        changes = GroupChanges(db, db.path, noted_rows_max=noted_rows_max)
         changes.expect_few_rows()
         former = contents(connection)
         connection.execute("BEGIN")
@@ -174,17 +174,92 @@ def test_changes_between_groups_are_not_recorded(make_database: MakeDatabase) ->
     assert recording.changesets == [b"", b""]
 
 
-def test_value_that_is_not_valid_text_is_reported_at_the_commit(
-    make_database: MakeDatabase,
-) -> None:
-    db = make_database()
+def damage_a_property(db: Database) -> None:
+    """Insert a row whose text is not valid UTF-8."""
     db.connection.execute("INSERT INTO properties VALUES (CAST(x'ff' AS TEXT), x'00')")
-    Recording(db, ALWAYS_HOOK)
+
+
+def test_changes_of_damaged_rows_are_recorded(make_database: MakeDatabase) -> None:
+    """The hook cannot read text that is not valid UTF-8, so its table is compared instead."""
+    changesets: list[list[bytes]] = []
+    for noted_rows_max in (ALWAYS_HOOK, NEVER_HOOK):
+        db = make_database(f"{noted_rows_max}.db")
+        damage_a_property(db)
+        recording = Recording(db, noted_rows_max)
+        first_small_group(db)
+        db.begin()
+        db.run("INSERT INTO symlinks VALUES (50, x'61')")
+        db.run("INSERT INTO properties VALUES ('before', x'01')")
+        db.run("UPDATE properties SET value = x'02' WHERE value = x'00'")
+        db.run("DELETE FROM properties WHERE name = 'block_bytes'")
+        db.commit()
+        db.begin()
+        # With the hook, a pause and a damaged row in one group would be an error.
+        recording.changes.pause(True)
+        recording.changes.pause(False)
+        db.run("DELETE FROM properties WHERE value = x'02'")
+        db.commit()
+        assert db.wal is not None
+        assert db.wal.try_checkpoint(db.connection)
+        changesets.append(recording.changesets)
+        other = make_database(f"other{noted_rows_max}.db")
+        damage_a_property(other)
+        for changeset in recording.changesets:
+            apply_in_transaction(other.connection, changeset)
+        assert contents(other.connection, ["symlinks", "properties"]) == contents(
+            db.connection, ["symlinks", "properties"]
+        )
+    hooked, by_session = changesets
+    assert [len(one) for one in hooked] == [len(one) for one in by_session]
+    assert len(hooked[1]) > 0
+    assert len(hooked[2]) > 0
+
+
+def test_damaged_row_changed_beside_a_copied_tree_is_reported(make_database: MakeDatabase) -> None:
+    """The rows of the copied tree must not be recorded twice, so no table can be compared."""
+    db = make_database()
+    damage_a_property(db)
+    recording = Recording(db, ALWAYS_HOOK)
     first_small_group(db)
     db.begin()
+    recording.changes.pause(True)
+    recording.changes.pause(False)
     db.run("DELETE FROM properties WHERE value = x'00'")
     with pytest.raises(DatabaseError, match="cannot record the changes of the last operations"):
         db.commit()
+
+
+def test_damaged_row_changed_by_a_lost_group_does_not_matter_later(
+    make_database: MakeDatabase,
+) -> None:
+    db = make_database()
+    damage_a_property(db)
+    recording = Recording(db, ALWAYS_HOOK)
+    first_small_group(db)
+    db.begin()
+    db.run("DELETE FROM properties WHERE value = x'00'")
+    db.undo()
+    recording.changes.expect_few_rows()
+    db.begin()
+    recording.changes.pause(True)
+    recording.changes.pause(False)
+    db.run("INSERT INTO symlinks VALUES (50, x'61')")
+    db.commit()
+    assert listed(recording.changesets[-1])
+
+
+def test_temporary_table_with_the_name_of_a_replicated_table_is_not_recorded(
+    make_database: MakeDatabase,
+) -> None:
+    db = make_database()
+    recording = Recording(db, ALWAYS_HOOK)
+    first_small_group(db)
+    db.connection.execute("CREATE TEMP TABLE xattrs (ino, name, value)")
+    db.connection.execute("INSERT INTO temp.xattrs VALUES (7, x'61', x'62')")
+    db.begin()
+    db.run("DELETE FROM temp.xattrs")
+    db.commit()
+    assert recording.changesets == [b"", b""]
 
 
 def test_recording_continues_after_a_lost_group_of_either_kind(make_database: MakeDatabase) -> None:

@@ -118,6 +118,11 @@ def remove_files(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
+def read_only_uri(path: Path) -> str:
+    """Return a URI with which SQLite opens a file read-only."""
+    return f"file:{quote(str(path))}?mode=ro"
+
+
 def immutable_uri(path: Path) -> str:
     """Return a URI with which SQLite opens an unchanging file read-only and without locks."""
     return f"file:{quote(str(path))}?immutable=1"

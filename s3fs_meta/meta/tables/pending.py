@@ -52,7 +52,7 @@ class ChangeRecorder:
         self._db = db
         self._run_bytes = run_bytes
         self._now_ns = now_ns
-        self._changes = GroupChanges(db)
+        self._changes = GroupChanges(db, db.path)
         self._is_recording = False
         self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
         self._given: list[bytes] = []  # changesets that callers added to the open commit group

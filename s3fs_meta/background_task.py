@@ -138,17 +138,17 @@ async def exit_of(pid: int, limit_s: float) -> int | None:
 
 
 class ShortageLog:
-    """Logs the effect of a shortage of threads or descriptors, at most once in THREAD_WARNING_S."""
+    """Logs the effect of a shortage or a failed disk, at most once in THREAD_WARNING_S."""
 
     def __init__(self) -> None:
         self._quiet_until_s = -math.inf
 
-    def warn(self, effect: str, shortage: object | None = None) -> None:
-        """Log the effect of a shortage, by default that no thread can be started."""
+    def warn(self, effect: str, why: object | None = None) -> None:
+        """Log an effect and its cause, by default that no thread can be started."""
         now_s = trio.current_time()
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + THREAD_WARNING_S
-            _log.warning("%s: %s", effect, shortage or ThreadShortageError())
+            _log.warning("%s: %s", effect, why or ThreadShortageError())
 
 
 async def continuing(name: str, task: Callable[[], Awaitable[None]]) -> None:

@@ -201,10 +201,10 @@ class BlockCache:
             self.disk.spend(located.plain_bytes)
             await self.evictor.evict(located.plain_bytes)
             await self.fetcher.fetch(located, object_key, self._neighbours(located, located.pack))
-        except (NoSpaceLeftError, LostBlockError, OSError):  # disk full or failed
+        except (NoSpaceLeftError, LostBlockError, OSError) as exc:  # disk full or failed
             if not for_read:
                 raise
-            await self.fetcher.fetch_uncached(located, object_key)
+            await self.fetcher.fetch_uncached(located, object_key, exc)
 
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
         """Return the neighbours to fetch with a small block, as many as fit into the cache.

@@ -66,7 +66,7 @@ async def test_readers_get_blocks_whose_cache_files_a_quota_refuses(
 
 
 async def test_reader_gets_a_block_after_the_disk_of_a_full_cache_has_become_read_only(
-    bench: CacheBench, monkeypatch: pytest.MonkeyPatch
+    bench: CacheBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ext4 makes a disk read-only after an error. A read must not need a removed cache file."""
     contents = await bench.store_evicted(2, 300)
@@ -75,9 +75,13 @@ async def test_reader_gets_a_block_after_the_disk_of_a_full_cache_has_become_rea
     for call in ("write", "unlink"):
         monkeypatch.setattr(os, call, raising(OSError(errno.EROFS, "Read-only file system")))
 
-    await cache.fetch(bench.located(1), for_read=True)
+    for _ in range(2):
+        await cache.fetch(bench.located(1), for_read=True)
 
     assert cache.read_local(bench.located(1), 0, 300) == contents[1]
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "blocks that are read cannot be cached: [Errno 30] Read-only file" in warnings[0]
 
 
 async def test_writer_on_a_full_disk_gets_an_error(full: CacheBench) -> None:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import ShortageLog, in_thread
 from s3fs_meta.cache.fetching.arrived_content import ArrivedContent, ArrivedRange, Content
 from s3fs_meta.cache.fetching.read_coalescing import extent, stored_bytes
 from s3fs_meta.cache.fetching.uncached_content import UncachedContent
@@ -139,6 +139,7 @@ class Fetcher:
         self.arrived_content = ArrivedContent()
         self.uncached = UncachedContent()
         self.fetched_blocks = 0
+        self._failed_disk = ShortageLog()
 
     async def fetch(
         self, located: Located, object_key: ObjectKey, neighbours: Sequence[Located] = ()
@@ -181,11 +182,16 @@ class Fetcher:
             self._end(fetch, [located])
             self._end(unasked, neighbours)
 
-    async def fetch_uncached(self, located: Located, object_key: ObjectKey) -> None:
-        """Download one uploaded block into memory, because the disk has no room for its file.
+    async def fetch_uncached(self, located: Located, object_key: ObjectKey, why: Exception) -> None:
+        """Download one uploaded block into memory, because its file cannot be written.
 
         Raises the same errors as ``fetch``, and shares a running fetch in the same way.
+
+        Args:
+            why: the error of the disk; an OSError is logged, because the disk may have failed.
         """
+        if isinstance(why, OSError):
+            self._failed_disk.warn("blocks that are read cannot be cached", why)
         present = self._under_way.get(located.block)
         if present is not None:
             await self._wait_for(present, object_key)

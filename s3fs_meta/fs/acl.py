@@ -46,7 +46,7 @@ Acl = tuple[AclEntry, ...]
 
 
 class WithMode(NamedTuple):
-    """A mode and an encoded ACL; the ACL is None if the mode expresses all of it."""
+    """A mode and an encoded ACL; the ACL is None if the mode alone expresses the permissions."""
 
     mode: int
     value: bytes | None
@@ -100,7 +100,7 @@ def _valid(entries: Acl) -> bool:
 
 
 def apply_access(mode: int, entries: Acl) -> WithMode:
-    """Return the mode after an access ACL is set, and the ACL (None if the mode expresses it).
+    """Return the mode after an access ACL is set, and the ACL (None if the mode suffices).
 
     Source: posix_acl_update_mode, posix_acl_equiv_mode.
     """

@@ -1,11 +1,12 @@
 """Walks from a directory towards the root, in slices of the event loop.
 
 Owns: the positions of unfinished walks. Does not know: why a walk is needed.
-A directory may be a million levels deep, and a walk reads one row for each level. So a walk raises
-UnfinishedWalkError after a slice. The caller resumes it after a schedule point, by a call with the
-same arguments.
+A directory may be a million levels deep, and a walk reads one row per level. To let other requests
+run, a walk raises UnfinishedWalkError after a slice. The caller resumes it after a schedule point,
+by a call with the same arguments.
 Keeps: ``is_below`` uses a position only if no directory has moved since. ``mark`` may use positions
-after moves, because it checks the parent of each directory before it sets the flag.
+after moves, because it checks the parent of each directory before it sets the flag HOLDS_LOCKED.
+The flag means that a protected inode is, or once was, below the directory.
 """
 
 from typing import Final
@@ -39,7 +40,7 @@ class Ancestry:
         self._unmarked: dict[Ino, list[Ino]] = {}
 
     def moved(self) -> None:
-        """Forget all positions, because a directory has another parent now."""
+        """Forget the saved positions of all walks, because a directory was moved."""
         self._positions.clear()
 
     def is_below(self, directory: Ino, top: Ino, outside: Ino) -> bool:

@@ -2,7 +2,7 @@
 
 Owns: the rules for mode bits and times. Does not know: FUSE, content (``file_data`` truncates).
 With a write-back cache the kernel maintains size, mtime and ctime of regular files and sends them.
-The kernel's values are then stored, including ctime.
+This program stores the values that the kernel sends, including ctime.
 Source: chmod(2), chown(2), utimensat(2), mount(8) on relatime; fs/fuse/dir.c, fuse_do_setattr.
 """
 
@@ -93,8 +93,9 @@ def access_time_due(policy: AccessTime, attributes: Attributes, now_ns: int) -> 
 def _sets_another_time(wanted: SetAttributes, now_ns: int) -> bool:
     """Return whether a process sets an access time other than the current time.
 
-    The kernel itself sends modification times, but no access times. A request for the current
-    time also contains a number, so a time within _NOW_NS is treated as the current time.
+    The kernel itself sends modification times, but no access times. A request for the current time
+    contains a time too, not a flag, so a time within _NOW_NS of the clock is treated as the current
+    time.
     """
     return wanted.atime_ns is not None and abs(wanted.atime_ns - now_ns) > _NOW_NS
 

@@ -17,7 +17,7 @@ from s3fs_meta.model import Ino
 _PAGE_BITS: Final = 8  # one page has the counts of 256 inodes, and takes 400 bytes
 _PAGE_INODES: Final = 1 << _PAGE_BITS
 _SLOT_MASK: Final = _PAGE_INODES - 1
-_OVERFLOWED: Final = 255  # replaces a count above 254, which the dict contains
+_OVERFLOWED: Final = 255  # in a page: the count is above 254, and the dict contains it
 _EMPTY: Final = bytes(_PAGE_INODES)
 
 

@@ -51,7 +51,7 @@ class OpenInode:
         self.has_capability = None
 
     def shows_blocks(self, blocks: int) -> bool:
-        """Record the number of blocks replied to the kernel; return whether the number changed."""
+        """Record the st_blocks sent to the kernel; return whether it has changed."""
         is_news, self.known_blocks = self.known_blocks != blocks, blocks
         return is_news
 

@@ -164,7 +164,7 @@ class Orphans:
             return True
 
     def _skip(self, ino: Ino, exc: BadRowError) -> None:
-        """Skip an orphan with unreadable rows. The next mount purges it after a repair by fsck."""
+        """Skip an orphan with unreadable rows. Once fsck has repaired them, a mount purges it."""
         _log.error(
             "cannot free the space of the removed inode %d: %s; the next mount tries again",
             ino,

@@ -1,4 +1,4 @@
-"""The list of removed trees: directories that were removed, and whose entries still exist.
+"""The list of removed trees: directories without a name whose entries are not deleted yet.
 
 Owns: the list, and the check whether a directory is in a removed tree. No name in such a directory
 can be added, removed or changed, even by a process that has the directory open.
@@ -35,7 +35,7 @@ class TreeProgress(NamedTuple):
 
         Args:
             names: number of names that the slice processed.
-            found: number of names in the directories among the processed names.
+            found: number of names in the directories among these names; they are processed later.
         """
         return TreeProgress(self.done + names, max(self.left + found - names, 0))
 
@@ -51,8 +51,8 @@ class RemovedTrees:
         """
         self._db = db
         self._directories = directories
-        # For each unfinished check of a directory: the next directory to visit, and the number visited.
-        # A request has at most one unfinished check.
+        # For each directory whose check is unfinished: the next directory to visit, and the number
+        # visited so far. A request has at most one unfinished check.
         self._positions: dict[Ino, tuple[Ino, int]] = {}
         self._tops: dict[Ino, None] = {}  # top directories of removed trees, in order of removal
         self._arrived = trio.Event()
@@ -80,7 +80,7 @@ class RemovedTrees:
         self._arrived.set()
 
     def emptied(self, names: int, found: int) -> None:
-        """Record that names were removed; directories among them contained *found* names."""
+        """Record the progress of a slice; the arguments are those of ``TreeProgress.step``."""
         self._progress = self._progress.step(names, found)
 
     def last(self, count: int) -> list[Ino]:
@@ -118,8 +118,8 @@ class RemovedTrees:
                 value and the number of inodes.
 
         Raises:
-            UnfinishedWalkError: the check is not finished; the caller must change nothing, and
-                call this method again after a schedule point.
+            UnfinishedWalkError: the check is not finished. The caller must not change anything, and
+                must call this method again after a schedule point.
             MetadataError: the directories above *ino* form a cycle.
         """
         at, visited = self._positions.pop(ino, (ino, 0))

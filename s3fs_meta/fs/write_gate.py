@@ -60,7 +60,7 @@ class Changes:
         self._status = status
         self._names: list[tuple[Ino, bytes]] = []
         self._inodes: list[Ino] = []
-        self.opened = 0  # number of calls of ``open``, each before the first change of an operation
+        self.opened = 0  # number of operations begun, to detect changes
         # Returns whether an access time fits on the disk without the space reserved for SQLite.
         # If not, a read succeeds but does not change the access time.
         self.may_note_access = disk.can_spend

@@ -141,7 +141,7 @@ class AttributeNames:
             AccessRefusedError, NoInodeError, or an error of ``Changes.begin``: nothing was changed.
         """
         _check_settable(name)
-        if name in _NAMESPACES:  # only ``remove`` accepts these names, which old versions stored
+        if name in _NAMESPACES:  # old versions stored these names, so only ``remove`` accepts them
             raise InvalidRequestError(_NO_NAME, name)
         if len(value) > XATTR_VALUE_BYTES_MAX:
             raise AttributeTooBigError(ino, len(value))

@@ -1,6 +1,6 @@
 """Splitting ranges of bytes into blocks, and planning a write. Pure functions.
 
-Owns: computing with offsets, and choosing one of four methods for each part of a write.
+Owns: the arithmetic of offsets, and the choice of one of four methods for each part of a write.
 """
 
 import enum
@@ -74,7 +74,7 @@ def spans(offset: int, stop: int, block_bytes: int) -> list[Span]:
 
 
 def lie_in_dirty_blocks(parts: Sequence[Part]) -> bool:
-    """Return whether all parts are inside dirty blocks, so that a write changes no row."""
+    """Return whether all parts are inside dirty blocks. A write to such parts changes no row."""
     for (_, _, stop), located in parts:
         if located is None or located.state is not BlockState.DIRTY or stop > located.plain_bytes:
             return False

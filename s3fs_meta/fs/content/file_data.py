@@ -292,7 +292,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # makes the caller plan the complete write again
+            return []  # an empty list: the caller plans the write again
         return None
 
     async def write_after(
@@ -394,7 +394,7 @@ class FileData:
                 self._note_write(before, offset + done, mapped, sets_times=sets_times)
 
     def _write_step(self, file: Attributes, step: WritePart, data: memoryview) -> int:
-        """Write one part; return 1 if the part was a hole, otherwise 0."""
+        """Write one part; return by how many blocks the file grows: 1 if the part was a hole."""
         span, before, how = step
         file_bytes = min(file.size_bytes - span.block_index * self._block_bytes, self._block_bytes)
         if how is How.NEW:

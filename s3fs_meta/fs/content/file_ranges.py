@@ -1,9 +1,9 @@
 """Operations on ranges of a file: find data and holes, punch holes, share blocks with another file.
 
-Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). On complete blocks in
-the bucket, these calls change only rows. Does not know: requests, writing bytes (``file_data``).
-A long operation is divided into slices. After each slice, and after a kill, the file is valid. As
-with write(2), an interrupted operation may be incomplete.
+Owns: lseek(2) with SEEK_DATA and SEEK_HOLE, fallocate(2), copy_file_range(2). For complete blocks
+that are in the bucket, these calls change only rows, not content. Does not know: requests, writing
+bytes (``file_data``). A long operation is divided into slices. After each slice, and after a kill,
+the file is valid. As with write(2), an interrupted operation may be incomplete.
 """
 
 from collections.abc import Callable
@@ -275,11 +275,11 @@ class FileRanges:
         Complete blocks that are in the bucket are shared by copying rows. The last block of
         *source* is also shared if it becomes the last block of *target*. Other bytes are copied.
         One call copies at most SHARED_RANGE_BYTES, and writes about ``Slices.copied_bytes`` bytes.
-        The process requests the rest by further calls, and can be killed between two calls. The end
-        of *source* or an error also shortens the copy. Source: copy_file_range(2).
-        If there is anything to copy, *begin* is called before the first change, after all checks.
-        The kernel drops its pages of *target* only in the range of the returned length, so this range
-        includes every changed byte.
+        The process requests the rest by further calls. It can be killed between two calls, not
+        during a call. The end of *source* or an error also shortens the copy. Source:
+        copy_file_range(2). If there is anything to copy, *begin* is called before the first change,
+        after all checks. The kernel drops its pages of *target* only in the range of the returned
+        length, so this range includes every changed byte.
 
         Raises:
             The errors of ``FileData.read`` and ``FileData.write``: nothing was copied.
@@ -325,8 +325,8 @@ class FileRanges:
     ) -> int | None:
         """Copy a small range inside one block of each file; return None for any other copy.
 
-        Also return None if the copy must wait. After None, call ``copy``; only *begin* may have
-        changed anything.
+        Also return None if the copy must wait. After None, call ``copy``. Nothing was changed then,
+        except by *begin*.
 
         Most copied files are small. Copying a small file takes less time than starting a task.
 

@@ -68,8 +68,8 @@ class ReadAhead:
         """Queue the uncached blocks of the read-ahead window, and enlarge the window.
 
         The window ends at the end of a run. Runs start at multiples of their length in the file, like
-        the packs of a file that was written sequentially. So blocks are queued once per run, and
-        most reads only compare two numbers.
+        the packs of a file that was written sequentially. So blocks are queued once per run; all
+        other reads only compare two numbers.
         """
         run_blocks = self.run_blocks
         record.ahead_blocks = min(

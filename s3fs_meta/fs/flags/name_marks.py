@@ -1,6 +1,7 @@
 """Marking the directories above the names of an inode, before the inode becomes protected.
 
-Owns: setting the flag HOLDS_LOCKED in slices, because an inode may have millions of names.
+Owns: setting the flag HOLDS_LOCKED, which means that a protected inode is below a directory. An
+inode may have millions of names, so the flag is set in slices.
 Does not know: why the inode becomes protected (``inode_flags``, ``trees.lock``).
 Keeps: when ``mark_above`` returns, every directory above a name of the inode has the flag. The
 caller must protect the inode before the next schedule point, so that it gets no further name.
@@ -23,9 +24,9 @@ from s3fs_meta.model import Ino
 async def mark_above(db: Database, changes: Changes, ino: Ino, slices: Slices) -> None:
     """Set HOLDS_LOCKED on all directories above an inode; begin an operation on the inode.
 
-    A directory keeps the flag, and moving the directory marks the directories above its new place.
-    Another task may add or move a name during a pass. This changes the ctime, and another pass
-    follows.
+    A directory keeps the flag. If it is moved, the directories above its new parent are marked.
+    If another task adds or moves a name during a pass, the ctime of the inode changes, and another
+    pass follows.
 
     Args:
         db: the database.

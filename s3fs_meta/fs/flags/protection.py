@@ -25,9 +25,9 @@ def require_changeable(attributes: Attributes) -> None:
 
 
 def require_writable(attributes: Attributes, open_files: OpenFiles) -> None:
-    """Raise if an inode is locked or immutable, unless it became immutable while it was open.
+    """Raise if an inode is locked, or was already immutable when it was opened.
 
-    In that case the kernel may have accepted writes before the flag was set.
+    If an open inode becomes immutable, the kernel may already have accepted writes to it.
 
     Raises:
         NotPermittedError: the inode is locked, or was immutable when it was opened.

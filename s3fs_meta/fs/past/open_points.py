@@ -2,7 +2,7 @@
 
 Owns: restoring a database when it is first needed, the limit of open databases, closing idle ones.
 Does not know: FUSE, inode numbers that programs see.
-Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless requests use more at one time.
+Keeps: at most PAST_POINTS_OPEN_MAX databases are on the disk, unless running requests use more.
 Nothing in the bucket is changed. An error in a temporary database never affects the mount itself.
 Open points never use disk space or request handlers that the mount needs.
 Tasks: any task; ``run`` is one background task.
@@ -91,8 +91,8 @@ class OpenPoints:
             disk: the free space of the local disk, which the mounted filesystem also uses.
             state_of: returns the directory for the temporary state of a txg.
             find_other_copy: finds a block's content if it is no longer at the recorded location.
-            is_shared: several users may send requests.
-            may_spawn: a separate process may restore a large database.
+            is_shared: True if several users may send requests.
+            may_spawn: True if a large database may be restored in a separate process.
             apart_bytes_min: the size from which a database is treated as large.
         """
         self._volume = volume
@@ -103,7 +103,7 @@ class OpenPoints:
         self._may_spawn = may_spawn
         self._apart_bytes_min = apart_bytes_min
         self._open: dict[Txg, OpenPoint] = {}
-        # The last search for a point in time: its txg, the bucket, and the monotonic time.
+        # The last search for a point in time: the txg found, the listings of the bucket, and when.
         self._found: tuple[Txg, Bucket, float] | None = None
         self._lock = trio.Lock()
         # True after ``run`` has ended: then points in use are closed after their last request.

@@ -1,6 +1,6 @@
 """Copying a tree of a past point in time into the filesystem: ``s3fs-meta clone --at``.
 
-Owns: the order *open the point, hold its packs, check them, copy*.
+Owns: the order of the steps: open the point in time, hold its packs, check them, copy.
 Does not know: rows (``meta.trees.past_content``), slices (``fs.trees.clone``), requests of users.
 Keeps: no content is downloaded. If content of the tree is not retained, or is damaged, nothing
 changes. Packs of the copy are *held*, in memory, from before the check until the copy has its name
@@ -103,7 +103,7 @@ class PastClone:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Permit garbage collection of the copied packs again at the end of a ``with`` block."""
+        """At the end of a ``with`` block, permit garbage collection of the copied packs again."""
         assert not self._db.held_packs, "only one copy from the past runs at a time"
         try:
             yield
@@ -138,7 +138,7 @@ class PastClone:
     async def _require_blocks(
         self, survey: PastSurvey, txg: Txg, packs: Mapping[PackId, ObjectKey]
     ) -> None:
-        """Refuse the copy unless each chosen block is in a retained, intact pack."""
+        """Refuse the copy if one of the given blocks is not in a retained, intact pack."""
         after, read = BlockId(0), survey.blocks_after
         while rows := await trio.to_thread.run_sync(read, after, self._slice_blocks):
             for piece in slices(rows):
@@ -150,7 +150,7 @@ class PastClone:
             after = rows[-1].block
 
     async def _revived(self, count: int) -> None:
-        """Upload the changes if the next changelog would otherwise list too many revived packs."""
+        """Upload all changes before the next changelog lists more revived packs than it may."""
         self._unreported += count
         if self._unreported >= self._revived_packs_max:
             self._unreported = 0

@@ -7,7 +7,8 @@ no effect. A past inode number never equals that of a live inode or of another p
 Tasks: any handler.
 
 A past inode number is ``PAST_INO_MIN + (slot << PAST_INO_BITS) + ino``. A point gets the next slot
-at its first use, and keeps it until the unmount. So no table of inodes is needed.
+at its first use, and keeps it until the unmount. The number of a past inode can thus be computed,
+and no table of inodes is needed.
 """
 
 import stat

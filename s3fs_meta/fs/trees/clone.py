@@ -54,7 +54,7 @@ class CloneTarget(NamedTuple):
 
 
 async def _do_nothing(_revived: int) -> None:
-    """Do nothing; this default callback serves copies of the present, which revive no packs."""
+    """Do nothing. A copy of the present revives no packs, so it uses this callback."""
     await trio.lowlevel.checkpoint()
 
 
@@ -441,13 +441,14 @@ class TreeClone:
         return reach
 
     def _give(self, new: Ino, index: BlockIndex, located: Located) -> None:
-        """Share an uploaded block with a copy, or copy a dirty block."""
+        """Map a block into the copy of its file: share it if it is uploaded, otherwise copy it."""
         if located.hash is not None:
             blocks.add_ref(self._db, located.block)
             block_map.set(self._db, new, index, located.block)
             return
         self._capacity.require(located.plain_bytes)
         block = self._cache.copy_on_write(located, new, index, located.plain_bytes)
-        # Recovery must not restore this block from the original, which a write may change in place.
+        # After a crash, this block must not be restored from the original: a write may change the
+        # original in place.
         self._cache.copies.forget([block])
         block_map.set(self._db, new, index, block)

@@ -130,7 +130,7 @@ class TreeLock:
 
 
 def _up_to(listed: list[Child], links_max: int) -> list[Child]:
-    """Return the first entries, up to the entry at which the sum of links exceeds a limit."""
+    """Return the first entries whose link counts add up to at most a limit, and the next entry."""
     links = 0
     for count, child in enumerate(listed, 1):
         links += child.links

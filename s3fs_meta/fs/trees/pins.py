@@ -228,7 +228,7 @@ class Pins:
 
     @contextlib.contextmanager
     def downloads_paused(self) -> Iterator[None]:
-        """Prevent new downloads by ``run`` while a request downloads. Never yields."""
+        """Pause new downloads by ``run`` in a ``with`` block, because a request downloads."""
         self._pauses += 1
         try:
             yield
@@ -288,7 +288,7 @@ class Pins:
         return done.error
 
     async def _check(self) -> None:
-        """List the current blocks of pinned trees, and pin them instead of the previous blocks."""
+        """List the present blocks of pinned trees, and pin these instead of the previous blocks."""
         async with self._checking:
             await self._follow_paths()
             self._cache.pinned.set_roots(pin.ino for pin in self._pins)

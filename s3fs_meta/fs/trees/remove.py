@@ -179,7 +179,7 @@ class TreeRemoval:
             is_kept = True
             raise
         finally:
-            # Set the flag again, unless the commit group was lost: then the row still has the flag.
+            # Set the flag again. If the commit group was lost, the row still has the flag.
             if protection and is_kept and self._db.in_group:
                 inodes.set_flag(self._db, ino, protection, on=True)
         self._notices.changed(Invalidations([], [ino]))
@@ -349,7 +349,7 @@ class TreeRemoval:
         return self._with_inner(chosen)
 
     def _select(self, scope: Scope) -> _Slice:
-        """Separate names that can be removed in bulk from names that are checked one by one."""
+        """Separate names that one SQL statement removes from names that are checked one by one."""
         fast: list[TopTally] = []
         names: list[Name] = []
         for tally in removed_trees.tally(self._db, scope):
@@ -423,7 +423,7 @@ class TreeRemoval:
             self._notices.changed(Invalidations([], known))
 
     def _drop_contents(self, names: Sequence[Name], fates: _Sorted) -> None:
-        """Remove blocks, symlink targets and extended attributes of deleted inodes."""
+        """Release the blocks of deleted inodes, and remove their symlink targets and xattrs."""
         if fates.mapped:
             self._release(fates.mapped)
         removed = set(fates.removed)

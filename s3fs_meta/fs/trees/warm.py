@@ -338,7 +338,7 @@ class _Download:
     async def result(self) -> Warmed:
         """Add up the sizes of the cached blocks, in slices.
 
-        Each of these blocks moves to the end of the eviction order.
+        Each of these blocks moves to the end of the eviction order, because it was just requested.
         """
         content, index = self._content, self._cache.index
         cached_bytes = fetched_bytes = 0

@@ -99,7 +99,7 @@ class BlockCache:
         db.listeners.when_lost(LossStep.RELOAD, self.load)
 
     def load(self) -> None:
-        """Read the index from the rows, at mount and after a commit group was rolled back.
+        """Fill the index from the rows, at mount and after a commit group was rolled back.
 
         The files of dirty and sealed blocks are treated as unsynced: the rows do not show that all
         bytes of the files were synced.
@@ -117,7 +117,7 @@ class BlockCache:
     # --- read blocks ---------------------------------------------------------------------------
 
     def is_local(self, located: Located) -> bool:
-        """Return whether a block is cached and not suspect. Never yields to other tasks."""
+        """Return whether a block is cached and needs no verification. Never yields."""
         return located.state is not None and located.block not in self.suspects.blocks
 
     def is_readable(self, located: Located) -> bool:
@@ -163,7 +163,7 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
-            raise exc  # the lost file belongs to the new copy, not to this block
+            raise exc  # the new copy has lost its file, not this block
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):
@@ -209,8 +209,8 @@ class BlockCache:
     def _neighbours(self, located: Located, pack: PackId) -> Sequence[Located]:
         """Return the neighbours to fetch with a small block, as many as fit into the cache.
 
-        The neighbours may use free room and the room of evictable blocks, but at most a small part
-        of the cache.
+        The neighbours may use free room and replace evictable blocks, but only in a small part of
+        the cache.
         """
         if located.plain_bytes >= SMALL_BLOCK_BYTES:
             return ()
@@ -269,7 +269,7 @@ class BlockCache:
         return min(READAHEAD_BYTES_MAX, self.bytes_max // READAHEAD_CACHE_PART)
 
     def _arrived(self, located: Located) -> None:
-        """Insert the row of a fetched block; remove its file if the block was deleted concurrently.
+        """Insert the row of a fetched block; if the block was deleted meanwhile, remove its file.
 
         If the block is already cached, only its file was replaced; its row and state stay the same.
         """
@@ -430,7 +430,7 @@ class BlockCache:
         self.index.wrote(block, max(plain_bytes, end), trio.current_time())
 
     def release(self, block: BlockId, row: BlockRow | None = None) -> None:
-        """Drop a reference; delete an unreferenced block, or leave a sealed one to the uploader.
+        """Drop one reference to a block. Delete a block without references, unless it is sealed.
 
         Args:
             block: a block that a file refers to.
@@ -452,7 +452,7 @@ class BlockCache:
         self.doom(block)
 
     def doom(self, block: BlockId) -> None:
-        """Remove a deleted block from the cache: immediately if clean, else after the next sync."""
+        """Remove a deleted block from the cache: a clean block now, others after the next sync."""
         held = self.index.get(block)
         if held is None:
             return
@@ -497,12 +497,12 @@ class BlockCache:
 
     @property
     def spare_bytes(self) -> int:
-        """Return how many bytes fit if only dirty, sealed, pinned and spared blocks stay cached."""
+        """Return how many bytes fit into the cache once all evictable blocks are evicted."""
         index = self.index
         return self.bytes_max - index.pending_bytes - index.spared_bytes - index.kept_bytes
 
     def uploaded(self, block: BlockId) -> None:
-        """Mark a block as uploaded, in the commit group that records its confirmed location."""
+        """Mark a block as uploaded; call this in the commit group that records its location."""
         self.copies.forget([block])
         cached_blocks.set_state(self._db, block, BlockState.UPLOADED)
         self.index.move(block, BlockState.UPLOADED)
@@ -593,7 +593,7 @@ class BlockCache:
         self._files.remove(block)
 
     def _let_go(self, block: BlockId) -> None:
-        """Remove the row of a cached block; the caller must then remove or rename the file."""
+        """Remove the row of a cached block, whose file the caller then removes or renames."""
         self.copies.forget([block])
         cached_blocks.delete(self._db, block)
         self.index.drop(block)

@@ -23,7 +23,7 @@ from s3fs_meta.limits import (
 
 
 def _free_nothing(_size_bytes: int) -> None:
-    """Free no space, because the owner of this ``DiskSpace`` has no blocks to evict."""
+    """Free no space, because this ``DiskSpace`` has no cache with blocks to evict."""
 
 
 async def _free_no_slice(_size_bytes: int) -> bool:

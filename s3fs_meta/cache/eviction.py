@@ -178,7 +178,7 @@ class Evictor:
         self._files.close_removed()
 
     def _take_victims(self, size_bytes: int, count_max: int) -> list[BlockId]:
-        """Delete rows of clean blocks until *size_bytes* more fit; the caller removes the files.
+        """Delete rows of clean blocks until *size_bytes* fit; the caller removes the files.
 
         At most *count_max* blocks are considered.
         """
@@ -202,7 +202,7 @@ class Evictor:
         return self._index.oldest_clean(self.unrequested_bytes_max)
 
     def _spares(self, block: BlockId) -> bool:
-        """Return whether eviction skips a block: pinned, needed by a request, or a last copy."""
+        """Return whether a block must stay: it is pinned, needed by a request, or the last copy."""
         if self._pinned.adopt(block):
             return True
         is_spared = self._is_needed(block) or self.is_last_copy(block)
@@ -214,25 +214,25 @@ class Evictor:
         return any(block in one for one in self._needed)
 
     def is_last_copy(self, block: BlockId) -> bool:
-        """Return whether the location of an uploaded block is marked as damaged."""
+        """Return whether the cached copy may be the last: the block's location is marked as damaged."""
         if not damage_marks.exist(self._db):
             return False
         row = blocks.find(self._db, block)
         return row is not None and blocks.is_damaged(self._db, row)
 
     def reconsider(self) -> None:
-        """Examine spared blocks again at the next eviction: their damage may have been healed."""
+        """Let the next eviction examine spared blocks again: their damage may be healed."""
         self._index.reconsider()
 
     def _lacks(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* more do not fit into the cache."""
+        """Return whether the cache lacks room for *size_bytes* more bytes."""
         return (
             self._index.total_bytes + size_bytes > self._bytes_max
             or self._index.total_count > CACHED_BLOCKS_MAX
         )
 
     def evict_bytes(self, wanted_bytes: int) -> None:
-        """Evict clean blocks, at least *wanted_bytes*, because the disk has only its reserve left.
+        """Evict at least *wanted_bytes* of clean blocks: the disk has only its reserve left.
 
         Fewer bytes are evicted if no other block can be evicted.
         """
@@ -246,7 +246,7 @@ class Evictor:
         return self._oldest() is not None
 
     def _take_bytes(self, wanted_bytes: int) -> Iterator[BlockId]:
-        """Delete rows of clean blocks, at least *wanted_bytes*; the caller removes the files."""
+        """Delete rows of at least *wanted_bytes* of clean blocks; the caller removes the files."""
         bytes_max = self._index.total_bytes - wanted_bytes
         examined = self._take(lambda: self._index.total_bytes > bytes_max)
         return (block for block in examined if block is not None)

@@ -90,7 +90,7 @@ class CacheIndex:
         return self.bytes_in[BlockState.CLEAN] - self.spared_bytes - self.kept_bytes
 
     def fits(self, size_bytes: int, bytes_max: int) -> bool:
-        """Return whether *size_bytes* of dirty blocks fit into *bytes_max* and DIRTY_BLOCKS_MAX."""
+        """Return whether *size_bytes* of new blocks exceed neither *bytes_max* nor DIRTY_BLOCKS_MAX."""
         return self.total_bytes + size_bytes <= bytes_max and self.pending_count < DIRTY_BLOCKS_MAX
 
     def get(self, block: BlockId) -> Held | None:
@@ -180,7 +180,7 @@ class CacheIndex:
             self.put(block, state, held.size_bytes)
 
     def seal_again(self, block: BlockId, size_bytes: int) -> None:
-        """Make an uploaded block SEALED, so that it is uploaded to a new location."""
+        """Seal a block that is already uploaded, so that it is uploaded again to a new location."""
         self.sealed_again.add(block)
         self.put(block, BlockState.SEALED, size_bytes)
 
@@ -235,7 +235,7 @@ class CacheIndex:
         self.unasked_bytes += size_bytes
 
     def _ask(self, block: BlockId) -> int:
-        """Remove a block from the blocks that no reader has used; return its size."""
+        """Remove a block from ``_unrequested``, because a reader uses it; return its size."""
         size_bytes = self._unrequested.pop(block)
         self.unasked_bytes -= size_bytes
         return size_bytes

@@ -113,7 +113,7 @@ class WaitingWriters:
         self._measured_bytes = 0
 
     def wake(self) -> None:
-        """Let all waiting writers check again whether the cache has room."""
+        """Wake all waiting writers, so that each checks again whether the cache has room."""
         self._room.set()
         self._room = trio.Event()
 

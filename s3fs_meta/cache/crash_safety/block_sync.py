@@ -57,8 +57,8 @@ class BlockSync:
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the database records that the intent log is in use
-        self.settled = 0  # last log entry that the database records as applied to the files
-        self._settled_durably = 0  # last log entry whose application is durably recorded
+        self.settled = 0  # according to the database, files contain all entries up to this
+        self._settled_durably = 0  # the same number, in rows that are durable
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------
@@ -148,7 +148,7 @@ class BlockSync:
             if not pieces:
                 return pieces is not None
             self._announce(self._intents)
-            # If a block has several pieces, the piece with the highest end determines its length.
+            # A block may have several pieces. The piece with the highest end determines its length.
             self._copies.expect(dict(sorted((piece.block, piece.stop) for piece in pieces)))
             try:
                 append = partial(self._append, self._intents, pieces)
@@ -194,7 +194,7 @@ class BlockSync:
             self._is_announced = True
 
     def note_durable(self, settled: int) -> None:
-        """Note that durable rows record all log entries up to *settled* as applied to the files."""
+        """Note that durable rows say: the files contain all log entries up to number *settled*."""
         self._settled_durably = max(self._settled_durably, settled)
 
     async def prepare_log(self, size_bytes: int = INTENT_LOG_BYTES) -> None:

@@ -60,7 +60,7 @@ def announce(db: Database, log: IntentLog) -> None:
 
 
 def note_settled(db: Database, used: Used) -> None:
-    """Record that synced files contain all entries up to ``used.settled``. Needs a transaction."""
+    """Record that files contain all log entries up to ``used.settled``. Needs a transaction."""
     local_state.put(db, _ROW, f"{used.epoch} {used.key.hex()} {used.settled}")
 
 
@@ -139,8 +139,8 @@ def _is_only_here(db: Database, block: BlockId, origins: set[BlockId]) -> bool:
 async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPiece]]:
     """Write the content of all needed entries into the block files, after a power cut.
 
-    Return the content, keyed by block. A second call has no effect. The entries are needed until
-    ``settle``.
+    Return the content, keyed by block. A second call has no effect. The log entries stay necessary
+    until ``settle``.
 
     Raises:
         OSError, DatabaseError: the disk failed.
@@ -165,7 +165,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPi
 
 
 def put_all(files: BlockFiles, pieces: Iterable[LoggedPiece]) -> int:
-    """Write the logged content of one block into its file; return its end offset. Runs in a thread.
+    """Write the logged content of a block into its file; return the end offset. Runs in a thread.
 
     Raises:
         DatabaseError: the file cannot be opened or written, for example because the disk is full.
@@ -246,7 +246,7 @@ def _note(db: Database, ends: dict[BlockId, int]) -> None:
 
 
 def overlaid(data: bytes, pieces: Iterable[LoggedPiece]) -> bytes:
-    """Return the content of a block with logged content written over it; gaps become zeros."""
+    """Return the content of a block after its logged pieces are written over it; gaps are zeros."""
     content = bytearray(data)
     for piece in pieces:
         content.extend(bytes(max(piece.offset - len(content), 0)))

@@ -23,7 +23,7 @@ class QuickThread:
     """Runs blocking calls in a thread, one at a time; the caller must hold a lock."""
 
     def __init__(self) -> None:
-        """Create no pipe yet: the first call creates it, and most commands never make a call."""
+        """Create no pipe yet: the first ``run`` creates it, and most commands never call ``run``."""
         self._ends: tuple[int, int] | None = None
         self._is_busy = False
         self._shortage = ShortageLog()

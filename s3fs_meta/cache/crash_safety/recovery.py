@@ -122,7 +122,7 @@ def is_stored(
 
 
 def _is_undone(db: Database, files: BlockFiles, block: BlockId, undone_ns: range) -> bool:
-    """Return whether a file is from an undone group: its times match, and its block has no row."""
+    """Return whether an undone group wrote a file: its times match, and its block has no row."""
     return blocks.find(db, block) is None and all(
         time_ns in undone_ns for time_ns in files.times_ns(block)
     )
@@ -145,7 +145,7 @@ class KnownCopies:
         self._db = db
         # For each copied block, the number of bytes to restore.
         self._known: dict[BlockId, int] = {}
-        # For each block, how many content bytes the last sync or log entry makes durable.
+        # For each block, the content length that the running sync or log entry makes durable.
         self._expected: Mapping[BlockId, int] = {}
         # Start and end of the gap that directly follows the bytes in ``_expected``, for each block.
         self._gaps: dict[BlockId, tuple[int, int]] = {}
@@ -160,7 +160,7 @@ class KnownCopies:
         }
 
     def expect(self, lengths: Mapping[BlockId, int]) -> None:
-        """Record the lengths that become durable with the sync or log entry that starts now."""
+        """Record the content lengths that the sync or log entry which starts now makes durable."""
         self._expected = lengths
 
     def note(self, block: BlockId, origin: Located, keep_bytes: int) -> None:
@@ -333,7 +333,7 @@ def _restore_file(files: BlockFiles, copy: Copy, data: bytes, pieces: Sequence[L
 
 
 def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
-    """Follow a chain of copies to its first origin, for callers that restore no files.
+    """Follow a chain of copied blocks to its first origin, for a caller that restores no files.
 
     Args:
         others: all copied blocks that are dirty or sealed, by block number, except blocks with
@@ -347,7 +347,7 @@ def through(copy: Copy, others: Mapping[BlockId, Copy]) -> Copy:
 
 
 def _stop(copy: Copy) -> int:
-    """Return how many leading bytes of the origin may be in the copied block."""
+    """Return how many of the origin's first bytes the copied block may contain."""
     return copy.keep_bytes if copy.holds_bytes is None else min(copy.keep_bytes, copy.holds_bytes)
 
 

@@ -41,7 +41,7 @@ class UnloggedRanges:
             self.give_up()
 
     def give_up(self) -> None:
-        """Forget the ranges, so that only a sync of the files can make the content durable."""
+        """Forget the ranges; then only a sync of the files can make the content durable."""
         self.are_known = False
         self._clear()
 

@@ -1,7 +1,7 @@
 """The content of blocks that read-ahead has fetched, in memory until it is read.
 
 Owns: the content, within a bound. Does not know: the store, rows, block files.
-Each block is also in its file, so any content may be dropped at any time.
+The file of each block has the same content, so content in memory may be dropped at any time.
 Uncompressed content is a view of the received range, so the bound counts complete ranges. A reader
 needs the oldest range first, so once the bound is reached, later ranges are not kept. An unread
 range is dropped when a range arrives more than ARRIVED_S_MAX after it.
@@ -19,7 +19,7 @@ class ArrivedRange:
     """One received range, and its blocks whose content is in memory."""
 
     def __init__(self, memory_bytes: int, now_s: float) -> None:
-        self.memory_bytes = memory_bytes  # size of the downloaded range, which views keep allocated
+        self.memory_bytes = memory_bytes  # size of the range, which views keep allocated
         self.since_s = now_s
         self.blocks: set[BlockId] = set()
         self.has_views = False

@@ -12,7 +12,7 @@ from s3fs_meta.limits import ARRIVED_BYTES_MAX
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.model import BlockId
 
-_KEPT_BLOCKS_MIN: Final = 2  # a small read needs at most two blocks, each of any size
+_KEPT_BLOCKS_MIN: Final = 2  # even a small read may need two blocks
 
 
 class UncachedContent:
@@ -52,6 +52,6 @@ class UncachedContent:
             self.size_bytes -= len(found[1])
 
     def clear(self) -> None:
-        """Drop all content, because the disk has room again."""
+        """Drop all content, because the disk now has room for block files."""
         self._contents.clear()
         self.size_bytes = 0

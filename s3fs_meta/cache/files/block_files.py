@@ -229,7 +229,7 @@ class BlockFiles:
             found = os.fstat(fd)
             if found.st_size < keep_bytes:
                 raise LostBlockError(source, f"the cache file has {found.st_size} bytes")
-            if found.st_nlink > 1:  # a quarantined state contains the file, too
+            if found.st_nlink > 1:  # a quarantined state has a hard link to the file
                 self.copy(source, target, keep_bytes)
                 return self.remove(source)
             self.ahead.drop(target)
@@ -352,7 +352,7 @@ class BlockFiles:
             raise failures[0]
 
     def _name_to_remove(self, block: BlockId) -> str:
-        """Stop using the open descriptor of a block; return the name of the block's file."""
+        """Stop using the open descriptor of a block; return the path of its file."""
         self._open.forget(block)
         return _name(block)
 

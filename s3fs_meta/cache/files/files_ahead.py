@@ -27,7 +27,7 @@ _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Numbers(NamedTuple):
-    """The next block number of a mount, and the numbers of cached blocks."""
+    """Access to the next block number of a mount, and to the numbers of cached blocks."""
 
     next_block: Callable[[], int]
     is_cached: Callable[[BlockId], bool]
@@ -53,7 +53,7 @@ class FilesAhead:
         return fd
 
     def drop(self, block: BlockId) -> None:
-        """Close the empty file for a block, because another file takes its name."""
+        """Close the empty file for a block, because another file is renamed to its name."""
         fd = self._fds.pop(block, None)
         if fd is not None:
             os.close(fd)

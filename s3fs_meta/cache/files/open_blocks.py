@@ -87,7 +87,7 @@ def _close_all(fds: dict[BlockId, int], forgotten: deque[int]) -> None:
     while fds:
         forgotten.append(fds.popitem()[1])
     for fd in forgotten:
-        with contextlib.suppress(OSError):  # at the interpreter's exit, no caller needs the error
+        with contextlib.suppress(OSError):  # the interpreter exits, and no caller needs the error
             os.close(fd)
 
 

@@ -1,10 +1,10 @@
 """Durability of operations on this host: group commit, fsync, background sync.
 
-Owns: the order *block files, COMMIT, WAL*; the times at which groups of operations are committed;
-the ``commit=`` interval. Does not know: the store.
+Owns: the order of a sync (block files, then COMMIT, then the WAL); the times at which groups of
+operations are committed; the ``commit=`` interval. Does not know: the store.
 Keeps: an fsync or a background sync makes the content of every file durable, then the rows. Rows
-may become durable earlier: by other syncs, for example when the WAL is extended, and rows of data
-that is written during a sync. The next mount checks the content of such rows.
+may become durable before the content to which they refer: by another sync, for example when the WAL
+is extended, or if data is written during a sync. After a crash, the next mount checks this content.
 Tasks: ``run_group_commit`` and ``run_background_sync`` run as one task each per mount; any fsync
 handler may call ``sync_file``.
 Design: docs/design/durability.md, "From write to fsync".
@@ -44,7 +44,7 @@ class _Commit(NamedTuple):
 
     begun: tuple[int, int]  # numbers of the last change and the last timestamp change in it
     mark: int  # number of the last change record in the commit
-    settled: int  # number of the last intent log entry whose content is in the block files
+    settled: int  # the files contain all intent log entries up to this number
 
 
 class Durability:
@@ -213,7 +213,7 @@ class Durability:
             self._require_not_broken()
             wal.append_room(room_bytes)
             await trio.lowlevel.checkpoint()
-        async with self._log_lock:  # not at the same time as the sync of an fsync
+        async with self._log_lock:  # wait for the sync of a running fsync
             await in_thread(self._db.sync_wal)
 
     async def sync_all(self) -> None:

@@ -96,7 +96,7 @@ def with_link(known: Known, link: Link) -> Known:
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the latest points and, of older ones, only the first in each hour, day or 30 days.
+    """Return all recent points, and of older points only the first in each hour, day or 30 days.
 
     Each span is a multiple of the shorter ones, so the first point of a day is also the first point
     of an hour.

@@ -1,12 +1,12 @@
 """Creating and dropping kept points (named points in time); only the writer may do this.
 
-Owns: the order *set the feature, create the object, check the lease*; checking whether a point in
-time may be kept.
+Owns: the order of the steps (set the feature in the superblock, create the object, check the
+lease); checking whether a point in time may be kept.
 Does not know: the objects that a kept point needs (``history.kept.pins``), its callers.
 Keeps: a point is confirmed only once its metadata is in the bucket and no garbage collection can
-overlook its object. This host's collection is paused. Another host must take over before it can
-collect garbage, and the final check of the lease detects a takeover. Older versions of the program
-refuse a filesystem with kept points.
+overlook its object. On this host, garbage collection is paused meanwhile. Another host can collect
+garbage only after a takeover, which the final check of the lease detects. Older versions of the
+program refuse a filesystem with kept points.
 Tasks: any task.
 Design: docs/design/durability.md, "Kept points".
 """
@@ -212,7 +212,7 @@ class PointKeeper:
         return kept_codec.new_key(txg, name, self._volume.keyring, random_bytes)
 
     async def _link(self, wanted: PointInTime | None) -> Link:
-        """Return the chain position to keep; the caller must have paused garbage collection."""
+        """Return the chain position to keep; the caller has paused garbage collection."""
         volume = self._volume
         present = volume.position.link
         if wanted is None:

@@ -1,7 +1,7 @@
 """Rollback: publishing a past txg as a new txg, so that a second rollback can undo it.
 
-Owns: the order *ship changes, restore the past txg next to the current database, publish the past
-txg, exchange the databases*.
+Owns: the order of the steps: ship all changes, restore the past txg to a second database, publish
+that state as a new txg, exchange the databases.
 Does not know: how the user selects the point in time, its callers.
 Keeps: one new object, the changelog of the new txg, makes the rollback effective on all hosts.
 If the program crashes after that object was created but before the databases were exchanged, the
@@ -114,7 +114,7 @@ async def roll_back(
 
 
 async def _ship(session: Session, progress: Progress) -> str:
-    """Ship all changes; return why the bucket may lack a block, or "" if it has all blocks."""
+    """Ship all changes; return the reason why the bucket may lack blocks, or "" if it has all."""
     try:
         await session.flush_at_end(progress)
     except LostBlockError as exc:
@@ -162,7 +162,7 @@ async def _restore_beside(
 async def _strays(volume: Volume, beside: StateDir) -> set[ObjectKey]:
     """Return the packs of the past txg that are in the bucket but have no row in the current state.
 
-    These packs belong to a history that another state has replaced.
+    The rows are missing if the current state belongs to another history than the past txg.
     """
     found: set[ObjectKey] = set()
     for key, object_bytes in await trio.to_thread.run_sync(_unlisted, beside, volume):
@@ -184,7 +184,7 @@ def _unlisted(beside: StateDir, volume: Volume) -> list[tuple[ObjectKey, int]]:
 def _take_over(
     beside: StateDir, volume: Volume, before: Link, strays: Collection[ObjectKey]
 ) -> int:
-    """Copy rows that survive a rollback to the restored database; count lost blocks."""
+    """Copy the rows that a rollback keeps to the restored database; count lost blocks."""
     past = Database.open(beside.database, volume.db.pragmas)
     try:
         lost = rollback_rows.take_over(past, volume.db, strays)

@@ -56,7 +56,7 @@ class Mend:
 
 
 class Behind(NamedTuple):
-    """The txg number and the time that the next txg must exceed."""
+    """The lower bounds of the next txg's number and time."""
 
     txg: Txg
     created_ns: int
@@ -83,12 +83,12 @@ def want_after(db: Database, noticed: OlderBucketError) -> None:
 
 
 def put_back(why: str) -> str:
-    """Return the reason text for an image that replaces changelogs lost from the bucket."""
+    """Return the reason to record for an image that replaces changelogs lost from the bucket."""
     return f"{_PUT_BACK}: {why}"
 
 
 def is_put_back(why: str) -> bool:
-    """Return whether ``put_back`` made a reason text; if so, the bucket may also lack packs."""
+    """Return whether ``put_back`` returned this reason; if so, the bucket may also lack packs."""
     return why.startswith(_PUT_BACK)
 
 
@@ -100,7 +100,7 @@ def done(db: Database) -> None:
 async def behind_all(
     store: ObjectStore, keyring: Keyring, uuid: str, lease: Lease, kept: Link
 ) -> Behind:
-    """Return the txg and time that the next txg must exceed; *kept* is the last valid position."""
+    """Return the bounds for the txg after all objects; *kept* is the last valid position."""
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
@@ -116,7 +116,7 @@ async def behind_all(
 
 
 class Right(NamedTuple):
-    """The facts that determine whether this host may abandon txgs."""
+    """The facts from which ``require_right`` decides whether this host may abandon txgs."""
 
     mend: Mend
     lease: Lease  # the lease as read from the bucket

@@ -96,15 +96,15 @@ def record(db: Database, link: Link) -> None:
 
 
 def record_own(db: Database, link: Link) -> None:
-    """Record a txg of this host as the database's position. Requires an open transaction."""
+    """Record a txg written by this host as the database's position. Needs an open transaction."""
     local_state.put_all(db, {_ROW: encode_link(link), _OWN: str(link.txg)})
 
 
 def adopt_attempt(db: Database, link: Link) -> None:
     """Record that this host's attempted changelog (the outbox) ends the chain.
 
-    Requires an open transaction. Call this while opening the filesystem. As a side effect, unused
-    packs are retained for one more txg.
+    Requires an open transaction. Call this while opening the filesystem. Unused packs are then
+    retained for one more txg.
     """
     record_own(db, link)
     packs.outlive(db, link.txg)

@@ -3,7 +3,8 @@
 If the bucket of a running writer is replaced by an older copy, the last changelogs are lost. A
 changelog that the writer appends afterwards has no predecessor, so no host could restore it.
 
-Owns: reading and comparing the end of the changelog. Does not know: the reaction to a loss.
+Owns: reading the last bytes of the changelog and comparing them. Does not know: what follows from a
+loss.
 Tasks: the shipper's task, under its lock; any task may call ``require``.
 """
 

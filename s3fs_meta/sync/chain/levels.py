@@ -244,7 +244,7 @@ def link_of(level: Level) -> Link:
 
 
 def piece_of_level(level: Level) -> MergeInput:
-    """Convert a level object to an input for ``merge``."""
+    """Convert a level object to an input of ``merge``."""
     return MergeInput(
         level.first,
         link_of(level),
@@ -352,7 +352,7 @@ def _section(sections: Sequence[Section]) -> Section:
 
 
 def _packs(pieces: Sequence[MergeInput]) -> tuple[PackNote, ...]:
-    """Return the last note about each pack, except packs that a piece reports as deleted."""
+    """Return the last recorded state of each pack, except packs that a piece reports as deleted."""
     notes = {note.pack: note for piece in pieces for note in piece.packs}
     forgotten_packs = set(_forgotten(pieces))
     return tuple(note for pack, note in notes.items() if pack not in forgotten_packs)

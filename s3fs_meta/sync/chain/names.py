@@ -1,6 +1,7 @@
-"""The txgs in object keys, and a check of whether the chain can have reached them.
+"""The txgs in object keys, and the check that the chain can have reached them.
 
-Owns: the rule that a key far beyond the end of the chain is foreign, the listing of keys.
+Owns: the rule that a key far beyond the end of the chain belongs to another writer; the listing of
+keys.
 Does not know: chain positions, rows.
 Keeps: the name of an object proves nothing, because any user of the bucket can create objects. Txgs
 beyond a gap of more than TXG_GAP_MAX numbers are accepted only if one object beyond the gap
@@ -58,7 +59,7 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
 
 
 async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
-    """Return the last txg that the chain can have reached, judging by the keys of objects.
+    """Return the last txg in the keys of objects that can belong to the chain.
 
     No request is sent if no gap between the txgs exceeds TXG_GAP_MAX.
 

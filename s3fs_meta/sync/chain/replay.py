@@ -1,6 +1,6 @@
 """Replay: applying changelogs and level objects to a database, in the order of the chain.
 
-Owns: the order *fetch, verify, apply, record the position* for one txg after another; the errors
+Owns: the steps for one txg after another (fetch, verify, apply, record the position); the errors
 for a changelog that is missing or damaged, or does not fit the database.
 Does not know: rows (``meta.replica``), why the database needs later txgs.
 Tasks: one task per database; no other task uses the database during a replay.
@@ -51,7 +51,7 @@ class NeedsImageError(Exception):
 
 
 class MisfitError(FormatError):
-    """A changelog or level object is intact, but its changes do not fit the database."""
+    """A changelog or level object is intact, but its changes contradict the database's rows."""
 
 
 class Replayer:

@@ -28,7 +28,7 @@ class Frozen(NamedTuple):
     last_seq: int
     next_block: BlockId
     floor: Txg  # retention floor: the oldest retained txg
-    snapshot: Snapshot | None  # None to read the rows on the mount's own connection
+    snapshot: Snapshot | None  # None: the rows are read on the mount's own connection
 
 
 class Shipped(NamedTuple):
@@ -68,7 +68,7 @@ def locations_of(news: News, cut: Cut) -> tuple[Location, ...]:
 
 
 def pack_notes_of(news: News, cut: Cut) -> tuple[tuple[PackNote, ...], tuple[PackId, ...]]:
-    """Return the notes about new and condemned packs, and the IDs of deleted packs."""
+    """Return the new and condemned packs for a changelog, and the IDs of deleted packs."""
     notes = {
         one.pack: PackNote(one.pack, one.object_key, one.object_bytes, PackState.STORED)
         for one in cut.packs.values()

@@ -102,7 +102,7 @@ class Leveler:
             key = level_codec.key_of(level, last)
             _log.log(severity, "cannot create the level object %s: %s", key, exc)
             return False
-        del pieces  # free their memory before encoding
+        del pieces  # free the memory of the pieces before encoding
         data = await in_thread(level_codec.encode, made, self._keyring)
         with contextlib.suppress(PreconditionError):  # another mount has created the level object
             await self._store.create(made.key, data)

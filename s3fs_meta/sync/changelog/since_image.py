@@ -21,7 +21,7 @@ class SinceImage:
         self.bytes += stored_bytes
 
     def note_news(self) -> None:
-        """Record that a txg after the last image changes more than block locations."""
+        """Record that a txg after the last image changes more than the locations of blocks."""
         self.has_news = True
 
     def add_earlier(self, sizes: Sequence[int]) -> None:

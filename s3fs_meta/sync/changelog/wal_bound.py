@@ -1,4 +1,4 @@
-"""A bound on the WAL during an upload, while an open snapshot prevents SQLite from restarting it.
+"""A bound on the growth of the WAL during an upload, while an open snapshot prevents its reuse.
 
 Owns: stopping the upload if the WAL grows too much. Does not know: what is uploaded, txgs.
 Tasks: one upload at a time; during an upload the event loop calls ``check`` for each recorded
@@ -50,6 +50,6 @@ class WalBound:
             raise self.exceeded(began_s, 1)
 
     def exceeded(self, began_s: float, attempts: int) -> StoreUnavailableError:
-        """Return the error that reports that all uploads since *began_s* were stopped."""
+        """Return the error for a caller whose uploads since *began_s* were all stopped."""
         why = f"the WAL grew by {self._growth_max // MIB} MiB while blocks were uploaded"
         return StoreUnavailableError("image", attempts, trio.current_time() - began_s, why)

@@ -96,7 +96,7 @@ class Shipper:
         self._due = trio.Event()
         self._lock = trio.Lock()
         self._cut_oldest_ns = 0
-        self.frozen_seq = 0  # number of the last change record that a successful cut contains
+        self.frozen_seq = 0  # number of the last change record in the last successful cut
         self.confirmed_seq = self._recorder.shipped_seq  # last change record in the chain
         self._cuts = 0
         self._confirmed = trio.Event()
@@ -274,7 +274,7 @@ class Shipper:
 
     @property
     def _has_leftovers(self) -> bool:
-        """Return whether any recorded change, pack change or raised floor is still unshipped."""
+        """Return whether a change, a new pack state or a raised floor is not shipped yet."""
         return (
             self._recorder.bytes > 0
             or pending.has_pack_news(self._db)
@@ -506,7 +506,7 @@ class Shipper:
         *,
         is_image: bool = False,
     ) -> tuple[Txg, bytes]:
-        """Encode a changelog and sync it to this host's disk; from then on its bytes are final."""
+        """Encode a changelog, and sync it to this host's disk. Then its bytes never change."""
         data = await in_thread(changelog_codec.encode, changelog, self._keyring)
         self._db.begin_local()
         if is_image:  # the image contains the cut's changes, so no changelog needs their records
@@ -527,7 +527,7 @@ class Shipper:
         attempt = pending.outbox(self._db)
         if attempt is None:
             return False
-        if not self._attempt_is_synced:  # its sync did not finish, or an earlier mount recorded it
+        if not self._attempt_is_synced:  # a sync failed, or an earlier mount recorded the attempt
             await self._sync_attempt()
         await self._send(*attempt)
         return True

@@ -1,7 +1,7 @@
 """The follower: a read-only mount that shows each new txg of another host atomically.
 
-Owns: when to poll for the next txg; the order *apply on a second connection, switch, drop removed
-blocks*; when to restore instead. Does not know: FUSE, leases, rows.
+Owns: when to poll for the next txg; the order of the steps (apply the txg on a second connection,
+switch to it, remove blocks); when to restore instead. Does not know: FUSE, leases, rows.
 Keeps: no reply mixes two txgs. A second connection commits a txg in a thread, while the mount's
 connection reads the previous txg. Then the mount's connection switches without yielding.
 Tasks: ``run`` is one background task. One txg is applied at a time; only a task in ``paused`` may
@@ -226,7 +226,7 @@ class Follower:
         await self._show(changes, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
             await trio.to_thread.run_sync(applier.checkpoint)
-            self._db.go_on()  # from now on no connection reads the WAL, so the next txg restarts it
+            self._db.go_on()  # no connection reads the WAL any more, so the next txg begins it anew
 
     async def _show_applied(self) -> None:
         """Show the last applied txg if an error or a cancellation prevented that before.
@@ -292,7 +292,7 @@ class Follower:
             self._is_finished = False
         finally:
             self._kernel.at_switch()
-        # First remove these files: if a later step fails, no list contains them any more.
+        # Remove these files first. If a later step failed, they would be in no list any more.
         await self._cache.evictor.remove_files(without_row)
         if failure is not None:
             await self._cache.forget_removed(self._cache.index.blocks())

@@ -1,7 +1,7 @@
 """Promotion: a follower catches up with the bucket, and then becomes the writer.
 
-Owns: the order *check the lease, catch up, take the lease, append the fence record, recount the
-totals that no changelog contains*.
+Owns: the order of the steps: check the lease, catch up, take the lease, append the fence record,
+recount the totals that no changelog contains.
 Does not know: how a session becomes a writer's session, FUSE.
 Keeps: after a crash, the next mount or promotion on this host recognises the lease as its own, and
 takes it. If the fence record was appended, it continues from that record.

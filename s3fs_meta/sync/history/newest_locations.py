@@ -1,7 +1,7 @@
 """Searching the newest state for lost content of a past point in time, by hash.
 
-The rows of a snapshot refer to old packs. Content that was moved or written again is in newer
-packs.
+The rows of a snapshot refer to the packs of its time. If content was moved or written again later,
+newer packs also contain it.
 
 Owns: a database of the newest state, restored at the first search, and the search in it.
 Does not know: its callers, how a block is fetched.

@@ -2,7 +2,7 @@
 
 Owns: the newest txg, the holder of the lease, the last image, and whether this image and the
 changelogs after it are complete.
-Does not know: the presentation of facts; local state, except this host's copy of the superblock.
+Does not know: how the facts are shown; local state, except this host's copy of the superblock.
 Keeps: nothing is written, and no lease is taken. With the keys, only authentic objects are used;
 without them, names and times are unverified. Only fsck examines objects older than the last image.
 

@@ -271,9 +271,10 @@ class PointsInTime:
         return link
 
     async def is_kept(self, txg: Txg) -> bool:
-        """Return whether an object key in the bucket claims that a txg is a kept point.
+        """Return whether the bucket has an object key of a kept point with this txg.
 
-        The key proves nothing by itself; it only decides whether a restore is attempted.
+        Any user of the bucket can create such a key. So the result only decides whether a restore
+        is attempted.
         """
         async with aclosing(self._store.list(kept_codec.prefix_of(txg))) as listing:
             async for info in listing:
@@ -379,7 +380,7 @@ async def require_at_least(
     if served is not None and served.txg < mark.txg:
         raise older(f"the last txg that can be shown is {served.txg}")
     if NO_HASH.startswith(mark.hash):
-        return None  # every bucket is at least as new as an empty chain
+        return None  # no bucket is older than an empty chain
     try:
         if served is not None and served.txg == mark.txg:
             found = served.hash

@@ -1,6 +1,7 @@
 """Snapshots: opening a bucket read-only at any available point in time, without writing to it.
 
-Owns: the order *unlock, find the txg, restore*; opening a snapshot in a separate state directory.
+Owns: the order of the steps (unlock the superblock, find the txg, restore it); opening a snapshot
+in a separate state directory.
 Does not know: FUSE, which files are read.
 Keeps: the bucket is not changed, not even the lease. This host's state directory of the filesystem
 is not used, except for the superblock copy in it. The state directory of a snapshot is removed when
@@ -49,7 +50,7 @@ from s3fs_meta.sync.volume import KnownSuperblock, OpenOptions, Position, Volume
 class RestoreOptions(NamedTuple):
     """The options for restoring one point in time."""
 
-    progress: Progress = no_progress  # unused if a separate process restores the metadata
+    progress: Progress = no_progress  # not called if a separate process restores the metadata
     reserve: Reserve | None = None  # reserves disk space before the download
     apart: bool = False  # True to restore the metadata in a separate process
     # An open snapshot to start from: its database is copied, and later changelogs are applied.
@@ -98,7 +99,8 @@ class Bucket:
         await clock.measure_for_reading()
         offset_ns, difference = clock.offset_ns, clock.difference
         if isinstance(self.clock, StoreClock):
-            # An age was subtracted from this host's own time, which the mount's clock corrects.
+            # The age was subtracted from this host's uncorrected time; the mount's clock has a
+            # correction.
             offset_ns += self.clock.offset_ns
             difference = difference or self.clock.difference
         if difference and wanted.is_ago:

@@ -1,6 +1,6 @@
 """Reading small versioned JSON files in the state directory, and checking their numbers.
 
-Owns: the code that ``known_points`` and ``request_log`` share.
+Owns: code that ``known_points`` and ``request_log`` share, for reading and checking.
 Does not know: the fields and the purpose of these files.
 """
 

@@ -191,7 +191,7 @@ class RequestLog:
     """The request counts of one mount and of earlier processes."""
 
     def __init__(self, state: Path, meter: Meter, stored_bytes: Callable[[], int]) -> None:
-        """Start with the counts of *meter*; the file is read later.
+        """Start with the counts of *meter*; the first save adds the counts in the file.
 
         Args:
             state: the state directory of the filesystem.

@@ -72,7 +72,7 @@ _RESCUED: Final = (
 )  # beginnings of the names of entries that no command removes
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-# Entries that also exist in an unused state directory.
+# Entries that do not show that a state directory was used.
 _FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
 
@@ -322,7 +322,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _open_to_probe(lock: Path) -> int:
-    """Open an existing lock file, for writing if possible: NFS requires this for an exclusive lock.
+    """Open an existing lock file, if possible for writing, which NFS requires for exclusive locks.
 
     Source: flock(2), "NFS details".
     """
@@ -378,7 +378,7 @@ def _is_entry(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def without_new_remains(path: Path) -> Iterator[None]:
-    """Remove the state directory if it is new and unused and the with-block raises an error."""
+    """If the with-block fails, remove the state directory, provided it is new and unused."""
     is_new = not path.exists()
     try:
         yield

@@ -76,7 +76,7 @@ class DaemonStore:
         return reply
 
     def replied(self, reply: Message) -> None:
-        """Pass a reply to the task waiting for it, unless that task was cancelled."""
+        """Pass a reply to the task that waits for it, unless that task was cancelled."""
         waiting = self._waiting.get(reply.fields["number"])
         if waiting is not None:
             waiting.send_nowait(reply)

@@ -254,17 +254,17 @@ class Restorer:
     async def _may_lead_past(
         self, breaks: Sequence[BrokenChainError], ref: ManifestRef, upto: Txg | None
     ) -> bool:
-        """Return whether restoring from an image may reach a later txg than newer images did.
+        """Return whether an older image may lead to a later txg than the newer images did.
 
-        An older image needs the same unreadable changelog, unless a level object replaces it.
-        Without this check, a restore would try the image of every kept point, although the
-        changelogs after such images were deleted.
+        A restore from an older image usually stops at the same unreadable changelog, unless a level
+        object replaces it. Without this check, a restore would try the image of every kept point,
+        although the changelogs after such images were deleted.
         """
         name = image_codec.parse_manifest_key(ref.key)
         for broken in breaks:
             if broken.misfit or name is None or name.txg > broken.last_txg:
-                # The image is not older than the unreadable changelog, so it does not need it.
-                # Or the changelog is readable, but does not fit the image of the failed restore.
+                # An image that is not older than the unreadable changelog does not need the
+                # changelog. A readable changelog may just not fit the image of the failed restore.
                 continue
             begin = await levels.spanning(self._store, Txg(broken.last_txg + 1), upto)
             if begin is None or name.txg >= begin:
@@ -387,7 +387,7 @@ class Restorer:
 
 
 def restoring(target: Path) -> Path:
-    """Return the path of the database that a restore to *target* has not completed."""
+    """Return the path of the unfinished database while a restore to *target* runs."""
     return target.with_name(target.name + ".restoring")
 
 
@@ -430,8 +430,9 @@ async def _fetch_all(
     """
     image_codec.require_places(manifest, key)
     if not await in_thread(has_room, unfinished, manifest.database_bytes):
-        # A forged manifest may claim a huge size, without pieces of this size in the bucket.
-        # If its last piece is missing, the caller tries another image, and reports no full disk.
+        # A forged manifest may claim a huge size for which the bucket has no pieces. So first check
+        # the last piece. If it is missing, the caller tries another image, and does not report a
+        # full disk.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
     failed: list[S3fsError | OSError] = []

@@ -184,7 +184,7 @@ class Salvager:
         return SalvagedImage(key, name.txg, len(sizes), 0, listed=False)
 
     async def _without(self, good: set[str]) -> list[_Name]:
-        """Return all images except *good* that have pieces in the bucket, newest first."""
+        """Return the images with pieces in the bucket, except those in *good*, newest first."""
         found = set()
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:
@@ -194,7 +194,7 @@ class Salvager:
         return sorted(found, reverse=True)[: self._images_max]
 
     async def _newest_pieces(self, wanted: _Name) -> dict[int, ObjectKey]:
-        """Return, for each piece number, the newest piece of an image and all earlier images."""
+        """Return the newest piece for each piece number, from an image and all earlier images."""
         newest: dict[int, tuple[_Name, ObjectKey]] = {}
         async with aclosing(self._store.list(image_codec.PREFIX)) as listing:
             async for info in listing:

@@ -208,7 +208,7 @@ class Imager:
 
     @contextlib.asynccontextmanager
     async def _room(self, progress: Progress) -> AsyncIterator[Path]:
-        """Yield a path with disk space reserved for a database copy; remove the copy at exit."""
+        """Reserve disk space for a database copy; yield its path, and remove the copy at exit."""
         if self._unsure:
             await self._settle_attempt()
         await self._disk.make_room(self._copies_bytes())

@@ -1,7 +1,7 @@
 """Writing the superblock in the bucket and on this host: changes, missing and damaged copies.
 
-Owns: the order *first object, second object, this host's copy*, and the rules for overwriting a
-copy.
+Owns: the order of the writes (first object, second object, this host's copy), and the rules for
+overwriting a copy.
 Does not know: which copy is used (``selection``).
 Keeps: a mount only creates missing objects, or finishes an interrupted change by copying the first
 object to the second. Only a change or ``fsck -y`` replaces other objects, by compare-and-set, and

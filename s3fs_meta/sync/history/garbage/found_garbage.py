@@ -1,7 +1,7 @@
 """The input and the result of a search for garbage.
 
-Owns: the list of the kinds of objects, and their totals; the facts about the retained history. Does
-not know: the search, the deletion.
+Owns: the lists of objects by kind, and their totals; the facts about the retained history. Does not
+know: the search, the deletion.
 """
 
 from typing import NamedTuple

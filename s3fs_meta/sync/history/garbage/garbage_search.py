@@ -275,7 +275,7 @@ class StoredImages:
         return deletable, pieces
 
     async def _is_superseded(self, manifest: ObjectKey, base: Txg) -> bool:
-        """Return whether this filesystem wrote a manifest that no restore can need."""
+        """Return whether this filesystem wrote a manifest, and no restore can need it any more."""
         image = image_codec.image_of(manifest)
         if manifest in self._opened and manifest not in self._exchanged:
             return bool(self._ours.get(image))
@@ -351,10 +351,11 @@ class Finder:
         self.stored_images = StoredImages(store, keyring, uuid)
         # For each object, True if its content proves that this filesystem wrote it.
         self._judged: dict[ObjectInfo, bool] = {}
-        self._parts_checked = Txg(0)  # all parts up to this txg were compared with their changelogs
+        self._parts_checked = Txg(0)  # parts up to this txg were compared with their changelogs
         self._indexed_from = Txg(0)  # every index object in the bucket ends at or after this txg
         self._orphans = OrphanPacks(db, store, keyring)
-        # Txg of the base image, and pinned runs, when a search last found no changelog or level.
+        # The txg of the base image, and the pinned runs, at the last search that found no changelog
+        # or level object to delete.
         self._cleared = (Txg(0), frozenset[tuple[Txg, Txg]]())
 
     async def images(self, kept: Sequence[ManifestRef] = ()) -> list[Image]:
@@ -476,7 +477,7 @@ class Finder:
         return [info for info in wanted if self._judged[info]]
 
     def _cleared_upto(self, pins: KeptPointPins) -> Txg:
-        """Return the txg before which all objects are pinned; 0 if a kept point was dropped."""
+        """Return the txg before which only pinned objects are left; 0 if a kept point was dropped."""
         base, intervals = self._cleared
         return base if intervals <= pins.intervals else Txg(0)
 

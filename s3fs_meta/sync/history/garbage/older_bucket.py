@@ -1,7 +1,7 @@
 """Uploading the local state again after the bucket of a mounted writer was reset to an older copy.
 
-Owns: finding missing packs, and the order *mark missing packs, upload cached blocks again,
-publish*.
+Owns: finding missing packs, and the order of the steps: mark missing packs, upload cached blocks
+again, publish the state.
 Does not know: how the reset is detected (``chain_watch``), how blocks are healed (``healing``).
 Keeps: nothing in the bucket is overwritten or deleted: the txgs of the older copy stay in the
 chain.

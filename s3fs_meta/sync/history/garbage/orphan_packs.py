@@ -90,7 +90,7 @@ class OrphanPacks:
 
 
 def _without_doubtful(found: list[ObjectInfo], missing: Set[int]) -> list[ObjectInfo]:
-    """Remove each object with the size of a missing pack, whose row may have a damaged key."""
+    """Remove objects that may belong to a row with a damaged key: a missing pack has their size."""
     doubtful = [info for info in found if info.size_bytes in missing]
     if doubtful:
         _log.error(

@@ -1,6 +1,7 @@
 """Garbage collection: deletion of packs, images and changelogs that no retained txg needs.
 
-Owns: the order *condemn rows, ship the rows, DELETE, remove rows*; the number of objects per pass.
+Owns: the order of the steps (condemn rows, ship these rows, delete the objects, remove the rows);
+the number of objects per pass.
 Does not know: why a pack died, which objects are garbage (``garbage_search``, ``retention``).
 Keeps: an object is deleted only after the confirmation of a txg that condemns it, abandons it, or
 raises the floor above it. The floor is never lowered. Objects of other writers are never deleted. A
@@ -91,10 +92,10 @@ class Reclaimer:
         self.last_error = ""
         # Packs that this mount condemned, and for which it has sent no DELETE.
         self._undeleted: set[PackId] = set()
-        # ``_state`` at the last search; None if the search failed or found garbage.
+        # The result of ``_state`` at the last search; None if that search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
-        self.wants_image = False  # True if a newer image would make dead packs deletable
+        self.wants_image = False  # True if only a newer image is needed to delete dead packs
 
     @part(Cause.GARBAGE)
     async def run(self, *, unless_idle: bool = False) -> None:
@@ -266,8 +267,9 @@ class Reclaimer:
             for _ in range(RECLAIM_PLANS_MAX):
                 found = await self._condemned(limit)
                 if found is not None:
-                    # With fewer objects than the limit, the search was complete.
-                    # Other refused objects were deleted by another program, or are needed again.
+                    # If fewer objects than the limit were found, the search was complete. Refused
+                    # objects that it did not find were deleted by another program, or are needed
+                    # again.
                     if found.total < limit:
                         self._deleter.forget_except(_all_keys(found))
                     await self._delete(found, progress)
@@ -281,10 +283,10 @@ class Reclaimer:
     # --- condemn dead packs --------------------------------------------------------------------
 
     async def _condemned(self, limit: int) -> Garbage | None:
-        """Find garbage, and ship a txg that condemns it; return None if the plan became stale.
+        """Find garbage, and ship a txg that condemns it; return None if the result is outdated.
 
-        A plan is stale if the bucket was reset to an older state in the meantime. Objects that the
-        plan lists may belong to the only images and changelogs of the older state.
+        The result is outdated if the bucket was reset to an older state in the meantime. Its
+        objects may belong to the only images and changelogs of the older state.
         """
         history = properties.replaced_history(self._db)
         found = await self.plan(limit)
@@ -313,7 +315,8 @@ class Reclaimer:
             self._db.begin_local()
             for info in piece:
                 pack = packs.create(self._db, info.key, info.size_bytes)
-                # With the open txg as its end, a failed deletion would wait for another retention.
+                # If the open txg were recorded instead, the retry of a failed deletion would have
+                # to wait for another retention period.
                 packs.condemn(self._db, pack, died=found.floor)
                 self._undeleted.add(pack)
                 found.packs.append(packs.get(self._db, pack))
@@ -332,7 +335,7 @@ class Reclaimer:
         self._hook("packs condemned")
 
     def _condemn_pack(self, pack: PackId, floor: Txg) -> bool:
-        """Condemn a pack that died at or before the floor; return whether it is condemned."""
+        """Condemn a pack that died at or before the floor; return False if it is in use again."""
         row = packs.find(self._db, pack)
         if row is None or row.live_bytes or pack in self._db.held_packs:
             return False  # the row is deleted, or files use or will use the pack
@@ -401,7 +404,7 @@ class Reclaimer:
             self._hook("packs forgotten")
 
     def _forget_given_up(self, found: Garbage) -> None:
-        """Remove the rows of abandoned images whose manifests were deleted."""
+        """Remove the rows that record abandoned images, if their manifests were deleted."""
         removed = set(_keys(found.manifests))
         stored_images = self._finder.stored_images
         keys = [

@@ -129,7 +129,7 @@ class IndexChecker:
 
 
 def _has_changes(index: HistoryIndex, bit: int, part: HistoryIndex) -> bool:
-    """Return whether an index has exactly the changes of a lower-level index. The call blocks."""
+    """Return whether an index has the same changes for a part as the part's own index. Blocks."""
     same_inodes = all(
         one == other for one, other in zip_longest(_inodes(index, 1 << bit), _inodes(part))
     )

@@ -45,7 +45,7 @@ _ROWS_AT_ONCE: Final = 200  # number of rows that one merge step takes from each
 
 
 class TooManyChangesError(Exception):
-    """A run has more changes than one index object may contain. Nothing is damaged."""
+    """A run of txgs has more changes than one index object may contain. Nothing is damaged."""
 
 
 async def listed(store: ObjectStore, end: Txg) -> set[ObjectKey]:

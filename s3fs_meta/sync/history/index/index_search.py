@@ -146,7 +146,7 @@ class HistorySearch:
         return missing
 
     async def parts_of(self, run: _Run, match: Match) -> list[tuple[_Run, bool]]:
-        """Return the parts of a run that may match; for each part, whether its changes are indexed.
+        """Return the parts of a run that may match, each with whether the index has its changes.
 
         Raises:
             StoreError: the bucket cannot be read.

@@ -129,7 +129,8 @@ class Indexer:
         Args:
             level: the level of the run.
             last: the last txg of the run.
-            is_older: the run ended before this mount, so fsck may have abandoned its last txgs.
+            is_older: True if the run ended before this mount, so that fsck may have abandoned its
+                last txgs.
         """
         key = RUNS.key_of(level, last)
         if key in self._stored:

@@ -16,7 +16,7 @@ class ExpiringPoint(NamedTuple):
     """The facts about a kept point that determine its expiry."""
 
     key: str  # the key of the kept point's object
-    txg: int  # by which the points are ordered
+    txg: int  # the txg, by which points are ordered
     created_ns: int  # time of the point's txg
     kept_ns: int  # time at which the user kept the point; it orders points of the same txg
     auto: bool  # True if "keep --expire" may drop the point

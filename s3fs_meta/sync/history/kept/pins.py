@@ -1,9 +1,10 @@
-"""Pins: the objects below the retention floor that kept points need.
+"""Pins: the objects older than the retention floor that kept points need.
 
 Owns: the conditions under which garbage collection keeps objects for kept points.
 Does not know: listings, rows, deletion (``garbage_search``, ``reclaim``).
 Keeps: a kept point needs its image, the changelogs and levels from the image to the point's txg,
-and each pack that had live blocks at this txg. If a fact is unknown, more is pinned, never less.
+and each pack that had live blocks at this txg. If a fact is unknown, an object is pinned rather
+than deleted.
 Design: docs/design/durability.md, "Kept points".
 
 A pack had live blocks at txg K if it was made before K and its last block died after K. So a point
@@ -27,7 +28,7 @@ _ANY_EPOCH = Epoch(NUMBER_MAX + 1)
 class Renumbered(NamedTuple):
     """Packs that a repair renumbered; the new numbers do not show when the packs were written."""
 
-    txg: Txg  # number of the txg with the repair
+    txg: Txg  # the txg that contains the repair
     next_pack: PackId  # higher than the number of any renumbered pack
 
 
@@ -128,7 +129,7 @@ _ANY_TXG = Txg(NUMBER_MAX + 1)
 
 
 def _merged(intervals: Iterable[_Interval]) -> Sequence[_Interval]:
-    """Return the union of intervals as ascending, non-overlapping intervals."""
+    """Return the union of intervals, as ascending intervals that do not overlap."""
     merged: list[_Interval] = []
     for one in sorted(intervals):
         if merged and one.first <= merged[-1].last + 1:

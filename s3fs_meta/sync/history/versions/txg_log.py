@@ -48,7 +48,7 @@ class Gap(NamedTuple):
 
 
 class _Names:
-    """Checks hashes while the chain is read backwards.
+    """Checks the hashes of changelogs while the chain is read backwards.
 
     Each changelog records the hash of its predecessor.
     """

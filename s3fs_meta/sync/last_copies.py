@@ -2,7 +2,7 @@
 
 Owns: which clean cached blocks of a replaced local state must not be dropped. Does not know: how
 these blocks are quarantined.
-Keeps: a cached block is dropped only if no record reports the loss of its content, or if its files
+Keeps: a cached block is kept if a record reports the loss of its content, unless all files with it
 were removed or changed since. Such a record is the damage mark of a pack, or the attribute of a
 file in which fsck replaced a lost part by a hole.
 Tasks: all functions block, so they must run in a thread.
@@ -33,7 +33,7 @@ def exist(db: Database, newest: Database) -> bool:
 
 
 def among(db: Database, newest: Database, held: Set[BlockId]) -> list[BlockId]:
-    """Return the sorted numbers of the blocks in *held* that may be last copies."""
+    """Return the numbers of the blocks in *held* that may be last copies, sorted."""
     found = {
         block for marked in (newest, db) for block in cached_blocks.marked_among(db, marked, held)
     }

@@ -62,7 +62,7 @@ class ReplicationLag:
         self._synced_seq = synced_seq
         self._last: dict[Ino, int] = {}  # number of each inode's last change record
         self._read_seq = 0
-        # Every inode counts as changed up to this record, because too many changed to list them.
+        # Up to this record, too many inodes changed to list them, so every inode counts as changed.
         self._floor_seq = 0
         self._lock = trio.Lock()
 

@@ -325,13 +325,13 @@ class Session:
             )
             await follower.close_applier()
             self._lead(link)
-            follower.end()  # only now: after an error above, the mount must still follow
+            follower.end()  # not earlier: after an error above, the mount continues as a follower
         if not self.status.writable:
             raise ReadOnlyStateError(self.status.why or self.status.state.value)
         return link
 
     def _lead(self, link: Link) -> None:
-        """Turn a follower's session into a writer's session, without yielding to other tasks.
+        """Turn a follower's session into a writer's session, without a schedule point.
 
         Raises:
             DatabaseError: the local disk is full or failed; the session is still a follower's.
@@ -482,7 +482,7 @@ class Session:
     async def publish_as_txg(self, progress: Progress = no_progress) -> Head:
         """Publish an image of the local state as the next txg."""
         head = await self.imager.publish_as_txg(progress)
-        # Ship the block locations that were recorded after the cut.
+        # Ship the block locations that were recorded after the cut of the image.
         await self.shipper.ship(progress, anyway=True)
         return head
 

@@ -94,7 +94,7 @@ def _with_feature(superblock: Superblock, keyring: Keyring) -> Superblock:
 
 
 def _was_exchanged(seen: Superblock, found: Superblock) -> bool:
-    """Return whether a superblock was replaced: its fields changed without a higher generation."""
+    """Return whether another superblock replaced this one: equal generation, different fields."""
     return found.generation == seen.generation > 0 and found != seen
 
 

@@ -1,7 +1,7 @@
 """Uncached reads: block content read from packs, for callers that read each block once.
 
-Owns: how requests are combined: one request reads adjacent blocks, or all small blocks in one
-window of a pack.
+Owns: the combination of requests: one request reads adjacent blocks, or a *window* (a range of a
+pack with many small blocks).
 Does not know: files, cached blocks (which ``cache.fetching.fetcher`` downloads).
 Keeps: the content of a missing or damaged block is returned as b"", never as zeros. The caller
 reports lost content; the log shows the reason for each block that had to be read elsewhere.

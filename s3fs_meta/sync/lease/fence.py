@@ -1,6 +1,6 @@
 """Becoming the writer: take the lease with a new epoch, then append a fence record to the chain.
 
-Owns: the order of these two steps, for a mount for writing and for a promoted follower.
+Owns: the order of these two steps, for a mount for writing and for the promotion of a follower.
 Does not know: how the txgs of the chain are applied to a database.
 Keeps: the holder name and the new nonce are synced to this host's disk before the lease object
 contains them. The fence record is synced to this host's disk before it is sent.
@@ -82,7 +82,8 @@ class Fencer:
             held: this host's proof of a lease.
             force: take the lease from any host that holds it.
             catch_up: brings a database to the last txg of the chain; may return another database.
-            behind: returns the txg that the fence record must exceed if txgs are abandoned.
+            behind: if txgs are abandoned, returns the lower bounds for the fence record's txg and
+                time.
 
         Raises:
             HeldError: another host holds the lease, or repeatedly appends to the chain.
@@ -150,7 +151,7 @@ class Fencer:
         return last
 
     async def _append(self, db: Database, behind: Behind) -> bool:
-        """Sync a fence record to disk and append it; return False if its txg number is taken."""
+        """Sync a fence record to disk and append it; return False if another object has its key."""
         link = behind.link or chain.recorded(db)
         assert link is not None, "every opened database must have a link"
         fence = Changelog(
@@ -171,7 +172,7 @@ class Fencer:
         if await self._send(db):
             return True
         db.begin_local()
-        pending.clear_outbox(db)  # no change is lost, because a fence record contains none
+        pending.clear_outbox(db)  # drop it without loss, because a fence record contains no change
         db.commit()
         return False
 

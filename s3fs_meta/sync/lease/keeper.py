@@ -48,7 +48,7 @@ from s3fs_meta.objects.contract import ETag, ObjectStore
 _log = logging.getLogger(__name__)
 
 _NO_EPOCH: Final = Epoch(0)
-# Maximum number of this host's writes that the store may apply after they have timed out.
+# How many of this host's writes the store may apply late, after they have timed out.
 _LATE_WRITES_MAX: Final = 3
 
 
@@ -183,9 +183,9 @@ class LeaseKeeper:
             advice = "s3fs-meta fsck -y makes a new lease, and s3fs-meta mount -o ro needs none"
             raise FormatError(lease_codec.KEY, f"{exc.why}; {advice}") from exc
         if self.is_held and self._ends_hold(found):
-            self._ended_by(found)  # so that ``release`` never releases another host's lease
+            self._ended_by(found)  # Then ``release`` never releases another host's lease.
         elif self.is_held and found.epoch < self.epoch:
-            return self.lease  # from a store without conditional writes, see ``_ends_hold``
+            return self.lease  # an outdated lease, see ``_ends_hold``
         self._etag, self._lease = etag, found
         return found
 
@@ -301,7 +301,7 @@ class LeaseKeeper:
             self._etag = await self._store.replace(lease_codec.KEY, data, lost.etag)
 
     def _came_before_ours(self, found: Lease) -> bool:
-        """Return whether a lease is one that this host held or replaced earlier."""
+        """Return whether this host held or replaced the given lease before its present lease."""
         is_known = found.holder == self.lease.holder or found == self._replaced
         return found.epoch < self.epoch and is_known
 

@@ -37,7 +37,7 @@ def known(db: Database | None, state_dir: StateDir, keyring: Keyring, *, doubtfu
         db: the local database, if it exists; its rows take precedence over the file.
         state_dir: the directory whose ``holder`` file is used if the rows are missing or doubtful.
         keyring: the keys of the filesystem, which hash the machine's identifiers.
-        doubtful: true if the rows of *db* may be older than the last nonce.
+        doubtful: True if the rows of *db* may be too old to have the last nonce.
     """
     words = state_dir.holder
     if words and not _are_valid(words):
@@ -120,7 +120,7 @@ def took_last(db: Database, lease: Lease) -> bool:
 
 
 def _named(lease: Lease) -> str:
-    """Return text that identifies a lease by its content."""
+    """Return a text that identifies one version of a lease by its content."""
     head = "" if lease.head is None else lease.head.manifest_hash
     facts = (lease.epoch, lease.holder, lease.nonce, lease.since_ns, lease.released, head)
     return " ".join(map(str, facts))

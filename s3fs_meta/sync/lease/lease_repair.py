@@ -134,7 +134,7 @@ async def _lease_of_images(
         store, keyring, Txg(0), [(txg, changelog_codec.key_of(txg)) for txg in txgs]
     )
     last = await _last_epoch(store, keyring, [txg for txg in txgs if txg <= end])
-    # Object names are not authenticated, so ignore an impossible epoch in a name.
+    # Any user of the bucket can create object names, so ignore an impossible epoch in a name.
     epoch = max((found for found in epochs if found - last <= EPOCH_LEAP_MAX), default=last)
     keys = [key for _, _, key in sorted(manifests, reverse=True)]
     head = await _newest_complete(store, keyring, keys, pieces)

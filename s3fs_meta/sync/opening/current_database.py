@@ -108,7 +108,7 @@ class CurrentDatabase:
         )
 
     async def _restore_or_mend(self, chooser: Chooser, lease: Lease, holder: str) -> Database:
-        """Restore the newest txg; if that fails and fsck allows it, restore an earlier txg."""
+        """Restore the newest txg. If that fails and fsck permits it, restore an earlier txg."""
         try:
             path, _link = await self._restore(lease, beside=chooser.left is not None)
         except NewerFormatError:

@@ -4,8 +4,8 @@ Owns: the rows ``clean``, ``volatile`` and ``boot_id`` of ``local_state``, and t
 Does not know: the use of a doubtful database (``local_state_choice``).
 Keeps: in a mount for writing, ``clean`` is durable as '0' before any other change, and as '1' only
 after the last change.
-With ``synchronous=off`` SQLite syncs nothing, so that the disk may have a new row and old pages, or
-the reverse. Changes of these rows are therefore synced with all earlier changes.
+With ``synchronous=off`` SQLite syncs nothing, so the disk may have a new row together with old
+pages, or the reverse. A change of these rows is therefore synced together with all earlier changes.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _MARKS: Final = ("boot_id", "clean", "volatile")
 
 
 def volatility(pragmas: Pragmas) -> str:
-    """Return the event that may lose committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
+    """Return the event that loses committed rows: ``crash``, ``power`` (loss) or ``nothing``."""
     if pragmas.journal_mode in {"off", "memory"}:
         return "crash"
     return "nothing" if pragmas.survives_power_loss else "power"
@@ -60,7 +60,7 @@ def _sync_disk_of(db: Database) -> None:
 
 @contextlib.contextmanager
 def synced(db: Database) -> Iterator[None]:
-    """Sync all earlier commits, and the commits of the with-block; see ``sync_from_now``."""
+    """Sync all earlier commits, and the commits in the with-block (see ``sync_from_now``)."""
     sync_from_now(db)
     try:
         yield

@@ -80,7 +80,7 @@ async def heal_holes(volume: Volume) -> list[str]:
                 await healer.heal(lost)
             except (
                 S3fsError
-            ) as exc:  # the disk is full, or rows of the quarantined database are damaged
+            ) as exc:  # heal no more holes: the disk is full, or the quarantined rows are damaged
                 notices.append(f"not all lost parts of files were healed from {path}: {exc}")
         if healer.blocks_healed:
             notices.append(

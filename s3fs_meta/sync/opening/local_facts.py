@@ -22,7 +22,7 @@ HEADS = ("head", "attempt")
 
 
 def open_checked(path: Path, pragmas: Pragmas, *, repairing: bool) -> Database:
-    """Open a local database; *repairing* accepts missing properties, but no damaged fact.
+    """Open a local database. With *repairing*, only properties of mkfs may be missing.
 
     Raises:
         FormatError: the database or one of the facts is damaged.

@@ -65,7 +65,7 @@ ADVICE: Final = (
     "s3fs-meta fsck -y quarantines it and continues from the bucket; s3fs-meta recover-state reads"
     " what was quarantined"
 )
-# The original of a copied state directory is not another host.
+# If the state directory was copied, the later writer may be the original on the same host.
 _LATER: Final = "another host, or another copy of the state directory, has written since"
 _LONG_AGO: Final = f"{_LATER}, and the history in between is not retained"
 
@@ -173,9 +173,9 @@ class Chooser:
         # A follower's rows must equal the state of a txg.
         self._follows = context.options.follow
         mend = context.options.mend
-        # True if local state may be published unless another host wrote later
+        # True: publish the local state, unless another host wrote later
         self._mends = mend is not None
-        # True if local state may be published in any case
+        # True: publish the local state in any case
         self._publishes = mend is not None and mend.publish_local
         self.left: ReplacedState | None = None
         self.lost_end = ""  # reason why this host's last changelog is unreadable
@@ -422,7 +422,7 @@ class Chooser:
         return changelog.kind is Kind.FENCE or changelog.previous == before.link.hash
 
     async def _names(self, link: Link) -> bool:
-        """Return whether the next changelog records the hash of *link* as its predecessor."""
+        """Return whether the next changelog records *link* as its predecessor, by its hash."""
         try:
             await chain.fetch_next(self._store, self._keyring, self._superblock.uuid, link)
         except NewerFormatError:
@@ -468,7 +468,7 @@ class Chooser:
     async def _adopt_attempt(
         self, db: Database, link: Link, newer: list[Txg]
     ) -> tuple[Link, list[Txg]]:
-        """Adopt this host's last attempt as its position if the bucket has the attempted changelog.
+        """If the bucket has the changelog that this host last tried to upload, adopt its position.
 
         A damaged object with the attempt's key is treated as this host's object if no other host
         can have written it.
@@ -556,7 +556,7 @@ def _is_fence(txg: Txg, data: bytes, keyring: Keyring) -> bool:
 
 
 def _why_kept(left: ReplacedState, restored: Path) -> str:
-    """Return a reason to quarantine shipped state, or "" to drop it. The call blocks."""
+    """Return why fully uploaded state must be quarantined, or "" to drop it. The call blocks."""
     newest = Database.open(restored, Pragmas(), read_only=True)
     try:
         if last_copies.exist(left.db, newest):
@@ -584,7 +584,7 @@ def _is_of_replaced_history(db: Database, newest: Database) -> bool:
 
 
 def is_exact(db: Database) -> bool:
-    """Return whether the rows match the state at their chain position, so later changelogs fit.
+    """Return whether later changelogs can be applied: the rows equal the txg at their position.
 
     Packs that no changelog lists yet make the result false, because another host may have used
     their IDs.

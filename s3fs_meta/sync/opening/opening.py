@@ -195,7 +195,7 @@ class _Opening:
         )
 
     async def give_lease_back(self) -> None:
-        """Release the lease again after an error, if no host held it before and none needs it."""
+        """After an error, release the lease, unless a host held it before or this host needs it."""
         if self.db is not None and can_give_back(self._keeper, self.db, self._keyring):
             await release_after_error(self._keeper)
 
@@ -373,7 +373,7 @@ class _Opening:
 
 
 def note_start(db: Database, keyring: Keyring, holder: str, own: Txg | None) -> tuple[bool, bool]:
-    """Record that a process uses the state; return whether the last run crashed or lost power.
+    """Record that this process uses the state; return whether the last use ended in a crash.
 
     A recovery that did not finish counts as a crash, even if the state is marked as clean.
 
@@ -501,7 +501,7 @@ async def mark_clean(db: Database) -> None:
     Raises:
         OSError, DatabaseError: the disk failed; the end counts as a crash.
     """
-    db.commit()  # SQLite changes its level of syncs only outside a commit group
+    db.commit()  # SQLite changes its sync level only outside a transaction
     await in_thread_or_here(end_marks.sync_from_now, db)
     db.begin_local()
     local_state.put(db, "clean", "1")

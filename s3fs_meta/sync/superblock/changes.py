@@ -176,7 +176,7 @@ async def put_back(store: ObjectStore, keys: Keys, hook: Hook = no_hook) -> list
 
 
 def _is_late(keys: Keys) -> bool:
-    """Return whether a change was interrupted before it wrote the second object."""
+    """Return whether the second object is older, because a change was interrupted."""
     first, second = keys.copies
     return (
         not keys.faults[0]

@@ -69,9 +69,8 @@ class Remembered:
 def _is_older(data: bytes, present: bytes) -> bool:
     """Return whether *data* is an older superblock than *present* of the same filesystem.
 
-    The result is also true for different bytes with the same generation. Every change raises the
-    generation, so the object must have been replaced. Early versions of the program
-    always wrote generation 0.
+    The result is also true for different bytes with the same generation: every change raises the
+    generation, so an object with such bytes was replaced. Early versions always wrote generation 0.
     """
     one = superblock_codec.decode(superblock_codec.KEY, data)
     try:

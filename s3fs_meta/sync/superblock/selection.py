@@ -82,7 +82,7 @@ class Keys:
     # how each copy in the bucket differs from the copy in use; "" if it is equal or never existed
     faults: tuple[str, str]
     retention_s: int  # if copies differ, the longest retention in any of them
-    proven: bool  # True if this host used the keys before, or the keys decrypted an image
+    proven: bool  # True if this host has used the keys, or they decrypted an image
 
     @property
     def notices(self) -> list[str]:
@@ -259,8 +259,8 @@ def _missing(key: ObjectKey | None) -> SuperblockCopy:
 def _parsed(key: ObjectKey | None, data: bytes, etag: ETag) -> SuperblockCopy:
     """Decode a copy of the superblock; a fault becomes a field of the result.
 
-    A newer version of the program changes the first object before the second. A second object of a
-    newer version is therefore treated as damaged if the first is authentic and of this version.
+    Every version writes the first object before the second. If the first is authentic and of this
+    version, a second one that claims a newer version is therefore treated as damaged.
 
     Raises:
         NewerFormatError: a newer version of the program wrote the first object or this host's copy.
@@ -331,7 +331,7 @@ def _with_block_size_of(
 
 
 def _fault(copy: SuperblockCopy, best: SuperblockCopy, authentic: Sequence[SuperblockCopy]) -> str:
-    """Return how a copy in the bucket differs from the copy in use; "" if not, or if never made."""
+    """Return how a copy in the bucket differs from the one in use; "" if equal or never created."""
     assert best.found is not None, "an authentic copy must exist"
     if copy.found is None:
         never_made = best.found.format_version < superblock_codec.COPIED_SINCE

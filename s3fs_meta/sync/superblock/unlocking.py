@@ -1,7 +1,7 @@
 """Secrets that unlock a superblock: a passphrase, the recovery key, or known keys.
 
-Owns: the rule that the user is asked at most once. Does not know: which superblock is used
-(``selection``).
+Owns: the rule that the user is asked for a secret at most once. Does not know: which superblock is
+used (``selection``).
 """
 
 from abc import ABC, abstractmethod

@@ -137,7 +137,7 @@ class Compactor:
         return found
 
     async def _skip(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
-        """Log a pack that cannot be emptied; mark it if its object is missing or damaged."""
+        """Log a pack whose blocks cannot be moved; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
         _log.error("compaction skips %s, whose blocks cannot be moved: %s", pack.object_key, exc)
         if isinstance(exc, NewerFormatError):
@@ -232,6 +232,6 @@ def _require_listed(
 
 
 def _worthless(pack: PackRow, live: list[BlockRow]) -> bool:
-    """Return whether the new pack would exceed COMPACT_LIVE_FRACTION of the old pack's size."""
+    """Return whether a move saves too little, because the new pack would be nearly as large."""
     new_bytes = sum(row.stored_bytes or 0 for row in live) + len(live) * INDEX_ENTRY_BYTES
     return new_bytes > COMPACT_LIVE_FRACTION * (pack.object_bytes - PACK_OVERHEAD_BYTES)

@@ -31,7 +31,8 @@ class Cut:
         """
         self.pending = pending
         self._next_block = next_block
-        self.complete: set[PackId] = set()  # packs whose blocks the next changelog need not list
+        # The next changelog need not list the blocks of these packs.
+        self.complete: set[PackId] = set()
         self.places: dict[BlockId, Placed] = {}
         self.packs: dict[PackId, PackRecord] = {}
         self.lost: set[BlockId] = set()

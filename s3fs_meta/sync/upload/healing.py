@@ -7,8 +7,8 @@
 The identical content comes from a new upload (``move_damaged``), a clean cached copy, or a block in
 another pack.
 
-Owns: when a mark is set, and the choice of the blocks to heal. Does not know: how damage is proven
-(``cache.fetching.fetcher``), which marks are obsolete (fsck).
+Owns: the conditions for a mark, and the choice of the blocks to heal. Does not know: how damage is
+proven (``cache.fetching.fetcher``), which marks are obsolete (fsck).
 Keeps: only a writer sets marks, because they are rows of a replicated table.
 Tasks: ``run`` is one background task; any handler that fetches a block may call ``note``.
 """

@@ -3,8 +3,8 @@
 Owns: reading these packs and storing new packs with the copied blocks.
 Does not know: where the locations come from (``meta.offline.lost_indexes``).
 Keeps: a block is copied only if its bytes match the hash in its row, which is a keyed hash. The
-damaged pack is not changed. A new pack has the epoch of the damaged pack, so that its index gives
-the same evidence as the lost index.
+damaged pack is not changed. A new pack has the epoch of the damaged pack, so that a rebuild treats
+its index like the lost index.
 Memory: one damaged pack and one new pack at a time.
 """
 

@@ -48,7 +48,7 @@ class Packer:
         self._keyring = keyring
         self._compression = compression
         self._pack_bytes = pack_bytes
-        self._epoch = epoch  # a function, because a follower has no epoch until it is promoted
+        self._epoch = epoch  # returns the epoch, which a follower has only after its promotion
 
     def hash_all(self, sealed: Sequence[Sealed]) -> tuple[list[Hashed], list[LostBlockError]]:
         """Hash the content of each block, in order.

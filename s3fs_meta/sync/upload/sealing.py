@@ -51,7 +51,7 @@ class Sealer:
     # --- seal batches --------------------------------------------------------------------------
 
     def ripe_after_s(self) -> float:
-        """Return the age at which blocks are sealed; it is 0 while writers wait for cache space."""
+        """Return the age at which dirty blocks are sealed: 0 while writers wait for cache space."""
         return 0.0 if self._cache.writers.count else self._bounds.seal_age_s
 
     async def next_batch(self, age_s: float) -> list[Sealed]:

@@ -3,8 +3,8 @@
 Owns: the choice of the pack in which a block is stored, the order of writes to rows and store. Does
 not know: which blocks are sealed and when (``sealing``), names, images.
 Keeps: a location is recorded only after the store confirmed its pack. The row of a pack is durable
-before the pack can exist, so that this host knows every pack that it uploaded. An upload makes no
-txg due: the operation that wrote the block has already done so.
+before the pack can exist, so that this host knows every pack that it uploaded. An upload does not
+start a txg, because the write of the block has already caused one.
 Tasks: ``run`` is one background task; any task may call ``drain``. The packs of a batch are
 uploaded one after another, and at most UPLOADS_MAX batches concurrently, which limits the memory
 for packs.
@@ -153,7 +153,7 @@ class Uploader:
             self._limiter.release_on_behalf_of(id(batch))
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call *work*; log a failure, and make ``run`` pause before the next attempt."""
+        """Call *work*. If it fails, log it, and make ``run`` pause before the next attempt."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
@@ -302,7 +302,7 @@ class Uploader:
         return row is not None and row.pack is not None
 
     def _stay(self, row: BlockRow, *, is_unreadable: bool = False) -> None:
-        """Keep the old location of a block whose cached copy is missing or damaged."""
+        """Keep the old location of a block, because its cached copy is missing or damaged."""
         _log.warning(
             "block %d stays in its old pack, because its cached copy is damaged or missing",
             row.block,
@@ -352,7 +352,7 @@ class Uploader:
         return self._record_duplicate(one) or self._record_equal(one)
 
     def _record_unnamed(self, block: BlockId) -> bool:
-        """Remove a block that no file and no open cut uses; return whether it was removed."""
+        """Remove a block if no file and no open cut uses it; return whether it was removed."""
         if self._cut is not None and block in self._cut.pending:
             return False
         self._end(block)
@@ -430,7 +430,7 @@ class Uploader:
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._db.begin_local()
             self._record_placed(record, piece)
-        # This change is committed together with the last slice.
+        # Committed together with the last slice of locations.
         packs.note_if_dead(self._db, number)
         if cut is not None and number in cut.packs:
             cut.complete.add(number)
@@ -483,7 +483,7 @@ class Uploader:
             FencedError: another host has taken over the filesystem; no attempt was confirmed.
         """
         delay_s, throttle = 1.0, self._cache.throttles.upload
-        while True:  # an unmount ends this loop; the store limits the time of each attempt
+        while True:  # ends at the latest with the unmount; the store limits each attempt
             taken_bytes = await throttle.take(len(pack.data))
             sent.begin()
             await self._confirm_hold()

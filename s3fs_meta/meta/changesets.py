@@ -41,7 +41,7 @@ _NAME: Final = 2  # column number in the table dentries
 _BLOCK: Final = 2  # column number in the table block_map
 NEXT_BLOCK: Final = 2  # column number in the table counters
 
-# Tables that contain no names, attributes or content of files.
+# Tables without names, attributes or content of files.
 _BOOKKEEPING: Final = frozenset({"counters", "properties"})
 _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 
@@ -221,7 +221,7 @@ def rows(
 
 
 def is_news(changeset: bytes) -> bool:
-    """Return whether a changeset changes any table other than ``counters`` and ``properties``.
+    """Return whether a changeset changes more than the tables ``counters`` and ``properties``.
 
     The changeset is read only up to the first such change. Raises the errors of ``rows``.
     """
@@ -299,7 +299,7 @@ def inodes_of(changeset: bytes) -> set[Ino]:
         column = _INO_COLUMN.get(table)
         if column is not None:
             found.update(row[column] for row in changed if row is not None)
-    found.discard(apsw.no_change)  # a value that an UPDATE keeps
+    found.discard(apsw.no_change)  # an UPDATE keeps this value
     require_numbers(found)
     return found
 

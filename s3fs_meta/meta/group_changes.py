@@ -79,8 +79,8 @@ class GroupChanges:
         self._was_paused = False  # during this group
         self._expects_few_rows = False
         self._rows_before = 0
-        self._rows_changed = 0  # by the previous group
-        self._error: Exception | None = None  # an error in the hook
+        self._rows_changed = 0  # number of rows noted in the previous group
+        self._error: Exception | None = None  # the error that the hook raised, if any
 
     def begin(self) -> None:
         """Start recording a group. The previous group must have ended."""
@@ -106,7 +106,7 @@ class GroupChanges:
         self._expects_few_rows = few and not self._is_attached
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume recording rows that have not been changed in the group yet."""
+        """Pause or resume the recording. Rows that are already recorded stay recorded."""
         self._is_paused = paused
         self._was_paused = True
         if self._session is not None:

@@ -42,7 +42,7 @@ def encoded(ranges: Iterable[range]) -> bytes:
             found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
         else:
             found.append(one)
-    if found and found[-1].stop == _END:  # this range has no end, so the line MORE represents it
+    if found and found[-1].stop == _END:  # the line MORE represents a range without an end
         found[-1] = range(found[-1].start, found[-1].start + 1)
         value = lines(found) + MORE
     else:
@@ -58,7 +58,7 @@ def and_all_after(ranges: list[range]) -> list[range]:
 
 
 def cut_at(ranges: Iterable[range], size_bytes: int) -> list[range]:
-    """Return ranges that end at the end of the file, unless they begin after it or have no end."""
+    """Return the ranges; a range that crosses the end of the file now ends there."""
     return [
         range(one.start, size_bytes) if one.start < size_bytes < one.stop < _END else one
         for one in ranges

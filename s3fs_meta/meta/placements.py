@@ -50,7 +50,7 @@ class Duplicate(NamedTuple):
 
     @property
     def block(self) -> BlockId:
-        """Return the duplicate, which the file refers to."""
+        """Return the duplicate, to which the file refers until the placement is applied."""
         return self.placed.block
 
 

@@ -140,7 +140,7 @@ class Replica:
                 raise FormatError(where, text)
             db.run("DELETE FROM packs WHERE pack = ?", (pack,))
         self._count_totals(stored_bytes + _stored_bytes(db, changed_packs))
-        db.run("DELETE FROM pack_news")  # a changelog already reports these packs
+        db.run("DELETE FROM pack_news")  # these packs are already in a changelog
         local_state.put(db, "chain", link)
         local_state.put(db, _UNSETTLED, "1")
         db.load_counters()
@@ -197,12 +197,12 @@ class Replica:
 
 
 def is_unsettled(db: Database) -> bool:
-    """Return whether changelogs were applied without a later ``settle``."""
+    """Return whether changelogs were applied after the last ``settle``."""
     return local_state.get(db, _UNSETTLED) is not None
 
 
 def settle(db: Database) -> None:
-    """Recount totals, and update states of cached blocks, which no changelog contains.
+    """Recount the totals, and update the states of cached blocks: changelogs contain neither.
 
     Requires an open transaction.
     """

@@ -147,7 +147,7 @@ def _is_new_attribute(old: _Row) -> bool:
 def _lost_name(old: _Row) -> LostName | None:
     """Return the name that an inode lost when a dentry changed; None if the dentry keeps the inode.
 
-    The dentry keeps the inode if the new name of the inode has the same hash as the old name.
+    A changed dentry can keep its inode: the inode was renamed to a name with the same hash.
     """
     parent, cookie, name, ino = old
     if ino is apsw.no_change:

@@ -6,8 +6,8 @@ Keeps: at every commit the columns equal the result of a scan.
 
 Sparse files have sizes of up to 1 EiB, so ``file_bytes`` may exceed the largest integer of SQLite.
 The column is therefore modulo 2**64, as a signed number: no file size can make a commit fail, and
-a total below 16 EiB is exact. Other totals exceed it only if their rows were damaged (I65). They
-are also written modulo 2**64, so that a damaged total makes no commit fail.
+a total below 16 EiB is exact. Other totals are that large only after damage to rows (I65). They are
+also written modulo 2**64, so that a commit succeeds even then.
 """
 
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ class Counters:
         )
 
     def updates(self, written: tuple[int, ...]) -> Updates:
-        """Return the statements that write the changed counters, or none if only the txg changed.
+        """Return the statements that write the changed counters; none if only the txg has changed.
 
         Args:
             written: the current values of the rows, in the order of COLUMNS.

@@ -74,7 +74,8 @@ class Database(Statements):
         # True if the file has an earlier schema version, whose rows are converted by views.
         self.is_former = False
         self._written: tuple[int, ...] = ()
-        self._written_late = 0  # number of rows that commits wrote in addition to operations
+        # Number of rows that commits wrote, in addition to the rows that operations changed.
+        self._written_late = 0
         self._refuses = False
         self._closed = False
         self._snapshots: set[Snapshot] = set()  # open snapshots; a thread removes closed snapshots
@@ -144,8 +145,8 @@ class Database(Statements):
     ) -> "Database":
         """Open an existing database; after a crash SQLite recovers it.
 
-        A database of an earlier schema version is upgraded durably, but only once its journal mode
-        has been set: an upgraded database could not be opened by the earlier program.
+        A database of an earlier schema version is upgraded durably, after its journal mode was set.
+        If setting the mode fails, the earlier program can thus still open the database.
 
         Args:
             read_only: change and upgrade nothing. Under WAL another process may write concurrently.
@@ -221,7 +222,7 @@ class Database(Statements):
         self.load_counters(repairing=repairing)
 
     def take_cookie_key(self, key: bytes) -> None:
-        """Switch to another cookie key; the caller must replace the cookies of all dentries."""
+        """Use another cookie key from now on; the caller must replace all dentries' cookies."""
         self.cookie_key = key
         self.name_hash = name_hash(key)
 
@@ -252,7 +253,8 @@ class Database(Statements):
             return
         self._closed = True
         self.connection.set_wal_hook(None)
-        if self.connection.in_transaction:  # the open transaction is a group, or a follower's read
+        if self.connection.in_transaction:
+            # End the open transaction: a group, or the read of a follower.
             self._cursor.execute("ROLLBACK")
         self.in_group = False
         if self.wal is not None:
@@ -416,7 +418,8 @@ class Database(Statements):
                 self._cursor.execute("ROLLBACK" if self.pragmas.can_undo else "COMMIT")
             if self._view is not None:
                 self._view.pin()
-            txg = self.counters.txg  # keep: the stored txg is older until another counter changes
+            # Keep the txg in memory: the row has an older one until another counter changes.
+            txg = self.counters.txg
             self.load_counters()
             self.counters.begin_txg(txg)
         except (apsw.Error, FormatError) as exc:

@@ -55,7 +55,7 @@ class GroupListeners:
         self.of_opening.append(listener)
 
     def when_lost(self, step: LossStep, listener: Callable[[], None]) -> None:
-        """Register a function to call when a commit group is lost; functions run in step order."""
+        """Register a function to call when a commit group is lost, in the order of the steps."""
         self._of_loss.append((step, listener))
         self._of_loss.sort(key=operator.itemgetter(0))
 

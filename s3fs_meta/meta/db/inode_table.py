@@ -41,7 +41,8 @@ class InodeTable:
         # Inodes to write. The value is True if the table has no row for the inode yet.
         self.changed: dict[Ino, bool] = {}
         self.writes_through = False
-        self.unwritten_changes = 0  # changed rows that total_changes() does not count yet
+        # Rows changed in memory, which total_changes() does not count yet.
+        self.unwritten_changes = 0
         self.get = self._rows.get
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class InodeTable:
             self.settle()
 
     def has_row(self, ino: Ino) -> bool:
-        """Return whether the table already has a row for an inode; the row may be outdated."""
+        """Return whether the table already has a row for an inode, even if it is outdated."""
         return not self.changed.get(ino, False)
 
     def drop(self, ino: Ino) -> None:

@@ -28,12 +28,12 @@ class Statements(abc.ABC):
         self._recent: dict[Any, Any] = {}
         # Packs that a running copy of an earlier point in time needs; they must not be condemned.
         self.held_packs: frozenset[PackId] = frozenset()
-        # Packs that changed after the last cut; its changelog does not report these changes.
+        # Packs that changed after the last cut, so that its changelog does not report the changes.
         self.packs_changed_after_cut: set[PackId] = set()
         self.remembers = True  # True if results may be cached: no other connection changes rows
 
     def _use(self, connection: apsw.Connection) -> None:
-        self.connection = connection  # only recorders use this attribute directly
+        self.connection = connection  # the connection, which only recorders use directly
         self._cursor = connection.cursor()
         self._total_changes = connection.total_changes
         self._recent_at = -1  # value of total_changes() when the results were cached
@@ -106,12 +106,13 @@ class Statements(abc.ABC):
         return self._failed(apsw.CorruptError("a text value is not valid UTF-8"))
 
     def run(self, sql: str, arguments: Arguments = ()) -> int:
-        """Run a statement; return the number of changed rows. Requires an open transaction.
+        """Run one SQL statement; return the number of changed rows. Requires an open transaction.
 
         Raises:
-            DatabaseFullError: the disk is full, and the complete commit group is lost.
-            DatabaseError: the statement changed nothing. If ``in_group`` is now false, the complete
-                group is lost.
+            DatabaseFullError: the disk is full; SQLite has undone all changes of the open commit
+                group.
+            DatabaseError: the statement failed and changed nothing. If ``in_group`` is false
+                afterwards, SQLite has also undone all earlier changes of the commit group.
         """
         assert self.in_group, "rows change only inside a group: call begin() first"
         try:

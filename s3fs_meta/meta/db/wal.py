@@ -172,7 +172,7 @@ class Wal:
         self._file_bytes = wanted
 
     def forgo_room(self) -> None:
-        """Postpone the next call of ``append_room``, as if zeros had been appended now."""
+        """Let ``lacks_room`` return False for a while, as if zeros had been appended now."""
         self._file_bytes = self.size_bytes + WAL_ROOM_BYTES
 
     @property
@@ -213,7 +213,7 @@ class Wal:
             raise
 
     def _fail(self, why: str) -> None:
-        self.failure = why  # set first, because writing the file that records it takes time
+        self.failure = why  # set before the file is written, because that takes time
         sync_failures.note(self._path.parent)
 
     def checkpoint(self) -> Checkpoint:
@@ -276,7 +276,8 @@ class Wal:
             # A later checkpoint would change the database, although the WAL is not durable.
             self._fail(f"a checkpoint failed ({exc})")
             raise
-        if done.frames >= self._frames:  # a lower number means that SQLite has restarted the WAL
+        if done.frames >= self._frames:
+            # If the number is lower than before, SQLite has restarted the WAL.
             self._copied_frames = done.copied_frames
         return done
 

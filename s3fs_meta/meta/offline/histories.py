@@ -26,10 +26,10 @@ _CONTRADICTIONS: Final = (
 def contradict(db: Database, later: Path) -> bool:
     """Return whether a database cannot be an earlier state of the database in the file *later*.
 
-    True is certain in three cases: the databases use a number for different content, only *db* has
-    assigned a number, or *later* has an inode that *db* has removed. The result is also True if a
-    change time is earlier in *later*, because a rename leaves no other trace. This result is wrong
-    if a clock was wrong. False does not prove that there is only one history.
+    The result is True in four cases. The first three are proofs: the databases use a number for
+    different content; only *db* has assigned a number; *later* has an inode that *db* has removed.
+    Fourth, *later* has an earlier change time, which may be the only trace of a rename; if a clock
+    was wrong, this is a false alarm. False does not prove that there is only one history.
     """
     newest = Database.open(later, Pragmas(), read_only=True)
     try:

@@ -88,7 +88,8 @@ def finish(
             packs.note_if_dead(db, pack.pack)
         _drop_unnamed(db, lost)
         db.counters.txg = recorded
-        # Check only cached blocks: an earlier host lost every block with neither location nor file.
+        # Check only cached blocks. A block with neither location nor file was lost on an earlier
+        # host.
         sql = (
             "SELECT b.block FROM blocks AS b JOIN cached_blocks AS c ON c.block = b.block"
             " WHERE b.pack IS NULL LIMIT ?"

@@ -34,7 +34,8 @@ _NAMES_AT_ONCE: Final = 1000
 # Highest inode or block number to accept. It leaves enough higher numbers for new rows.
 _NUMBER_MAX: Final = 1 << 61
 
-# A claim is one entry in the index of a pack: a block, its hash, and its position in a file.
+# A claim is one entry in the index of a pack. It names a block, its hash, and its position in a
+# file.
 CLAIMS: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS claims (block INTEGER, epoch INTEGER, pack INTEGER,"
     " pack_offset INTEGER, hash BLOB, plain_bytes INTEGER, stored_bytes INTEGER, ino INTEGER,"
@@ -159,7 +160,7 @@ def finish(
 
 
 def _doubt_overtaken(db: Database) -> None:
-    """Mark index entries (claims) of fenced or killed writers as doubtful.
+    """Mark the claims (index entries) of fenced or killed writers as doubtful.
 
     A doubtful claim is deleted if a claim without doubt has the same block and content.
     """

@@ -76,7 +76,7 @@ def require_ours(path: Path, key: str, *, authentic: bool = False) -> None:
     """
     try:
         _require(path, key, authentic=authentic)
-    # A table is missing, or a definition is invalid.
+    # SQLite failed because a table is missing or a definition is invalid.
     except (apsw.SQLError, UnicodeDecodeError) as exc:
         raise FormatError(key, str(exc)) from exc
     except apsw.Error as exc:

@@ -213,7 +213,7 @@ class TableReader:
         """Search for a row between two keys; yield rows around it; add unread gaps to *gaps*."""
         for place in self._between(low, high):
             found = self._probe(place)
-            # Skip the lower key: the search may find it again, because a position is rounded down.
+            # Skip the lower key, which the search may find again: a position is rounded down.
             if found is None or found <= low:
                 continue
             if found >= high or self._probes > SALVAGE_PROBES_MAX:

@@ -69,11 +69,11 @@ def note_gap(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> 
 
 
 def extend(db: Database, block: BlockId, content_bytes: int, gap_end: int) -> bool:
-    """Record that zeros up to *gap_end* follow the origin of a block, if the origin is complete.
+    """Record that zeros up to *gap_end* follow the origin of a copied block.
 
-    A truncated origin cannot be extended, because its removed bytes would reappear. The row stays
-    unchanged if the block has other content after its origin. Return whether the row was changed.
-    Requires an open transaction.
+    The row stays unchanged if only a part of the origin is used, because the other bytes would
+    reappear, or if the block has other content after its origin. Return whether the row was
+    changed. Requires an open transaction.
     """
     sql = (
         "UPDATE copies SET keep_bytes = ?1"

@@ -174,7 +174,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
 
 
 def _readable(rows: Iterable[Row]) -> Iterator[BlockRow]:
-    """Yield the valid rows; reading the file of an invalid row reports the damage."""
+    """Yield the valid rows. A read of the file reports the damage of an invalid row."""
     for row in rows:
         with contextlib.suppress(BadRowError):
             yield _row(row)
@@ -256,7 +256,7 @@ def delete(db: Database, block: BlockId) -> None:
 
 
 def delete_read(db: Database, row: BlockRow) -> None:
-    """Delete the row of a block whose only reference the caller removes. See ``delete``."""
+    """Delete the row of a block, whose only reference the caller removes, as ``delete`` does."""
     db.run("DELETE FROM blocks WHERE block = ?", (row.block,))
     db.counters.block_bytes -= row.plain_bytes
     if row.pack is not None:

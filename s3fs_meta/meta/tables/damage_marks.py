@@ -71,7 +71,7 @@ def _records(db: Database, whole: Mark) -> int:
 
 
 def covers(db: Database, pack: PackId, pack_offset: int | None) -> bool:
-    """Return whether a record is marked, by its own mark or by a mark of its pack.
+    """Return whether a record has a mark, or its complete pack has one.
 
     Args:
         pack_offset: offset of the record; None for the complete pack.
@@ -106,7 +106,7 @@ def remove_invalid(db: Database) -> None:
 
 
 def marks_of(db: Database, pack: PackId) -> list[Mark]:
-    """Return the valid damage marks for one pack and its records; I5 reports the invalid ones."""
+    """Return the damage marks for one pack and its records, without invalid marks (I5)."""
     sql = f"SELECT name FROM properties WHERE name = ?1 OR {_RECORDS}"
     found = [_mark(row[0]) for row in db.all(sql, (Mark(pack, None).name,))]
     return [mark for mark in found if mark is not None]

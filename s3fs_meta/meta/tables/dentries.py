@@ -168,7 +168,7 @@ def is_empty(db: Database, parent: Ino) -> bool:
 def page_of_names(
     db: Database, parent: Ino, after: Cookie, limit: int
 ) -> list[tuple[Cookie, bytes]]:
-    """Return at most *limit* cookies with their names after a cookie, sorted by cookie."""
+    """Return at most *limit* names after a cookie, each with its cookie, sorted by cookie."""
     return [(Cookie(at), bytes(name)) for at, name in db.all(_NAMES, (parent, after, limit))]
 
 
@@ -190,7 +190,10 @@ def page_rows(db: Database, parent: Ino, after: Cookie, limit: int) -> list[Row]
 
 
 def listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:
-    """Convert a row of ``page_rows``; replace unreadable attributes with ``inodes.unreadable``."""
+    """Return the name, the cookie and the attributes in a row of ``page_rows``.
+
+    Unreadable attributes are replaced with ``inodes.unreadable``, so that a listing has the name.
+    """
     name, cookie = row[0], row[1]
     if type(cookie) is not int:
         raise BadRowError("a name", parent)

@@ -98,7 +98,7 @@ def object_bytes(db: Database, pack: PackId) -> int:
 def stored(db: Database, pack: PackId) -> None:
     """Record that the store confirmed a pack; a repeated call is harmless. Needs a transaction.
 
-    The next changelog lists the pack, unless the changelog that is being made lists it completely.
+    The next changelog lists the pack, unless a changelog that is being made lists all its blocks.
     """
     row = get(db, pack)
     db.run(_LIST, (pack,))
@@ -178,7 +178,7 @@ def note_if_dead(db: Database, pack: PackId, died: Txg | None = None) -> None:
 
 
 def report(db: Database, changed: Sequence[PackId]) -> None:
-    """Record that the next changelog must list given packs and their blocks. Needs a transaction.
+    """Let the next changelog list the given packs and their blocks. Needs a transaction.
 
     A changelog that is being made does not contain this change; the changelog after it does.
     """
@@ -245,7 +245,7 @@ def outlive(db: Database, txg: Txg) -> None:
 
 
 def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
-    """Return whether a stored pack lost its last live block in txgs *after* + 1 to *upto*."""
+    """Return whether a stored pack died in one of the txgs *after* + 1 to *upto*."""
     row = db.one(
         "SELECT 1 FROM packs WHERE died_txg > ? AND died_txg <= ?"
         f" AND state = {PackState.STORED:d} AND live_bytes = 0 LIMIT 1",

@@ -54,7 +54,7 @@ class ChangeRecorder:
         self._now_ns = now_ns
         self._changes = GroupChanges(db, db.path)
         self._is_recording = False
-        self._sizes: deque[tuple[int, int]] = deque()  # number and size of each pending record
+        self._sizes: deque[tuple[int, int]] = deque()  # (number, size) of each pending record
         self._given: list[bytes] = []  # changesets that callers added to the open commit group
         # True if a failed attempt has left records in the open commit group.
         self._is_partly_recorded = False
@@ -376,7 +376,7 @@ def records(connection: apsw.Connection, seq_after: int) -> Iterator[tuple[int, 
 
 
 def _block_floor(connection: apsw.Connection) -> BlockId:
-    """Return the lowest block number that is new in the next changelog."""
+    """Return the number of the first block that no changelog lists yet."""
     rows = _all(connection, "SELECT value FROM local_state WHERE name = ?", (_FLOOR,))
     return BlockId(int(str(rows[0][0])) if rows else 1)
 

@@ -1,6 +1,6 @@
 """Type checks of rows from untrusted databases; SQLite stores any type in any column.
 
-Owns: the valid types of each kind of column, and the numbers in texts. Does not know: tables.
+Owns: the valid types of each kind of column, and decoding numbers from text. Does not know: tables.
 A row with a value of the wrong type or an incomplete location raises BadRowError, so that only its
 file becomes unreadable. Numbers only need to be non-negative; fsck checks their ranges. Numbers are
 combined with ``|``, which accepts only integers.

@@ -6,7 +6,7 @@ inodes is read once, in slices, so that the caller can run other tasks in betwee
 
 Shared content is counted in each file that has it, before deduplication and compression.
 A file with several names is counted once, in one of its directories. If damaged metadata makes a
-directory its own ancestor, only the directory's own files are counted for it.
+directory its own ancestor, its size counts only its own files.
 """
 
 import json

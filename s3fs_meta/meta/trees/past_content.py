@@ -44,7 +44,7 @@ _TABLES: Final = (
     " pack_offset INTEGER, stored_bytes INTEGER)",
 )
 _IS_INTACT: Final = f"NOT ({damage_marks.ANY} AND {damage_marks.COVERS_B})"
-# Require references: a changelog may already record the deletion of a block without references.
+# A block without references is not used: a changelog may already record its deletion.
 _IN_USE: Final = (
     "(SELECT b.block FROM main.blocks AS b WHERE b.block = q.block AND b.refs > 0"
     f" AND b.hash = o.hash AND {_IS_INTACT})"

@@ -63,7 +63,8 @@ class SubtreeHistory:
         self._last = last
         self._kept = 0
         self._also: dict[Ino, list[_Parent]] = {}
-        self._known: dict[Ino, Txg] = {}  # last txg in which each directory was in a searched tree
+        # For each directory, the last txg in which it was in a searched tree.
+        self._known: dict[Ino, Txg] = {}
         db.all(_TABLE)
 
     @property

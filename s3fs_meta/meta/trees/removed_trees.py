@@ -160,7 +160,7 @@ def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
 
 
 def tally(db: Database, within: Scope) -> list[TopTally]:
-    """Count the names of each top in a slice; tops without names may be omitted."""
+    """Count the names of each top in a slice; the result may omit tops without names."""
     if within.until is not None:
         rows = db.inodes.all(_TALLY + _UNTIL, (within.parents[0], within.until))
     elif len(within.parents) >= _MANY:

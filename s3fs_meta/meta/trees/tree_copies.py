@@ -103,7 +103,8 @@ _LINKS: Final = (
 )
 _SHARED: Final = "(SELECT old FROM temp.copied_names WHERE is_shared)"
 _COUNT_LINKS: Final = (
-    # The row in hard_links for an inode's first name is created only with the second name.
+    # An inode with one name has no row in hard_links. Its second name also creates the row for the
+    # first.
     "INSERT INTO hard_links SELECT l.new, l.parent, 1 FROM temp.copied_links AS l"
     f" WHERE l.names = 1 AND l.old IN {_SHARED}",
     "UPDATE temp.copied_links SET names = names + (SELECT count(*) FROM temp.copied_names AS p"
@@ -243,7 +244,7 @@ def copy_names(
 
 
 def _shares_hashes(db: Database) -> bool:
-    """Return whether a chosen name has a collision number, so that lookups must search."""
+    """Return whether a chosen name shares its hash with another name in its directory."""
     sql = "SELECT 1 FROM temp.copied_names WHERE cookie & 255 <> 0 LIMIT 1"
     return db.one(sql) is not None
 

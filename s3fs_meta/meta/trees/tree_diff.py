@@ -106,7 +106,7 @@ def _key(row: Row | None, count: int) -> list[tuple[bool, bool, Any]]:
     """Return the first *count* values of a row in a form that sorts them as SQLite does.
 
     A damaged row may contain values of any type. SQLite sorts numbers before texts before blobs.
-    None, for the end of a table, is sorted last.
+    None means the end of a table, and sorts after all keys.
     """
     if row is None:
         return [(True, True, None)]
@@ -295,7 +295,7 @@ class TreeDiff:
 
     def _is_content_changed(self, former: Attributes, found: Attributes) -> bool:
         if stat.S_ISDIR(found.mode):
-            return False  # changed entries of a directory are listed separately
+            return False  # for a directory, changed entries are listed separately
         if (former.size_bytes, former.mtime_ns) != (found.size_bytes, found.mtime_ns):
             return True
         if stat.S_ISLNK(found.mode):

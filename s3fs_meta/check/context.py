@@ -31,7 +31,7 @@ from s3fs_meta.model import BlockId, Epoch, ObjectKey
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.progress import Progress, no_progress
 
-NO_EPOCH: Final = Epoch(0)  # an epoch lower than that of every object
+NO_EPOCH: Final = Epoch(0)  # a number below every epoch
 ID_MAX: Final = (1 << 32) - 1  # largest user ID or group ID
 
 _NOTE_SYNCED: Final = (
@@ -125,7 +125,7 @@ class Examination:
         self.evidence = evidence
         self.report = report
         self.now_ns = now_ns
-        # The cache directory, or None if repairs cannot use it.
+        # The cache directory; None if no repair may use it.
         self.files: BlockFiles | None = None
         # Function that hashes the content of cache files; None if cache files are not verified.
         self.block_hash: BlockHash | None = None
@@ -179,7 +179,7 @@ class Examination:
         self._unsynced.clear()
 
     def can_judge(self, invariant: Invariant) -> bool:
-        """Return whether this run of fsck fulfils all preconditions of an invariant."""
+        """Return whether this run of fsck fulfils the preconditions for checking an invariant."""
         available = self.evidence.surveyed
         if not self.mounted:
             available |= Need.UNMOUNTED
@@ -282,7 +282,7 @@ class Examination:
         return count
 
     def touched(self) -> None:
-        """Mark the tables of ``sums`` as outdated, because rows were changed without ``run``."""
+        """Note that the tables of ``sums`` are outdated: rows were changed without ``run``."""
         self._derived = False
         self.changed = True
         self.report.row_changed()
@@ -346,13 +346,13 @@ class Examination:
         self.forget()
 
     def undone(self, invariants: Container[str]) -> None:
-        """Report that a rollback undid the repairs of the invariants with these names."""
+        """Report that a rollback has undone the repairs of the given invariants."""
         self.changed = False
         self.report.undo(invariants)
         self.forget()
 
     def forget(self) -> None:
-        """Mark the tables of ``sums`` as missing, because ``close`` or a rollback removed them."""
+        """Note that ``close`` or a rollback has removed the tables of ``sums``."""
         self._derived = False
         self._paths = None
 

@@ -256,7 +256,7 @@ async def _images_of_old_points(
     first = min(point.image_txg for point in points)
     numbers = await chain.numbers_from(store, keyring, first)
     floor = await chain.floor_after(store, keyring, uuid, first)
-    missing_after: dict[int, int] = {}  # by txg with a changelog: the next txg without one
+    missing_after: dict[int, int] = {}  # for each txg with a changelog, the next txg without one
     for number in reversed(numbers):
         missing_after[number] = missing_after.get(number + 1, number + 1)
     found: set[ObjectKey] = set()
@@ -333,7 +333,7 @@ async def _make_database(
         made = Rebuilt(0, len(packs) - len(unreadable), unreadable)
         if rows is not None and unreadable:
             new_packs, copied = await copy_intact(store, keyring, db, unreadable)
-            packs.extend(new_packs)  # if these rows prove unusable, the next rows use the packs
+            packs.extend(new_packs)  # also for the next rows, if these prove unusable
         now_ns = new.clock.now_ns()
         files = await trio.to_thread.run_sync(
             rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows

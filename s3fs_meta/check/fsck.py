@@ -23,7 +23,7 @@ from s3fs_meta.meta.db.statements import Row
 
 _BY_NUMBER: Final = {one.number: one for one in INVARIANTS}
 _BY_NAME: Final = {one.name: one.number for one in INVARIANTS}
-NO_BLOCK_ROW: Final = "I30"  # the invariant that every block in a block map has a row
+NO_BLOCK_ROW: Final = "I30"  # a block map refers to a block without a row in the table blocks
 _WITHOUT_ROW: Final = (
     "SELECT DISTINCT m.block FROM block_map AS m LEFT JOIN blocks AS b ON b.block = m.block"
     " WHERE b.block IS NULL"
@@ -115,7 +115,7 @@ def _judge_and_repair(exam: Examination, mode: Mode) -> bool:
             db.mark_changed(changed_before)
     finally:
         is_undone = db.connection.in_transaction and db.pragmas.can_undo
-        db.rollback()  # the rollback undoes repairs only if an error prevented the commit
+        db.rollback()  # undoes the repairs after an error; has no effect after the commit
         if is_undone:
             db.mark_changed(changed_before)
     return True
@@ -165,7 +165,7 @@ def _finding(invariant: Invariant, row: Row, path: str | None) -> Finding:
 
 
 def _shown(value: object) -> object:
-    """Return a value for a message; decode bytes that are UTF-8, for example names."""
+    """Return a value as a message shows it; bytes that are UTF-8, such as names, become text."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -226,9 +226,9 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
     for verdict in exam.report.verdicts:
         number = _BY_NAME.get(verdict.invariant)
         if number is None:
-            continue  # opening the filesystem reported the finding, which stays unrepaired
+            continue  # the finding is from the opening of the filesystem, and has no repair
         exam.report.settle(verdict.invariant, left.pop(number, 0))
-    for number in left:  # repairs of other invariants broke these invariants
+    for number in left:  # these invariants were broken by the repairs of others
         _list(exam, _BY_NUMBER[number])
 
 

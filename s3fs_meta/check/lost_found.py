@@ -1,7 +1,7 @@
 """lost+found: the directory for inodes that have lost their names.
 
-Owns: the directory; the names in it; new inode numbers for content that its inode's type forbids,
-for blocks beyond the maximum file size, and for invalid inode numbers.
+Owns: the directory and the names in it. It also assigns new inode numbers: to content that the type
+of its inode forbids, to blocks beyond the maximum file size, and in place of invalid numbers.
 Does not know: the cause of a lost name or inode.
 Keeps: an inode gets the name ``#NUMBER`` with its inode number, which is never reused; if that name
 is in use, it gets the name ``#NUMBER~1``, ``#NUMBER~2`` and so on.

@@ -48,7 +48,7 @@ def settle(exam: Examination) -> None:
         exam.touched()
         exam.commit()
     finally:
-        exam.db.rollback()  # the rollback undoes changes only if an error prevented the commit
+        exam.db.rollback()  # undoes the changes after an error; has no effect after the commit
     if added:
         exam.report.remember(
             f"marked {added} damaged locations in the bucket: no content is deduplicated onto them;"

@@ -241,7 +241,8 @@ class ObjectCopies:
             if changelog is None:
                 waiting.insert(0, txg)
             named += await self._note(changelog)
-        # If no object records a changelog's hash, its copy must contain its predecessor's hash.
+        # If no object records the hash of a changelog, its copy must contain the hash of the
+        # changelog before it.
         for txg in waiting:
             named += await self._note(await self._changelog(txg, follows=True))
         return named

@@ -137,7 +137,7 @@ class Evidence:
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
 
     def note_packs(self, *, mounted: bool) -> None:
-        """Record the packs whose objects must be in the listing of the bucket.
+        """Record the rows of packs, whose objects must then be in the listing of the bucket.
 
         In a mounted filesystem only packs in state STORED are recorded, because the mount may
         upload other packs during the listing. In an unmounted filesystem all packs are recorded,

@@ -159,7 +159,7 @@ class Report:
         }
 
     def settle(self, invariant: str, left: int) -> None:
-        """Set the number of findings of an invariant that were not repaired."""
+        """Record how many findings of an invariant were not repaired."""
         if invariant in self._verdicts:
             self._verdicts[invariant].left = left
 

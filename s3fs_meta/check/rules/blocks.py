@@ -74,7 +74,7 @@ def relocate(exam: Examination, damaged: str) -> None:
         for table in (
             "seen_searched",
             "seen_intact_copies",
-        ):  # these observations describe the row before its repair
+        ):  # the observations of the block are outdated, because its row was repaired
             exam.db.all(f"DELETE FROM temp.{table} WHERE block = ?", (block,))
 
 

@@ -98,7 +98,7 @@ def _leave_pack(exam: Examination, invariant: Invariant) -> None:
 
 
 def _publish_anew(exam: Examination, _invariant: Invariant) -> None:
-    """Request a new image at the end of the run; the image does not depend on earlier images."""
+    """Request a new image at the end of the run, which does not depend on any earlier image."""
     exam.run("DELETE FROM temp.seen_image_faults")
     # After the new image is stored, only earlier points in time need the faulty changelogs.
     exam.run("UPDATE temp.seen_chain_faults SET past = 1")

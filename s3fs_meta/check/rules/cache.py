@@ -47,7 +47,7 @@ def _mend_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _part_places(exam: Examination, invariant: Invariant) -> None:
-    """Copy a dirty block for each file position but the recorded one, if its cache file exists."""
+    """Give each file position of a dirty block, except the recorded one, its own copy."""
     if exam.files is None:
         return
     rows = exam.collected(
@@ -62,7 +62,7 @@ def _part_places(exam: Examination, invariant: Invariant) -> None:
 
 
 def _keep_what_is_there(exam: Examination, invariant: Invariant) -> None:
-    """Keep the bytes of short cache files; record missing bytes and missing files as lost."""
+    """Keep the bytes of a short cache file; record missing bytes and missing files as lost."""
     lost_data.record(
         exam,
         "SELECT m.ino, m.block_index, coalesce(f.size_bytes, 0) FROM block_map AS m"

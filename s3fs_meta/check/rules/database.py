@@ -408,7 +408,7 @@ def _value(table: str, column: str) -> str:
     If the value cannot be derived, the replacement violates another invariant, which reports it.
     """
     number = f"CAST({column} AS INTEGER)"
-    if table == "block_map":  # cached_blocks may contain the block number of this row
+    if table == "block_map":  # also in cached_blocks, which may have the same block number
         found = "SELECT c.block FROM cached_blocks AS c WHERE c.ino = block_map.ino"
         return f"coalesce(({found} AND c.block_index = block_map.block_index), {number})"
     if table == "inodes" and not column.endswith("_delta_ns"):

@@ -85,7 +85,7 @@ FILES: Final = (
     ),
     Invariant(
         30,
-        "every block in a block map has a row",
+        "every block in a block map has a row in the table blocks",
         source=_NO_BLOCK,
         damaged="b.block IS NULL",
         columns="r.block",

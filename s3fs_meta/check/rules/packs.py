@@ -49,7 +49,7 @@ def _mend_rows(exam: Examination, _invariant: Invariant) -> None:
     pack has no blocks, its row is deleted. Points in time may still need the pack. So all packs
     without rows are kept until the retention floor has passed the present txg.
     """
-    exam.run(  # a key may be valid except for its SQL type
+    exam.run(  # only the SQL type of a key may be wrong
         "UPDATE packs SET object_key = CAST(object_key AS TEXT) WHERE typeof(object_key) = 'blob'"
     )
     is_listed = "packs.object_key IN (SELECT object_key FROM temp.seen_objects)"

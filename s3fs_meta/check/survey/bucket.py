@@ -105,7 +105,7 @@ def _note_batch(exam: Examination, batch: list[ObjectInfo]) -> None:
 
 
 async def _ask_for_missing(exam: Examination, store: ObjectStore) -> None:
-    """Request each unlisted pack, because fsck -y would record its content as lost."""
+    """Request each unlisted pack: fsck -y records the content of a missing pack as lost."""
 
     async def ask(row: Row) -> None:
         key, object_bytes = row
@@ -290,7 +290,7 @@ async def _name_damaged_images(context: SurveyContext, kept: set[ObjectKey]) -> 
         try:
             await image_head.load_manifest(context.store, context.keyring, ManifestRef(manifest))
         except ObjectMissingError:
-            continue  # the image was deleted after the listing
+            continue  # ignore an image that was deleted after the listing
         except FormatError as exc:
             if name.txg > exam.db.counters.txg + TXG_GAP_MAX:
                 # The txg is too high for any chain of this filesystem.

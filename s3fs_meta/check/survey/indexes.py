@@ -76,7 +76,8 @@ async def search(context: SurveyContext, wanted: str = SEARCHED) -> None:
     """Search for blocks in the index of every listed pack, and record their locations.
 
     Args:
-        context: says whether blocks of condemned packs are copied to the cache directory.
+        context: its ``rescue_files`` is the cache directory to which blocks of condemned packs are
+            copied.
         wanted: a query for the blocks. A location of a block in ``UNREADABLE`` is accepted only
             after it was read.
 

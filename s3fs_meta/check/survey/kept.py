@@ -84,9 +84,9 @@ async def spare_packs(exam: Examination, store: ObjectStore, keyring: Keyring) -
 
 
 def _retains_one_history(exam: Examination) -> bool:
-    """Return whether the retention floor is later than all histories that repairs replaced.
+    """Return whether no retained txg is from a history that a repair has replaced.
 
-    Until then, a retained txg may need any pack without a row.
+    Otherwise, a retained txg may need any pack without a row.
     """
     link = chain.recorded(exam.db)
     floor = NO_FLOOR if link is None else link.floor

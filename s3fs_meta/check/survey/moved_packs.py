@@ -4,8 +4,8 @@ Objects may have been swapped, or copied to a wrong name. A pack is authenticate
 name, so its bytes are invalid under any other name. The survey tries the names of missing and
 damaged packs of the same size.
 
-Owns: the names that are tried, and saving the content. Does not know: the search for damaged packs
-(``packs``).
+Owns: the choice of the names to try, and saving the content. Does not know: the search for damaged
+packs (``packs``).
 Keeps: no object is changed. The content is copied to the cache and uploaded in another pack.
 """
 

@@ -171,7 +171,7 @@ async def _read_pack(context: SurveyContext, pack: PackId, key: ObjectKey) -> No
 
     async def read(rescue: BlockFiles | None) -> PackVerdict:
         data = await read_pack(context.store, key)
-        if len(data) == object_bytes:  # replace the size from the listing, which may be outdated
+        if len(data) == object_bytes:  # use the present size, because the listing may be outdated
             exam.evidence.note_objects([(key, len(data))])
         return await trio.to_thread.run_sync(
             verify_pack, context.keyring, key, data, rows, rescue, marked
@@ -248,7 +248,7 @@ def _refuted(
     entries: Sequence[PackEntry],
     rows: Sequence[BlockRow],
 ) -> list[str]:
-    """Return the names of damage marks that are wrong, because the marked bytes are readable."""
+    """Return the names of damage marks that are wrong: the marked bytes are readable."""
     found = {entry.offset for entry in entries if _reads(keyring, key, data, entry)}
     is_complete = bool(entries) and len(found) == len(entries)
     found.update(row.pack_offset for row in rows if row.pack_offset is not None)

@@ -1,7 +1,7 @@
 """Opening a filesystem for a mount, and changing the page size of its database on request.
 
-Owns: the sequence *open, close, rewrite, open again* for another page size. The first opening
-selects the database, and only a closed database can be rewritten.
+Owns: the steps for another page size: open, close, rewrite, open again. The first opening selects
+the database, and only a closed database can be rewritten.
 Does not know: how a database is rewritten (``meta.offline.page_size``).
 """
 
@@ -154,7 +154,7 @@ def may_be_offline(plan: MountPlan) -> bool:
 
 
 async def why_offline(plan: MountPlan, store: ObjectStore) -> str:
-    """Return why a mount must start without the bucket, or "" if the bucket is available."""
+    """Return the reason why a mount must start without the bucket, or "" if it is available."""
     return await why_unreachable(store) if may_be_offline(plan) else ""
 
 

@@ -205,7 +205,7 @@ def _attend(child: socket.socket, front: Front, log: Path) -> int:
             case {"ask": str(prompt)}:
                 answer = json.dumps(_ask(front, prompt)).encode() + b"\n"
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    child.sendall(answer)  # if the child has ended, the loop ends, too
+                    child.sendall(answer)  # the loop ends when the child closes the socket or ends
             case {"ready": True}:
                 front.ready()
                 return exits.ExitStatus.DONE

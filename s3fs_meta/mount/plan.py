@@ -225,7 +225,7 @@ def _check_mountpoint(mountpoint: Path) -> None:
 def _hidden_entries(path: str) -> str:
     """Return a warning if the mount hides files in its mountpoint, else ""."""
     if mount_table.is_automount(path) or mount_table.find(path) is not None:
-        return ""  # an existing mount already hides the directory's entries
+        return ""  # no warning: an existing mount already hides the entries
     try:
         with os.scandir(path) as entries:
             is_empty = next(entries, None) is None

@@ -48,7 +48,7 @@ def exempt_objects() -> None:
     description of S3 create more than a hundred thousand objects, which are never freed. Examining
     them takes 80 ms, during which no request is answered.
     """
-    gc.unfreeze()  # the start of the program exempted objects that may be garbage by now
+    gc.unfreeze()  # objects exempted at the start of the program may be garbage by now
     gc.collect()
     gc.freeze()
 

@@ -334,7 +334,8 @@ class Mount:
             nursery.start_soon(session.run)
             nursery.start_soon(session.supervise, "pins", self._cache.run)
             nursery.start_soon(session.supervise, "request log", self._request_log.run)
-            if self._plan.options.at is None:  # with at=, the txg of the mount may be abandoned
+            if self._plan.options.at is None:
+                # With at=, a repair may have abandoned the txg that the mount shows.
                 nursery.start_soon(session.supervise, "known points in time", self._points.run)
             if past.run is not None:
                 nursery.start_soon(session.supervise, "points in time", past.run)
@@ -424,7 +425,7 @@ class Mount:
         await self._control.quiet(LAST_WORDS_S_MAX)
 
     async def _cancel_when_kept(self, scope: trio.CancelScope) -> None:
-        """Stop the last upload when the client stops waiting; the changes stay on this host."""
+        """Stop the last upload when a client asks to keep the changes on this host."""
         await self._keeps.wait()
         self._outcome["why"] = health.away(self._figures()) or "umount --force stopped the upload"
         scope.cancel()

@@ -63,7 +63,8 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
         url: URL of the store.
         options: S3 options; on a local store they only cause a warning.
         make_root: True to create the directory of a local store.
-        probe_only: True if the caller only reads a few objects, and the URL may be no store.
+        probe_only: True if the URL may not be that of a store, because the caller only looks for a
+            few objects there. No file of a local directory is changed.
         may_be_absent: True to treat a missing or empty directory as a store that cannot be reached.
         notify: shows a warning, or a message while the store cannot be reached.
         counts: the state directory in which to record billed requests; None to record nothing.

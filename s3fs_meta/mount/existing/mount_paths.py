@@ -1,7 +1,8 @@
 """The mapping of a user's path to a directory entry of a mounted filesystem.
 
-Owns: finding the mount of a path; refusing paths that do not end in a directory entry or that the
-caller may not read; waiting until programs see a change; the request that removes an entry.
+Owns: finding the mount of a path; refusing a path that does not end in the name of an entry, or
+that the caller may not read; waiting until programs see a change; the request that removes an
+entry.
 Does not know: other control requests (``control_api``).
 Keeps: no event loop is used, because ``rm`` must start fast.
 Symbolic links in a path are followed, except a link at the end of the path, as in rm(1). Commands

@@ -166,7 +166,8 @@ def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
     """
     mounts = read()
     mountpoints = {one.mountpoint for one in mounts}
-    absolute = path if path.is_absolute() else Path.cwd() / path  # the cwd may have been removed
+    # Fails if the working directory was removed.
+    absolute = path if path.is_absolute() else Path.cwd() / path
     todo = str(absolute).split(os.sep)[::-1]
     current, links = os.sep, 0
     while todo and links <= LINKS_FOLLOWED_MAX:
@@ -179,7 +180,7 @@ def entered(path: Path, *, at_end: bool) -> Iterator[Mounted]:
         yield from _entered_at(mounts, current)
         current = os.path.join(current, name)
         if current in mountpoints:
-            continue  # a mountpoint is not a symbolic link
+            continue  # no need for readlink(2): a mountpoint is not a symbolic link
         try:
             link = os.readlink(current)
         except OSError:

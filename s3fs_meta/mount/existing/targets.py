@@ -138,7 +138,7 @@ def _of_mounted(mounted: Mounted, cachedir: Path | None) -> Target:
 
 
 def _succeeded(place: Target, notes: Iterable[Mapping[str, Any]]) -> Target:
-    """Add the successor to the target of a mount whose daemon may have exited."""
+    """If the daemon of a target has exited, add the later mount with the same state directory."""
     later = (
         note["mountpoint"]
         for note in notes
@@ -156,7 +156,8 @@ def _with_state(mounted: Mounted, found: dict[str, Any] | None, cachedir: Path |
         return _ending(found)._replace(mountpoint=path, mounted=True)
     place = of_url(unquoted(mounted.source), cachedir)
     snapshot = of_snapshot(place, path)
-    if snapshot.state.exists():  # the unmount removes the state directory
+    if snapshot.state.exists():
+        # Only a running mount has this state directory, which the unmount removes.
         place = snapshot
     if found is not None and Path(found["state"]) == place.state:
         place = place._replace(again=found["again"])
@@ -348,7 +349,7 @@ def write_note(place: Target, mounted: Mounted, again: str = "") -> Path | None:
         mounted: its mount.
         again: the command that mounts it with the same options.
     """
-    _notes()  # the call removes outdated notes
+    _notes()  # called because it removes outdated notes
     path = notes_dir() / str(os.getpid())
     note = {
         "url": place.url,

@@ -40,7 +40,7 @@ def named(place: Target) -> Iterator[None]:
 
 
 def _succeeded(place: Target) -> NotMountedError:
-    """Return the error for a mount whose filesystem is now mounted elsewhere."""
+    """Return the error for a mount that has ended, if its filesystem is mounted again elsewhere."""
     where = str(place.mountpoint)
     now = f"the filesystem is now mounted on {place.successor}"
     if not place.mounted:

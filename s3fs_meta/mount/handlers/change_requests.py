@@ -43,7 +43,7 @@ class ChangeRequests:
         self._all_ended = trio.Event()
 
     def guarded(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """Return handlers that carry out no request after ``end``.
+        """Return the given handlers, changed so that they refuse requests after ``end``.
 
         The end of the mount cancels the commands in LONG. All others run to completion: they are
         short, except for a promotion, which would leave its lease behind if cancelled.

@@ -25,7 +25,7 @@ from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader
 from s3fs_meta.sync.history.versions.path_versions import PathVersions
 from s3fs_meta.sync.session import Session
 
-_SLOWER_ON_LOOP: Final = 64  # divisor of the size limit for merges on the event loop
+_SLOWER_ON_LOOP: Final = 64  # a merge on the event loop may have 1/N of the size limit
 _TOO_MUCH: Final = "too many changes are not uploaded yet; their versions are missing"
 
 

@@ -32,9 +32,10 @@ from s3fs_meta.options.settings import (
 from s3fs_meta.sync.session import Session
 
 WORD: Final = "remount"
-# Request for permission: {"read_only": bool or null, "given": …}; the reply is {"change": bool}.
+# The command asks the daemon for permission: {"read_only": bool or null, "given": …}; the reply is
+# {"change": bool}.
 REMOUNT: Final = "remount"
-REMOUNTED: Final = "remounted"  # report of success: {"read_only": bool}; the reply is {}
+REMOUNTED: Final = "remounted"  # the command reports success: {"read_only": bool}; reply {}
 
 _MS_RDONLY: Final = 1
 _MS_REMOUNT: Final = 32

@@ -17,9 +17,10 @@ KINDS: Final[Mapping[str, RequestKind]] = MappingProxyType(
         control_api.REQUESTERS: RequestKind.PROMPT,
         control_api.COUNTS: RequestKind.PROMPT,
         control_api.END: RequestKind.PROMPT,
-        # A disconnected client learns the outcome from the note, after the daemon's exit.
+        # If the client is disconnected, it reads the outcome from the mount's note after the
+        # daemon's exit.
         control_api.FINISHED: RequestKind.WAITING,
-        # A client disconnects when the user interrupts the command; this cancels the download.
+        # If the user interrupts the command, its client disconnects, and the download is cancelled.
         cache_requests.WARM: RequestKind.BOUND,
     }
 )

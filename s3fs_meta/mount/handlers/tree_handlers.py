@@ -141,7 +141,8 @@ class TreeHandlers:
     async def _on_lock(self, arguments: Message, report: Report) -> Message:
         self._require_kernel_writable()
         show = _throttled(report, "locking")
-        if not await self._collect():  # the kernel's writes to a locked file would fail
+        if not await self._collect():
+            # Otherwise the kernel's later writes to a locked file would fail.
             raise HeldError(
                 "the kernel has not yet sent all data that programs wrote; nothing was locked;"
                 " close files that are open for writing, and try again"

@@ -59,7 +59,7 @@ def past_path(path: Path, cachedir: Path | None) -> PastPath:
         top = os.path.dirname(top)
     try:
         place = mount_paths.place_of(top, cachedir)
-    except NotMountedError as exc:  # the error message must show the path as the user typed it
+    except NotMountedError as exc:  # show the path in the error as the user typed it
         if mount_table.find(top) is None:
             raise NotMountedError(absolute, mount_paths.outside(path)) from exc
         raise

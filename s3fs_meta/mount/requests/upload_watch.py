@@ -143,7 +143,7 @@ class UploadWatch:
             try:
                 figures = await request_status(self._place)
             except NotMountedError:
-                return  # the daemon has exited; the waiting command reports its outcome
+                return  # the daemon has exited, and the waiting command reports the outcome
             except UnansweredError:
                 continue  # the next poll shows whether the daemon has exited
             except ControlError as exc:
@@ -188,7 +188,7 @@ class UploadWatch:
 
 
 def _wait_longer() -> None:
-    """Do nothing, because the command waits for the bucket without a limit."""
+    """Do nothing: by default, the command waits for the bucket without a limit."""
 
 
 def _progress(left: RemainingUpload) -> str:

@@ -151,7 +151,7 @@ def _chain(session: Session) -> dict[str, Any]:
 
 
 def _follow(session: Session) -> dict[str, Any]:
-    """Return the lag of a follower; empty values for any other mount."""
+    """Return how far a follower is behind the writer; empty values for any other mount."""
     follower = session.follower
     if follower is None or not session.db.follows:
         return dict.fromkeys(("polled_ns", "behind_s", "last_error"))

@@ -1,8 +1,8 @@
 """The mount option ``metrics=``: listening for clients that read the statistics.
 
-Owns: the order of the start. A mount listens before it changes the bucket, because the port may be
-in use. Does not know: how ``metrics_server`` answers requests. That module is imported only with
-the option.
+Owns: the order of the start. A mount starts to listen before it changes the bucket. If the port is
+in use, the mount thus fails early. Does not know: how ``metrics_server`` answers requests. That
+module is imported only with the option.
 """
 
 import contextlib

@@ -145,7 +145,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
             raise NotAFilesystemError(store.url)
         lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
-        front.ready()  # remove the progress bar before the prompt
+        front.ready()  # remove the progress bar, so that the prompt stands alone
         if await trio.to_thread.run_sync(StateDir(place.state).rescued):
             front.notice(
                 f"{place.state} contains quarantined states or objects that fsck replaced; to copy"
@@ -251,8 +251,8 @@ async def _find(
         opened = await removal.keys_of_removed(store, remembered, secret)
     except LostSuperblockError:
         front.notice(
-            "destroy --by-name removes every object whose name looks like an s3fs-meta object,"
-            " without the encryption keys of the filesystem"
+            "if the superblock is lost for good, use destroy --by-name: it needs no keys, and removes"
+            " every object whose name looks like an object of s3fs-meta"
         )
         raise
     else:

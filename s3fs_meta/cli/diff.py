@@ -127,7 +127,7 @@ def diff(
 def _place(target: str, path: str | None, cachedir: Path | None) -> tuple[Target, list[bytes]]:
     """Return the filesystem and the components of the path to compare."""
     if path is None and not is_url(target):
-        with suppress(NotMountedError):  # raised if the argument is a path below a mountpoint
+        with suppress(NotMountedError):  # the path may also be in a mount, below its mountpoint
             return targets.of_mountpoint(Path(target), cachedir), []
     found = past_target(target, path, cachedir)
     if found.top != ROOT_INO:

@@ -18,7 +18,7 @@ _CHANGED = "one or both copies of the superblock may be changed already; run the
 
 
 def change_superblock(place: Target, s3: S3Options, secret: Secret, mutate: Mutate) -> Superblock:
-    """Run ``_change``; if a signal interrupts it, report whether the superblock may be changed.
+    """Change the superblock; if a signal interrupts this, report whether it may be changed.
 
     Raises:
         InterruptedCommandError: a signal interrupted the change.

@@ -91,7 +91,7 @@ def rollback(
             force_takeover=force_takeover,
             unsafe_single_writer=unsafe_single_writer,
             lock_wait_s=LOCK_WAIT_S,
-            mend=Mend(anything=True),  # the user agreed to abandon later txgs
+            mend=Mend(anything=True),  # permitted, because the user agreed to abandon later txgs
         ),
         option_syntax.point_in_time("--at", at),
         confirmed=yes,

@@ -24,7 +24,7 @@ from s3fs_meta.sync.host_state.state_dir import read_holder
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import peek
 
-FREE: Final = "free"  # the last writer has released the lease
+FREE: Final = "free"  # state of a lease that its last holder has released
 HELD: Final = "held"
 LOST: Final = "lease lost"
 

@@ -269,7 +269,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
             await request_flush(place, front)
     except NotMountedError as exc:
         if isinstance(exc, OtherUserError) or (isinstance(exc, UnreachedDaemonError) and not force):
-            raise  # the command could not wait for the upload
+            raise  # do not unmount without waiting for the upload
         _notice_unanswered(exc, front)
     except SilentDaemonError as exc:
         # A silent daemon cannot unmount. If it is killed, the next mount uploads its changes.

@@ -87,7 +87,7 @@ def _status(body: Body) -> ExitStatus | int:
             raise
         discard_output()
         return status  # noqa: ASYNC104  # the event loop has stopped
-    if status == ExitStatus.INTERRUPTED:  # typer returns this status after Ctrl-C
+    if status == ExitStatus.INTERRUPTED:  # typer turns Ctrl-C into this status
         raise KeyboardInterrupt
     return status
 
@@ -135,7 +135,7 @@ def report(exc: BaseException, program: str = PROGRAM) -> ExitStatus:
 
 
 def _named(exc: BaseException) -> BaseException:
-    """Return ThreadShortageError for Python's error that no thread can be started."""
+    """Return ThreadShortageError if an error is Python's report that no thread can be started."""
     if isinstance(exc, RuntimeError):
         from s3fs_meta.background_task import lacks_thread  # a slow import, which loads trio
 

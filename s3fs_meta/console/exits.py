@@ -58,7 +58,7 @@ MEANINGS: Final[Mapping[ExitStatus, str]] = {
     ExitStatus.INTERRUPTED: "interrupted by a signal",
 }
 
-HOMES: Final = (errors, bucket_errors, mount_errors)  # all modules with error classes
+HOMES: Final = (errors, bucket_errors, mount_errors)  # the modules that define error classes
 
 # The first matching class decides the status, so subclasses precede their base classes.
 FAMILIES: Final[tuple[tuple[type[BaseException], ExitStatus], ...]] = (

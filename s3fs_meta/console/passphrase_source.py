@@ -150,7 +150,7 @@ def readable_by_others(file: Path | None) -> str:
     try:
         mode = 0 if file is None else file.stat().st_mode
     except OSError:
-        return ""  # reading the file later reports the error
+        return ""  # the error is reported when the file is read
     is_open = stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
     return f"other users can read the passphrase file {str(file)!r}: chmod 600" if is_open else ""
 

@@ -94,7 +94,7 @@ class TerminalFront:
             self._bars.start()
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
-        if total == 0:  # an activity with nothing to do counts as complete
+        if total == 0:  # with nothing to do, the activity is complete
             done = total = 1
         self._bars.update(self._tasks[what], completed=done, total=total)
 

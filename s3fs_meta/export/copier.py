@@ -275,7 +275,8 @@ class Copier:
                     self._note(copied, index * self._block_bytes, located, content)
             self._set_attributes(file.fd, attributes)
         except OSError as exc:
-            if exc.filename is None:  # the system call had a descriptor instead of a path
+            if exc.filename is None:
+                # Add the path, because the failed system call had only a descriptor.
                 raise OSError(exc.errno, exc.strerror, self._place(file.path)) from exc
             raise
         finally:
@@ -353,7 +354,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Suppress OSError and ValueError in a context; then count *what* as refused by the target.
+        """If a context raises OSError or ValueError, suppress it, and count *what* as refused.
 
         Python raises ValueError if the name of an attribute contains a NUL byte.
         """
@@ -414,7 +415,7 @@ class Tally:
             self._list(copied)
 
     def omit(self, path: bytes, why: str, links: Sequence[bytes] = ()) -> None:
-        """Count a damaged entry that was not copied, or was copied only in part."""
+        """Count an entry that damage prevented from being copied completely."""
         _log.info("%r is not copied: %s", os.fsdecode(path), why)
         self._list(CopiedFile(path, 0, [], [], why, links))
 

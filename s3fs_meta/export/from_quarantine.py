@@ -63,7 +63,7 @@ class KeptContent:
         self._synced_bytes: dict[BlockId, int] = {}
         self._copies: dict[BlockId, Copy] = {}
         self._logged: dict[BlockId, list[LoggedPiece]] = {}
-        # the state directory contains the directory of the quarantined state
+        # the quarantined state is a subdirectory of the state directory
         if end_marks.is_power_lost(db, db.path.parent.parent):
             self._synced_bytes = {row.block: row.synced_bytes for row in unsynced_tails(db)}
             self._copies = {row.block: row for row in block_origins.not_uploaded(db)}

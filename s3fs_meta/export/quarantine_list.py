@@ -119,7 +119,7 @@ def _head_txg(db: Database) -> Txg | None:
     """Return the txg of the head, or None if it is unknown, because its row is missing or damaged."""
     try:
         head = image_head.recorded(db, "head")
-    except FormatError:  # a copy of files does not need this row
+    except FormatError:  # copying files does not need this row
         return None
     return None if head is None else head.txg
 
@@ -171,7 +171,7 @@ class Names:
     def paths(self, ino: Ino) -> list[bytes]:
         """Return all paths of an inode, or a path in ``lost+found`` if no path is known."""
         if ino in self._directories:
-            self._directory(ino)  # adds the directory to ``directories``
+            self._directory(ino)  # so that ``directories`` yields it
         found = [self._path(parent, name) for parent, name in self._names.get(ino, ())]
         return [path for path in found if path is not None] or [LOST_FOUND + b"/#%d" % ino]
 

@@ -96,7 +96,7 @@ class Converter:
         self._set_timeout(timeout_s)
 
     def let_remember(self, may: bool) -> None:
-        """Set whether the kernel may cache the replies that follow."""
+        """Set whether the kernel may cache the following replies."""
         self._set_timeout(self._timeout_most_s if may else 0.0)
 
     def _set_timeout(self, timeout_s: float) -> None:

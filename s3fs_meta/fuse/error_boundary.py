@@ -1,4 +1,4 @@
-"""The wrapper of handlers for pyfuse3: it converts errors to FUSEError, as others end the mount.
+"""The wrapper of handlers for pyfuse3: it converts errors to FUSEError, because others end the mount.
 
 Owns: converting errors to FUSEError, logging failures, degrading the mount, the counts of
 requests. Does not know: what the handlers do.
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Any]]
 
-# Handlers that never leave a change incomplete. Their errors do not undo the open commit group.
+# Handlers that never leave a change incomplete, so that an error need not undo the open commit
+# group.
 CHANGES_NO_TWO_ROWS: Final = frozenset(
     {
         "getattr",

@@ -1,7 +1,7 @@
 """Loading the compiled extension, and then pyfuse3.
 
 Owns: loading ``fuse_intercept.c`` first, because the dynamic linker must find its symbols before
-libfuse's symbols; importing pyfuse3; refusing an extension built from different source.
+libfuse's symbols; importing pyfuse3; refusing an extension that was built from other source code.
 """
 
 import contextlib

@@ -370,7 +370,7 @@ class FrequentRequests:
         return b""
 
     def listxattr(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
-        """Reply with an empty list if an inode has no xattrs; return whether a reply was sent."""
+        """Reply with an empty list if an inode has no xattrs; return whether the reply was sent."""
         if not self._has_none(ino):
             return False
         self.operations.requests["listxattr"] += 1

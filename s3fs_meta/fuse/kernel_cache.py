@@ -78,8 +78,8 @@ class KernelCache:
     async def _forget_all(self) -> None:
         """Invalidate all inodes with a lookup count, and all names in directories among them.
 
-        Before the database switches, these are the old names. After the switch, they are the new
-        names, which the kernel may have cached as missing.
+        Call this before and after the switch of the database. The first call invalidates the old
+        names, the second the new names, which the kernel may have cached as missing.
         """
         inodes = [ROOT_INO, *self._lookups.known()]
         self._forget_capabilities(inodes)

@@ -50,8 +50,8 @@ _MNT_FORCE: Final = 1  # umount2(2)
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 SUBTYPE: Final = "s3fs-meta"
-# Characters that fsname contains unchanged. A comma would end the option.
-# An unchanged percent sign would make the encoding ambiguous.
+# Characters of the URL that stay as they are in the mount option fsname; all others are
+# percent-encoded. A comma would end the option, and "%" begins an encoded character.
 _PRINTABLE: Final = "/:@+~=._-"
 # Number of passes of trio's loop until a task receives a signal and cancels another task.
 _SIGNAL_PASSES: Final = 3
@@ -293,7 +293,7 @@ async def detach(mountpoint: Path) -> None:
 
 
 async def _tune_kernel(mountpoint_path: str) -> None:
-    """Increase the kernel's read-ahead and number of background requests, if allowed.
+    """Increase the kernel's read-ahead and its limit of background requests, if permitted.
 
     The kernel's defaults are 128 KiB and 12 background requests. Then 12 reads that wait for an
     unreachable bucket would delay the write-back of every other file.

@@ -55,8 +55,8 @@ class Notifications:
         self._changed = threading.Condition()  # lock for _running and _is_stopped
         self._running = 0
         self._is_stopped = False
-        # Only the loss of a commit group adds names: at most two for each operation of the group.
-        # After such a loss the mount accepts no further changes, so the queue is bounded.
+        # The queue is bounded: only the loss of a commit group adds names, at most two for each
+        # operation of the group, and after such a loss the mount accepts no further changes.
         self._names: queue.SimpleQueue[tuple[Ino, bytes]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 

@@ -367,7 +367,7 @@ class Operations(pyfuse3.Operations):
     @override
     @answered
     def release(self, ino: Ino) -> None:
-        """Note the close of the barrier; an open file of the past has no state."""
+        """Note the close of the barrier. A past file needs nothing, because it has no open state."""
         if ino == BARRIER_INO:
             self.barrier.released()
 

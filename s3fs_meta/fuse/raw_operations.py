@@ -41,7 +41,7 @@ NO_OPEN: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 CACHE_SYMLINKS: Final = 1 << 23
 NO_OPENDIR: Final = 1 << 24
-HANDLE_KILLPRIV_V2: Final = 1 << 28  # requests state whether to clear set-user-ID bits
+HANDLE_KILLPRIV_V2: Final = 1 << 28  # the kernel tells the daemon when to clear set-user-ID bits
 _FLAGS: Final = CACHE_SYMLINKS | DONT_MASK | PARALLEL_DIROPS | HANDLE_KILLPRIV_V2
 
 LSEEK: Final = struct.Struct("=8xqI4x")  # body of LSEEK: offset, whence
@@ -274,7 +274,7 @@ class RawOperations(FrequentRequests):
     async def flags(self, ino: Ino, command: int, given: bytes, is_root: bool) -> bytes:
         """Return the reply to a command that gets or sets the flags of an inode."""
         result = await self._fs.flags.command(ino, command, given, is_root=is_root)
-        if not result:  # the command set flags, which changes ctime
+        if not result:  # a command that sets flags changes ctime
             invalidate_inode(ino, attr_only=True)
         return IOCTL_OUT + result
 

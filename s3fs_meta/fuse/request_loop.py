@@ -43,13 +43,14 @@ class Gate:
         self._worker_waits = False  # True while a worker waits for the descriptor in trio
         # True once the request loop ends; a worker checks the flag before it waits for an event.
         self._is_closing = False
-        self._is_direct = False  # True if the worker that just passed the gate need not wait
+        # True if the worker that just passed the gate already has a request to receive.
+        self._is_direct = False
         # The worker that received the last request. It replies before it passes the gate again.
         self._receiver: trio.lowlevel.Task | None = None
         self._streak_end_s = 0.0
 
     async def __aenter__(self) -> None:
-        """Return when a request is available, or when no other worker waits through trio."""
+        """Return when a request has arrived, or when this worker shall wait for one through trio."""
         task = current_task()
         while True:
             if time.perf_counter() > self._streak_end_s:
@@ -112,7 +113,11 @@ class Gate:
 
 
 class DirectTrio:
-    """A replacement for the module ``trio`` in pyfuse3, with a different lock and wait."""
+    """The object that pyfuse3 uses as its module ``trio`` while a mount serves requests.
+
+    The lock, ``wait_readable`` and ``notify_closing`` are those of a ``Gate``; all other names are
+    trio's.
+    """
 
     def __init__(self) -> None:
         self.gate = Gate()

@@ -50,7 +50,7 @@ class Barrier:
         return len(self._under_way)
 
     def opened(self) -> None:
-        """Count an open(2) of the barrier."""
+        """Count an open(2) of the barrier by the write-back process."""
         self._opened += 1
 
     def released(self) -> None:

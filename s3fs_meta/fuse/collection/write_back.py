@@ -112,10 +112,10 @@ class WriteBack:
         return self._age_s(self._collected_s)
 
     def asked_age_s(self) -> float:
-        """Return the time since the last pass of a collection.
+        """Return the time since the last pass, even if it was the pass of an incomplete collection.
 
         If programs write continuously, the kernel may have skipped a file while its queue was
-        long. So a pass with many requests resets this time, but not ``age_s``.
+        long. A pass with many requests therefore resets this time, but not ``age_s``.
         """
         return self._age_s(self._asked_s)
 

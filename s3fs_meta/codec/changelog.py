@@ -421,7 +421,7 @@ def _check(key: ObjectKey, changelog: Changelog) -> None:
         raise FormatError(key, "only a changelog of kind image may begin a time span")
     if (changelog.kind is Kind.IMAGE) != (changelog.image is not None):
         raise FormatError(
-            key, "a changelog must refer to an image if, and only if, its kind is image"
+            key, "a changelog of kind image must refer to an image, and no other changelog may"
         )
     if changelog.image is not None:
         name = parse_manifest_key(changelog.image.key)

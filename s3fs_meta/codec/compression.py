@@ -17,7 +17,7 @@ import zstandard
 
 from s3fs_meta.errors import UsageError
 
-ZSTD_LEVEL_MAX: Final = 19  # some decoders reject the larger windows of higher zstd levels
+ZSTD_LEVEL_MAX: Final = 19  # higher zstd levels have larger windows, which some decoders reject
 METHOD_BYTES: Final = 1
 
 _threads = threading.local()

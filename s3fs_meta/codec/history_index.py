@@ -214,8 +214,8 @@ class HistoryIndex:
     created_ns: int  # time at which the last txg of the run was cut
     previous: str  # content_hash of the changelog before the run
     hash: str  # content_hash of the last changelog in the run
-    # Bit mask of the parts of the run whose changes the index does not list.
-    # Unlisted parts are images, unreadable changelogs, and shorter runs without an index.
+    # Bit mask of the parts of the run whose changes the index does not list: images, unreadable
+    # changelogs, and shorter runs without an index.
     unknown: int
     inodes: Inodes
     names: RemovedNames

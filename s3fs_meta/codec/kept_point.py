@@ -159,12 +159,12 @@ def decode(key: ObjectKey, data: bytes | memoryview, keyring: Keyring) -> KeptPo
 def _check(key: ObjectKey, point: KeptPoint, keyring: Keyring) -> None:
     """Raise FormatError if the fields of a kept point contradict each other or the object's key."""
     if not is_kept_name(point.name):
-        raise FormatError(key, "the name of the kept point is not allowed")
+        raise FormatError(key, "the object contains an invalid name for a kept point")
     image = image_codec.parse_manifest_key(point.image.key)
     if image is None or image.txg > point.txg:
-        raise FormatError(key, "the image of the kept point has an invalid name or a later txg")
+        raise FormatError(key, "the kept point's image has a later txg, or an invalid name")
     named = parse_key(key)
     if named is None or named != (point.txg, name_hash(point.name, keyring)):
         raise FormatError(
-            key, "the txg or the name of the kept point does not match the object's name"
+            key, "the object's name belongs to a kept point with another txg or another name"
         )

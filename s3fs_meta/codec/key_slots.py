@@ -38,7 +38,7 @@ _MEMORY_KIB_PER_LANE: Final = 8  # minimum memory per lane that argon2 accepts, 
 
 
 class KdfCost(NamedTuple):
-    """The cost of one guess at a passphrase: the parameters of argon2id."""
+    """The parameters of argon2id, which determine the cost of one guess at a passphrase."""
 
     iterations: int
     memory_kib: int

@@ -2,7 +2,8 @@
 
 Owns: derivation of every key from the master key, the keyed block hash, keyed checksums.
 Does not know: where the master key comes from (``superblock``), the format of objects.
-Keeps: each key encrypts only one object, so a number that is unique in the object is a safe nonce.
+Keeps: each encryption key is used for only one object, so a number that is unique within the object
+is a safe nonce.
 
 Nonces. AES-GCM is broken if two different messages use the same key and the same nonce. So
 

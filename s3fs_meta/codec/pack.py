@@ -187,7 +187,7 @@ class PackWriter:
         return Pack(self._key, data, self._entries)
 
     def _append(self, data: bytes | memoryview, kind: bytes) -> int:
-        """Append one record and return its length."""
+        """Append one record to the pack; return the record's length."""
         packed = self._compressor.compress(data)
         if self.pack_cipher is None:
             return self._write(packed)

@@ -9,8 +9,8 @@ Design: docs/design/format.md, "Superblock".
 
 Two key slots contain the same 32-byte master key: the passphrase opens one, the recovery key the
 other. A new passphrase replaces the first slot and rewrites no data. An authenticator, under a key
-derived from the master key, covers every field and both slots. The slots themselves do not cover
-the fields, so label and passphrase can change without the recovery key.
+derived from the master key, covers every field and both slots. A slot does not depend on the
+fields, so the label and the passphrase can be changed without the recovery key.
 """
 
 import os

@@ -6,8 +6,8 @@ Tasks: any thread may use the meter.
 The key prefix of an object determines the cause of a write. Reads, listings and deletions of one
 kind of object serve several purposes: followers, merges of levels, fsck and restores read
 changelogs with the same functions. So the code for such a purpose sets the cause with ``part``.
-Tasks and threads that this code starts inherit the cause (contextvars). Without ``part``, the key
-determines the cause.
+Tasks and threads that this code starts inherit the cause (contextvars). A request outside of such
+code gets its cause from its key.
 Source: https://aws.amazon.com/s3/pricing/, "Requests & data retrievals".
 """
 

@@ -1,7 +1,7 @@
 """The reachability of one store: its responses, its outages, and messages to the user about delays.
 
-Owns: the start of an outage, messages to the user about a late or failed first response, log lines
-about later outages, and counts of the bytes that requests have sent.
+Owns: the start of an outage, messages to the user about a late or failed first response; log lines
+about later outages; counts of sent bytes.
 Does not know: retries (``retry``), requests.
 """
 

@@ -86,7 +86,7 @@ _ETAG_BYTES: Final = 16
 
 _Result = TypeVar("_Result")
 
-# Disk errors that may be temporary: the disk may come back, or space may become free.
+# Disk errors that may be temporary: a disk may be attached again, or space may become free.
 _TRANSIENT: Final = frozenset(
     {
         *FULL_ERRNOS,
@@ -129,8 +129,8 @@ class LocalStore:
         Args:
             root: an absolute path. Nothing is written below it before the first write.
             make_root: True to create the directory and its missing parents.
-            probe_only: True if the caller reads a few objects from a directory that may not be a
-                store; then no lock is taken and no leftovers are removed.
+            probe_only: True if the directory may not be a store, because the caller only looks for
+                a few objects in it. Then no lock is taken, and no leftovers are removed.
             may_be_absent: True to let every request fail while the directory does not exist or is
                 empty, as if a server could not be reached.
 
@@ -220,7 +220,8 @@ class LocalStore:
 
     async def close(self) -> None:
         """Release the lock on the directory."""
-        if self._lock_fd is not None:  # then no thread holds the guard while it waits for the disk
+        if self._lock_fd is not None:
+            # Once the lock file is open, no thread holds the guard while it waits for the disk.
             with self._lock_fd_guard:
                 os.close(self._lock_fd)
                 self._lock_fd = None
@@ -300,7 +301,7 @@ class LocalStore:
                 raise TransientStoreError(key, f"{code} is another disk mounted there?")
             fcntl.flock(fd, fcntl.LOCK_SH)
             with self._lock_fd_guard:
-                if self._lock_fd == held_fd:  # otherwise the store was closed meanwhile
+                if self._lock_fd == held_fd:  # unless the store was closed meanwhile
                     os.dup2(fd, held_fd, inheritable=False)
         finally:
             os.close(fd)
@@ -452,7 +453,7 @@ class LocalStore:
     def _delete(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._tree.remove(key)
-        self._require_root(keys[0])  # if the disk was unmounted, it still has the objects
+        self._require_root(keys[0])  # raise if the disk was unmounted: it still has the objects
 
     @contextlib.contextmanager
     def _unfinished_file(self, key: ObjectKey, data: bytes | memoryview) -> Iterator[Path]:

@@ -1,8 +1,8 @@
 """A test of whether a store honours conditional writes.
 
 Some stores silently ignore the conditions. With such a store, two hosts that write at the same time
-could destroy a filesystem. Only test requests detect this. They are sent by mkfs, and whenever a
-filesystem is opened for writing.
+could destroy a filesystem. Only test requests detect this. mkfs sends such requests, and so does
+every opening of a filesystem for writing.
 """
 
 from typing import Final

@@ -125,7 +125,7 @@ class _Timed(_Connection):
 
     @override
     def connect(self) -> None:
-        self.is_connecting = True  # a request to a proxy keeps the connect timeout
+        self.is_connecting = True  # a request to a proxy uses the connect timeout
         super().connect()
         _prepare_sending(self.sock, self.send_timeout_s)
         self.is_connecting = False

@@ -254,7 +254,7 @@ class RetryingStore(StoreWrapper):
                 refused = exc
             try:
                 etag = await self._etag_if_ours(key, data) if unknown else None
-            except StoreError as exc:  # also report the bytes that the write sent
+            except StoreError as exc:  # add the bytes that the write sent to its error
                 exc.note_transfer(refused.sent_bytes, exc.received_bytes)
                 raise
             if etag is None:

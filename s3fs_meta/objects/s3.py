@@ -208,7 +208,7 @@ class S3Store:
         condition = {"IfMatch": etag}
         try:
             return await self._request(key, partial(self._put, key, _immutable(data), condition))
-        except ObjectMissingError as exc:  # the status is 404 if no object has the key
+        except ObjectMissingError as exc:  # HTTP 404 instead of 412: no object has the key
             raise PreconditionError(key) from exc
 
     async def delete(self, keys: Sequence[ObjectKey]) -> None:
@@ -308,7 +308,7 @@ class S3Store:
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return None if date is None else _in_ns(parsedate_to_datetime(date))
-        except (ValueError, OverflowError):  # the header is not a date
+        except (ValueError, OverflowError):  # without a valid date, the time is unknown
             return None
 
     def _get(self, key: ObjectKey, max_bytes: int, client: "S3Client") -> Fetched:

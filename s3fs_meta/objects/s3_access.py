@@ -238,7 +238,7 @@ def _bound_sources(sources: Iterable[Any], process_timeout_s: float) -> None:
             _bound_session(getattr(source, "_role_fetcher", None))
         elif isinstance(source, ProcessProvider):
             popen = functools.partial(_TimedProcess, limit_s=process_timeout_s)
-            # botocore itself creates the provider, so its attribute is replaced.
+            # botocore creates the provider itself. So an attribute of the provider is replaced.
             vars(source).update(_popen=popen)
         elif isinstance(source, AssumeRoleProvider):
             _bound_builder(source, process_timeout_s)

@@ -42,7 +42,7 @@ _TRANSIENT_CODES: Final = frozenset(
         "TooManyRequests",
         "RequestTimeout",
         "RequestTimeoutException",
-        "BadDigest",  # the server received different bytes than the client sent
+        "BadDigest",  # the server received other bytes than this client sent
         "XAmzContentSHA256Mismatch",
         "XAmzContentChecksumMismatch",
         "IncompleteBody",

@@ -1,9 +1,9 @@
 """Limits of the rate of uploads and downloads: a token bucket for each direction.
 
-Owns: the order and the delay of transfers. Does not know: when a program waits for an upload
-(callers of ``lifted`` know this). Only packs and images are limited. A transfer waits until the
-rate allows all of its bytes. The transfer then runs at full speed, because a store accepts only
-complete objects. The bytes of a repeated attempt delay later transfers.
+Owns: the order and the delay of transfers. Does not know: when a program waits for an upload (the
+callers of ``lifted`` do). Only packs and images are limited. A transfer waits until the rate allows
+all of its bytes. The transfer then runs at full speed, because a store accepts only complete
+objects. The bytes of a repeated attempt delay later transfers.
 Keeps: trio's clock measures waiting. The wall clock only selects an entry of the timetable, so a
 jump of the wall clock never causes a burst above RATE_BURST_S.
 Tasks: any number of tasks may wait. Threads: none.

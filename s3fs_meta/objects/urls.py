@@ -158,7 +158,8 @@ def open_store(
         url: a URL of one of the forms that ``parse`` accepts.
         options: settings of a bucket's store; without effect on a local store.
         make_root: True to create the directory of a local store, for mkfs.
-        probe_only: True if the caller only reads a few objects, and the URL may be no store.
+        probe_only: True if the URL may not be that of a store, because the caller only looks for a
+            few objects there. No file of a local directory is changed.
         may_be_absent: True to treat a missing or empty directory as a store that cannot be reached.
         notify, charge: arguments of ``RetryingStore``.
 

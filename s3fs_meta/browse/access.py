@@ -1,6 +1,7 @@
 """Access control: only the browser that opens the printed URL may read the pages.
 
-Owns: the token, the cookie, the secret path of the pages, names of this server in the Host header.
+Owns: the token, the cookie, the secret path of the pages, the names of this server that a Host
+header may contain.
 Does not know: pages.
 Keeps: the token can be used only once. A web page of another host cannot guess the cookie. If the
 name of another site resolves to 127.0.0.1, pages of that site cannot read this server. A page of
@@ -41,7 +42,7 @@ def new_path() -> str:
 
 
 def leading_to(url: str) -> str:
-    """Return a page that redirects the browser to a URL."""
+    """Return a page that makes the browser open a URL."""
     return _ENTRANCE.format(url=html.escape(url))
 
 

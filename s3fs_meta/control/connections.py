@@ -28,7 +28,7 @@ class ControlBounds(NamedTuple):
     requests: int = CONTROL_REQUESTS_MAX  # maximum number of requests handled concurrently
     queued: int = CONTROL_QUEUED_MAX  # maximum number of requests in the queue
     idle_s: float = CONTROL_IDLE_S_MAX  # time for sending a request, and for reading an answer
-    # silence after which the server may disconnect a client to accept another
+    # time of silence after which a client may be disconnected for a new one
     silence_s: float = CONTROL_SILENCE_S_MAX
 
 
@@ -69,7 +69,7 @@ class ControlConnection:
             self._sends_since_s = None
 
     def close_if_silent(self, limit_s: float) -> None:
-        """Close the connection once its client has been silent for *limit_s*."""
+        """Close the connection as soon as its client has been silent for *limit_s*."""
         since_s = self._silent_since_s
         if since_s is not None:
             self.scope.deadline = since_s + limit_s

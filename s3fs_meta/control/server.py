@@ -146,7 +146,7 @@ class ControlServer:
                     if _may_ask(connection.stream):
                         await self._answer_all(connection)
         except trio.BrokenResourceError:
-            return  # the client disconnected; its request has ended, or was cancelled
+            return  # the client has disconnected, and its request has ended or was cancelled
         except Exception:  # noqa: BLE001  # a bug here must not end the mount
             _log.exception("a control connection failed because of a bug")
         finally:

@@ -10,5 +10,5 @@ settings:         the parsed options as one immutable value.
 
 Start at ``settings``, then ``option_table``.
 Below: model, limits, errors, clock.
-Above: the packages of higher rank; each package takes its own slice of ``settings``.
+Above: the packages of higher rank; each of them uses a part of ``settings``.
 """

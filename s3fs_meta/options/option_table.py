@@ -519,8 +519,8 @@ BY_WORD: Final[Mapping[str, Option]] = {option.word: option for option in OPTION
 def default_of(field: str) -> Any:
     """Return the default value of a MountOptions field.
 
-    At most one row of the field contains the default. If no row does, the default of a flag is the
-    opposite of the flag's value, and the default of any other field is None.
+    A field may have several rows; at most one of them contains the default. If none does, the
+    default of a flag is the opposite of its value, and the default of any other field is None.
     """
     rows = [option for option in OPTIONS if option.field == field]
     for option in rows:

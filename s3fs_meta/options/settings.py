@@ -1,7 +1,7 @@
 """The parsed mount options (``-o``) as one immutable value.
 
-Owns: the value, its slice for each component, the parser of fstab-style strings, and the options
-of other programs, which are ignored or refused.
+Owns: the value, the part of it that each component uses, the parser of fstab-style strings, and the
+list of other programs' options, which are ignored or refused.
 Does not know: defaults (``option_table``), the command line, the values that SQLite accepts
 (``meta.db.pragmas``), the methods of compression (``codec.compression``).
 """

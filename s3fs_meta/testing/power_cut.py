@@ -3,14 +3,14 @@
 Owns: the rules, choosing states, writing a state to a directory. Does not know: the correct states
 after recovery.
 
-    Changes that were synced before the cut are on the disk.
-    An unsynced name is on the disk or not, independently of other names; a rename is one step.
-    Of an unsynced write to the database or its journal, all, some or none of the 512-byte sectors
-    are on the disk. An unsynced 4 KiB page of a block file has any state that it had since the last
-    sync. Pages are
-      independent of each other. If a page overwrites old bytes, its sectors are independent too.
-    An unsynced size of a block file has any value that it had since the last sync.
-    A write before a failed sync of its file is not on the disk, even if later syncs succeed.
+    - Changes that were synced before the cut are on the disk.
+    - An unsynced name is on the disk or not, independently of other names; a rename is one step.
+    - Of an unsynced write to the database or its journal, all, some or none of the 512-byte sectors
+      are on the disk.
+    - An unsynced 4 KiB page of a block file has any state that it had since the last sync. Pages
+      are independent of each other. If a page overwrites old bytes, its sectors are independent too.
+    - An unsynced size of a block file has any value that it had since the last sync.
+    - A write before a failed sync of its file is not on the disk, even if later syncs succeed.
 
 The rules for block files allow fewer states than the rule for the database: the kernel writes
 complete pages, and no known filesystem shows parts of a page that was never written. SQLite does

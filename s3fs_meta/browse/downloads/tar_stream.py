@@ -50,7 +50,8 @@ class TarStream:
         self._point = point
         self._links_max = links_max
         self._out = Joined(put)
-        # For each hard-linked file, its first path and the number of names that have not been sent.
+        # For each hard-linked file, its first path and the number of its names that are not sent
+        # yet.
         self._firsts: dict[Ino, tuple[bytes, int]] = {}
 
     async def send(self, top: Attributes, name: bytes) -> None:

@@ -38,7 +38,7 @@ def tiles(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
 
 
 def _row(areas: Sequence[float], side: float) -> int:
-    """Return how many areas to put into a row along a side, so that they are nearly square."""
+    """Return how many of the areas form a row along a side in which they are nearly square."""
     best, total = float("inf"), 0.0
     for count, area in enumerate(areas):
         total += area

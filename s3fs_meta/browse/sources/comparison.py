@@ -104,7 +104,7 @@ def omits_lines(old: str, new: str) -> bool:
 
 
 def without_rows(old: str, new: str, *, is_cut: bool) -> str:
-    """Return the result of a comparison that found no difference in the compared lines.
+    """Return the text for a comparison that found no difference in the compared lines.
 
     Args:
         old: the beginning of the earlier text.

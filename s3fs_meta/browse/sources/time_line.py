@@ -183,7 +183,7 @@ def _batches(runs: Sequence[tuple[Txg, Txg]]) -> Iterator[Sequence[tuple[Txg, Tx
 async def _indexed(
     source: Source, runs: Sequence[tuple[Txg, Txg]], times: dict[Txg, int]
 ) -> list[_Indexed]:
-    """Return the changes of runs from the history index; add the times of txgs to *times*."""
+    """Return the changes of runs from the history index; store the times of txgs in *times*."""
     search = await source.search()
     found = [_Indexed(set(), []) for _ in runs]
 
@@ -191,7 +191,8 @@ async def _indexed(
         def take(index: HistoryIndex, mask: int) -> None:
             times[index.first], times[index.last] = index.first_ns, index.created_ns
             rows = index.inodes
-            if mask == ALL_BITS:  # all inodes in the index object have changed during the run
+            if mask == ALL_BITS:
+                # Count all: each inode in the index object has changed during the run.
                 into.inos.update(rows.inos)
                 return
             columns = zip(rows.inos, rows.content, rows.other, strict=True)

@@ -1,4 +1,4 @@
-"""Background tasks of a with-block, concurrent calls, threads, work that outlives a cancellation.
+"""Background tasks of a with-block, concurrent calls, calls in threads, and work that must finish.
 
 Owns: cancelling the task when the block ends, letting work finish after a cancellation, recognising
 that no thread can be started, waiting for the exit of a child process.
@@ -74,7 +74,7 @@ async def finish(work: Callable[[], Awaitable[None]], limit_s: float) -> None:
     async def limit() -> None:
         try:
             await trio.sleep_forever()
-        finally:  # the work is done, or the caller was cancelled: the time limit starts
+        finally:  # if the caller was cancelled, the time limit of the work starts now
             scope.deadline = trio.current_time() + limit_s
 
     async with background_task(limit):

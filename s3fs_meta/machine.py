@@ -68,7 +68,7 @@ def this_boot() -> str:
 
 
 def memory_of(directory: Path) -> str:
-    """Return an identifier of the memory that caches a directory's files (``has_forgotten``).
+    """Return a text that changes when the cached pages of a directory's files are lost.
 
     The identifier combines the boot ID, the last attachment of the disk, and the directory.
     """

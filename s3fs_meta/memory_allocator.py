@@ -1,4 +1,4 @@
-"""Settings of the C library's memory allocator, and large buffers outside of it.
+"""Settings of the C library's memory allocator, and large buffers that do not use it.
 
 Owns: the settings, the check for the C library, how the kernel maps a large buffer, and reusable
 buffers for ranges. Does not know: what a process allocates, and when it is idle.

@@ -112,7 +112,7 @@ class MountStatus:
         return self.changes_begun, self._rows_changed()
 
     def is_half_done(self, since: tuple[int, int]) -> bool:
-        """Return whether a change started and changed rows after ``progress`` returned *since*."""
+        """Return whether a change has started and changed rows since ``progress`` returned *since*."""
         return all(now != then for now, then in zip(self.progress, since, strict=True))
 
     def promote(self) -> None:

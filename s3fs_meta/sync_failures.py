@@ -53,7 +53,7 @@ def forget(state: Path) -> None:
 
 
 def is_noted(state: Path) -> bool:
-    """Return whether a sync failed since the boot; cached pages may then differ from the disk."""
+    """Return whether a sync failed since the boot, so that cached pages may differ from the disk."""
     try:
         record = read_regular(state / NAME, _RECORD_BYTES)
     except FileNotFoundError:

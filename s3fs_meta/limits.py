@@ -226,7 +226,7 @@ RECLAIM_PLANS_MAX: Final = 3  # maximum searches per pass; one is enough unless 
 RECLAIM_PACK_ROWS: Final = 100_000
 # Number of bytes at the end of a changelog that identify it: they contain its tag or checksum.
 WATCHED_TAIL_BYTES: Final = 64
-MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs searched for a chain's continuation
+MEND_PROBES_MAX: Final = 1_000  # maximum number of changelogs read to find where a chain continues
 ABANDONED_SHOWN_MAX: Final = 50  # maximum number of abandoned txgs that fsck lists
 # Without a clock in the store, a gap between two txgs adds at most this time to their ages.
 # So if this host's clock jumps, retention deletes at most a day of history too early.
@@ -238,17 +238,17 @@ CLOCK_OFF_S_MAX: Final = 600
 RECLAIM_PROBES_MAX: Final = 64
 
 # --- kept points ------------------------------------------------------------------------------
-# Maximum number of kept points: enough for two years of nightly points; one page lists all.
+# Maximum number of kept points: enough for two years of nightly points, and one page of a listing.
 KEPT_POINTS_MAX: Final = 1_000
 KEPT_NAME_CHARS_MAX: Final = 64  # maximum length of a kept point's name
 # Maximum size of a kept point's object, which usually has 700 bytes.
 KEPT_PAYLOAD_BYTES_MAX: Final = 4 * KIB
 LEVEL_FAULTS_MAX: Final = 10  # maximum number of unusable level objects that a restore reports
 KEPT_FAULTS_MAX: Final = 100  # maximum number of invalid kept-point objects in a report
-KEPT_FETCHES_MAX: Final = 16  # number of kept points read in parallel, to hide the latency
+KEPT_FETCHES_MAX: Final = 16  # number of kept points that are read in parallel, to save time
 
 # --- object stores -----------------------------------------------------------------------------
-KEY_BYTES_MAX: Final = 500  # maximum length of a key or a URL's prefix; S3 allows 1,024 together
+KEY_BYTES_MAX: Final = 500  # maximum length of a key or a URL's prefix; S3 allows 1,024 for both
 # Maximum length of a component in a key, because some stores keep objects as files.
 KEY_COMPONENT_BYTES_MAX: Final = 255
 OBJECT_BYTES_MAX: Final = 5 * GIB  # largest object that S3 accepts in one PUT
@@ -258,8 +258,8 @@ MULTIPART_BYTES: Final = 64 * MIB  # largest object sent with one PUT; larger on
 HASHED_BYTES_MAX: Final = 64 * MIB
 LIST_PAGE_KEYS: Final = 1000  # number of keys per page in an S3 listing
 DELETE_BATCH_KEYS: Final = 1000  # maximum number of keys in one DeleteObjects request of S3
-REFUSED_KEYS_MAX: Final = 100_000  # refused objects that garbage collection skips; 20 MB of memory
-DELETES_REFUSED_MAX: Final = 16  # refused deletions after which failed requests are not divided
+REFUSED_KEYS_MAX: Final = 100_000  # maximum number of refused objects to remember: 20 MB
+DELETES_REFUSED_MAX: Final = 16  # after so many refusals, failed requests are not divided
 STORE_ATTEMPTS_MAX: Final = 8  # maximum attempts per request; the delays add up to at most 13 s
 STORE_DELAY_S_MIN: Final = 0.1
 STORE_DELAY_S_MAX: Final = 20.0
@@ -287,7 +287,7 @@ REQUEST_LOG_BYTES_MAX: Final = 4 * MIB  # maximum size of the request log; usual
 REQUESTS_SAVE_S: Final = 600.0  # how often counts are saved; a crash loses at most one interval
 REQUESTS_LOCK_S_MAX: Final = 10.0  # longest time to wait for the lock of the request log
 KNOWN_POINTS_S: Final = 600.0  # how often a mount records its last txg for shell completion
-KNOWN_POINTS_LATEST: Final = 12  # number of latest points that completion offers without thinning
+KNOWN_POINTS_LATEST: Final = 12  # number of the latest points, of which completion offers all
 # Maximum number of points that completion offers: hourly for two days, daily for two months.
 KNOWN_POINTS_MAX: Final = 128
 KNOWN_NAMES_MAX: Final = 200  # maximum number of kept points that completion offers
@@ -324,7 +324,7 @@ COLLECTOR_END_S_MAX: Final = 2.0
 IMAGE_CHECK_S: Final = 10.0  # how often to check whether an image is due
 # A new image is due when the changelogs since the last image reach 1/N of that image's size.
 IMAGE_SHARE: Final = 4
-NEWS_BYTES_MIN: Final = 512  # a larger changelog may change more than block locations
+NEWS_BYTES_MIN: Final = 512  # a larger changelog may have more than changed locations of blocks
 # Minimum total size of changelogs for a new image. With less, an image does not speed up a restore.
 IMAGE_SHARE_BYTES_MIN: Final = 4 * MIB
 # Age at which blocks are sealed if there are enough blocks of this age to fill a pack.
@@ -397,7 +397,7 @@ READAHEAD_CACHE_PART: Final = 8  # read-ahead uses at most 1/N of the cache
 READAHEAD_RUN_BYTES: Final = 8 * MIB
 # Maximum size of fetched content that also stays in memory for its reader: two read-ahead runs.
 ARRIVED_BYTES_MAX: Final = 2 * READAHEAD_RUN_BYTES + 128 * KIB
-ARRIVED_S_MAX: Final = 1.0  # age difference from which a newer run replaces an unread run
+ARRIVED_S_MAX: Final = 1.0  # an unread run is dropped for one that arrives this much later
 RUN_SLICE_BLOCKS: Final = 4  # number of blocks to unpack before waiting readers continue: 2 ms
 # Number of small blocks to unpack before waiting readers continue. 32 are a third faster than 4.
 RUN_SLICE_SMALL_BLOCKS: Final = 32
@@ -435,7 +435,7 @@ PIN_RETRY_S: Final = 30.0  # pause after a failed download for pinned trees
 # Lowest rate limit, at which a pack of 16 MiB takes over four hours.
 RATE_BYTES_PER_S_MIN: Final = 1 * KIB
 RATE_SLOTS_MAX: Final = 7 * 24 * 4  # maximum number of entries in a weekly timetable: four per hour
-RATE_BURST_S: Final = 1.0  # maximum burst after a pause, as a time at the limited rate
+RATE_BURST_S: Final = 1.0  # maximum burst after a pause: the bytes of this time at the limit
 # Interval at which a waiting transfer reads the wall clock to apply a timetable.
 RATE_CHECK_S: Final = 15.0
 

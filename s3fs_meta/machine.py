@@ -70,7 +70,7 @@ def this_boot() -> str:
 def memory_of(directory: Path) -> str:
     """Return a text that changes when the cached pages of a directory's files are lost.
 
-    The identifier combines the boot ID, the last attachment of the disk, and the directory.
+    The text combines the boot ID, the last attachment of the disk, and the directory.
     """
     found = directory.stat()
     disk = _disk_sequence(found.st_dev)

@@ -298,7 +298,8 @@ async def test_opening_that_fails_without_threads_reports_its_own_error(power: P
             async with power.session("a", options=OpenOptions(hook=fail)):
                 pass
 
-    async with power.session("a", tasks=False) as session:  # the state is not locked
+    # The failed opening has released its lock.
+    async with power.session("a", tasks=False) as session:
         await unmount(session)
 
 

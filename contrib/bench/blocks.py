@@ -33,7 +33,7 @@ def run(scratch: Path, *, block_mib: int) -> dict[str, object]:
         block: measure(S3fsSubject("s3fs-meta", scratch / block), block, size_bytes)
         for block in SIZES
     }
-    # The smallest blocks have the most rows, so partly filled pages change the size per row least.
+    # The filesystem with the smallest blocks has the most rows, so its size per row is most exact.
     row_bytes = figures[SIZES[0]]["metadata_bytes_per_block"]
     for block, each in figures.items():
         each.pop("metadata_bytes_per_block")

@@ -22,7 +22,7 @@ from contrib.bench.subjects import S3fsSubject, Subject, call_s
 
 PER_DIRECTORY: Final = 1000
 NAME_BYTES: Final = 16
-PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # More would take too long to create.
+PEER_FILES_MAX: Final = {JUICEFS: 10_000, S3QL: 10_000}  # More files take too long to create.
 OWN_RM: Final = "s3fs-meta rm"
 
 Command = Callable[[Subject, Path], list[str]]

@@ -230,7 +230,8 @@ def shown(found: os.stat_result) -> tuple[int, ...]:
     """Return mode, link count, owner, group, size (except of directories) and device number."""
     size, mode = 0 if stat.S_ISDIR(found.st_mode) else found.st_size, found.st_mode
     if stat.S_ISREG(mode) and not mode & stat.S_IXGRP:
-        mode &= ~stat.S_ISGID  # semantics.md: FUSE does not clear this bit if the file changes.
+        # FUSE keeps this bit if the file changes: see docs/design/semantics.md.
+        mode &= ~stat.S_ISGID
     return (mode, found.st_nlink, found.st_uid, found.st_gid, size, found.st_rdev)
 
 

@@ -94,7 +94,7 @@ def _note_tainted(run: Run, damage: Damage) -> None:
             opened = pack_codec.open_pack(_keyring(run), key, damage.original)
             blocks = {trimmed(data) for _, data in opened}
         except CorruptionError:
-            return  # An earlier event damaged the pack and recorded its content.
+            return  # The pack was damaged before, and its blocks are recorded.
         run.history.tainted |= blocks
         run.history.past_tainted |= blocks
     elif damage.kind not in {"superblock", "lease"}:

@@ -297,7 +297,7 @@ def outage(run: Run) -> None:
 
 def _mount_offline(run: Run) -> None:
     """Mount read-only on the other host during an outage, and check the names that it shows."""
-    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # Status 2: the directory is missing.
+    done = run.other.mount("ro", expected=(0, 2, 3, 9))  # 2: the bucket's directory is missing
     if done.status == 0:
         names = run.hand.ask("names", str(run.other.mnt))
         steps = [step for step in run.history.steps if not step.dead]

@@ -39,7 +39,8 @@ def mount_past_txgs(run: Run) -> None:
     cold = run.cold()
     when = f"txg={txg['txg']}"
     if run.rnd.random() < 0.3 and not run.clock_was_off:
-        when = txg["time"]  # This time is rounded up to whole ms, so it may select a later txg.
+        # The printed time is rounded up to whole milliseconds, so it may select a later txg.
+        when = txg["time"]
         txg = max(
             (one for one in found if one["created_ns"] < txg["created_ns"] + 10**6),
             key=lambda one: (one["time"] == when, one["txg"]),

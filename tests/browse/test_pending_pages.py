@@ -92,6 +92,6 @@ async def test_lists_beside_folders_leave_room_for_other_pending_pages(
         assert await pages.get(b"/%d" % number, make, BROWSE_PENDING_FRAMES_MAX) is None
     with pytest.raises(BusyError):
         await pages.get(b"/one more", make, BROWSE_PENDING_FRAMES_MAX)
-    # The limit applies to new pages, and this page is already pending.
+    # The limit applies only to new pages, and page 0 is already pending.
     assert await pages.get(b"/0", make, BROWSE_PENDING_FRAMES_MAX) is None
     assert await pages.get(b"/one more", make) is None

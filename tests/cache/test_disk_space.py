@@ -46,7 +46,7 @@ def test_free_disk_space_is_measured_once_for_many_operations(tmp_path: Path) ->
     assert disk.looks == 1
 
 
-def test_expired_budget_of_disk_space_is_measured_again(tmp_path: Path) -> None:
+def test_free_disk_space_is_measured_again_after_it_expires(tmp_path: Path) -> None:
     """Another program may have filled the disk since the measurement."""
     disk = MeasuredDisk(tmp_path, 1 << 40, lambda _wanted: None)
     disk.spend()

@@ -279,7 +279,7 @@ async def test_rebuild_from_forged_image_rows_creates_a_clean_filesystem(
         values = [noise.choice(_HOSTILE) for _ in columns]
         row = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
         cell = f"UPDATE OR REPLACE {table} SET {noise.choice(columns)} = ? WHERE random() % 9 = 0"
-        with suppress(apsw.MismatchError):  # SQLite accepts only integers as rowids.
+        with suppress(apsw.MismatchError):  # SQLite refuses a rowid that is no integer.
             connection.execute(*noise.choice([(row, values), (cell, values[:1])]))
     connection.close()
     data = path.read_bytes()

@@ -120,7 +120,7 @@ def test_interrupted_bench_removes_its_files(tmp_path: Path, number: signal.Sign
             process.send_signal(number)
             _, err = process.communicate(timeout=PROCESS_S_MAX)
         finally:
-            process.kill()  # This has no effect if the process has exited.
+            process.kill()  # kill() does nothing if the process has exited.
 
     assert process.returncode == ExitStatus.INTERRUPTED
     assert err == "s3fs-meta: interrupted\n"

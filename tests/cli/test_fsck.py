@@ -258,7 +258,8 @@ def test_exit_status_of_fsck_does_not_depend_on_the_reader_of_its_output(
 ) -> None:
     """A reader of the output, such as ``head``, may exit before fsck has printed all findings."""
     (place.bucket / "superblock-copy").write_bytes(b"rotten")
-    program.environment["PYTHONUNBUFFERED"] = "1"  # Already the first line fails.
+    # Python writes each line at once, so even the first line fails.
+    program.environment["PYTHONUNBUFFERED"] = "1"
     reading, writing = os.pipe()
     os.close(reading)
 

@@ -532,7 +532,7 @@ def test_second_interruption_of_fsck_does_not_commit_a_part_of_the_repairs(
     with contextlib.ExitStack() as stack:
         stack.callback(sys.settrace, sys.gettrace())
         sys.settrace(second := _SecondInterruption())
-        _interrupt(program, place, "repairing I54")  # I6 in the counters is already repaired.
+        _interrupt(program, place, "repairing I54")  # fsck has repaired the counters (I6) before.
 
     assert second.is_unwinding
     with changing(state_of(place, program.cachedir).database) as database:

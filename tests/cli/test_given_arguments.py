@@ -53,7 +53,7 @@ def test_empty_argument_is_refused(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_path_argument_has_the_type_that_makes_no_system_call(name: str) -> None:
+def test_parsing_a_path_argument_makes_no_system_call(name: str) -> None:
     """stat(2) of a mountpoint, which typer's parser of paths calls, hangs if the daemon hangs."""
     command: Any = typer.main.get_command(entry.make_app([name, "version"]))
     paths = [one for one in command.commands[name].params if isinstance(one.type, TyperPath)]

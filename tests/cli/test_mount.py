@@ -210,7 +210,7 @@ def test_read_only_mount_succeeds_while_the_bucket_directory_is_missing(
         assert refused.returncode == ExitStatus.NO_FILESYSTEM
         assert ("mount it with -o ro" in refused.stderr) == (options == "rw")
     if mount_point_stays:
-        there.rmdir()  # the directory is still empty
+        there.rmdir()  # rmdir succeeds, because no mount wrote into the directory.
     assert not there.exists()
     away.rename(there)
     program.ok("mount", url, mnt)

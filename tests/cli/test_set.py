@@ -54,7 +54,7 @@ def test_upload_limit_can_be_changed_while_mounted(program: Program, mounted: Pl
     assert "now 512 KiB/s" in program.ok("set", mounted.mountpoint)
     program.ok("set", mounted.mountpoint, "upload_limit=1K")
     (mounted.mountpoint / "f").write_bytes(os.urandom(MIB))
-    program.ok("flush", mounted.mountpoint)  # This is fast, because flush ignores the upload limit.
+    program.ok("flush", mounted.mountpoint)  # A flush ignores the upload limit, so it ends soon.
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def test_status_check_uses_the_exit_statuses_of_a_monitoring_plugin(
 ) -> None:
     good = program.run("status", "--check", "--max-pending", "1G", unsent.mountpoint)
     no_room = program.run("status", "--check", "--min-free", "100%", unsent.mountpoint)
-    (unsent.mountpoint / "f").write_bytes(b"x" * 5000)  # The mount uploads it after SEAL_LINGER_S.
+    # The mount uploads the file after SEAL_LINGER_S.
+    (unsent.mountpoint / "f").write_bytes(b"x" * 5000)
     doubtful = program.run("status", "--check", "--max-pending", "1000", unsent.mountpoint)
     program.kill(unsent.mountpoint)
     killed = program.run("status", "--check", unsent.mountpoint)

@@ -239,7 +239,7 @@ def test_umount_reports_the_unshipped_changes_of_a_killed_mount_only_once(
     assert done.stderr.count("mount the filesystem for writing, then unmount it") == 1
 
 
-def test_command_about_an_ended_mount_does_not_reach_a_later_mount(
+def test_command_for_a_former_mountpoint_is_refused_after_a_later_mount_elsewhere(
     program: Program, mounted: Place, tmp_path: Path
 ) -> None:
     program.ok("umount", mounted.mountpoint)

@@ -14,8 +14,8 @@ from tests.docs.pages import ROOT
 from tests.programs import Program
 
 _PAGE: Final = ROOT / "docs" / "reference" / "json.md"
-_ELSEWHERE: Final = {"status", "fsck"}  # Commands that other pages describe.
-_COUNTED: Final = {"causes"}  # Objects whose field names are counted items.
+_ELSEWHERE: Final = {"status", "fsck"}  # Commands whose JSON output other pages describe.
+_COUNTED: Final = {"causes"}  # JSON objects whose field names are data, such as causes of requests.
 
 
 def _sections() -> dict[str, str]:

@@ -11,7 +11,7 @@ from tests.programs import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
-# Keys below these prefixes are names of counted items.
+# The rest of a key with one of these prefixes is data, such as the cause of a request.
 PLURAL = {
     "store.": "<method>",
     "billed.": "<cause>",

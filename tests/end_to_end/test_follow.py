@@ -66,7 +66,7 @@ def test_followers_show_uploaded_changes(hosts: Trio) -> None:
         assert (mnt / "removed").stat().st_size == 1
         assert not (mnt / "later").exists()
 
-    (ours / "kept").write_bytes(b"new")  # The size of the file stays the same.
+    (ours / "kept").write_bytes(b"new")  # The new content has the same size as the old.
     os.utime(ours / "kept", ns=(1, 1))
     (ours / "d" / "moved").rename(ours / "later")
     (ours / "removed").unlink()

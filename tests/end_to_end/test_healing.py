@@ -140,7 +140,7 @@ def test_missing_pack_does_not_stop_the_compaction_of_other_packs(
         error = figures["compaction"]["last_error"]
         is_reported = is_reported or any(path.name in error for path in lost)
         large = [path for path in _packs(place) if path.stat().st_size >= MIB]
-        is_moved = len(large) > len(emptied)  # Old packs stay for the retention period.
+        is_moved = len(large) > len(emptied)  # Old packs stay until their retention ends.
     other.ok("umount", place.mountpoint)
 
     for path in emptied:

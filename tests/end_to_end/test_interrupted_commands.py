@@ -24,7 +24,7 @@ COMMANDS = [
     ("keep", "--auto"),
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-# The signal arrives before the reply to this request. Request 0 acquires the lease.
+# The number of the request before whose reply the signal arrives. Request 0 acquires the lease.
 REQUESTS = [0, 1, 2, 4, 7]
 
 

@@ -81,7 +81,8 @@ def test_sigterm_under_load_unmounts_the_filesystem_and_loses_no_written_file(
     finally:
         load.kill()
         load.wait()
-    for late in mnt.iterdir():  # These files are in the directory under the mountpoint.
+    # The load wrote these files after the unmount, into the directory that the mount had covered.
+    for late in mnt.iterdir():
         late.unlink()
 
     program.ok("mount", mounted.url, mnt)  # Mount waits until the daemon has exited.

@@ -239,7 +239,7 @@ def test_mount_waits_if_the_last_open_file_of_a_detached_mount_is_about_to_be_cl
     try:
         subprocess.run(["umount", "-l", mnt], check=True)
         with program.begin("mount", "--cachedir", program.cachedir, place.url, mnt) as mounting:
-            time.sleep(1)  # Let the new mount find the detached mount.
+            time.sleep(1)  # Meanwhile the new mount finds the detached mount.
             holder.end()
             _, said = mounting.communicate(timeout=PROCESS_S_MAX)
         assert mounting.returncode == 0, said

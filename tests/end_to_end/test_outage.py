@@ -27,7 +27,7 @@ from tests.servers import S3Server, running_s3, running_versitygw, versitygw_pro
 pytestmark = pytest.mark.mount
 
 OPTIONS = "read_timeout=2,write_timeout=1,cachesize=64M"
-PATIENT = "read_timeout=1h,cachesize=64M"  # No read fails during an outage.
+PATIENT = "read_timeout=1h,cachesize=64M"  # No read times out during an outage.
 WAITING = 450  # This number exceeds pyfuse3's number of worker tasks.
 FORWARDED_MIN = 12  # The kernel forwards at least so many direct reads at the same time (fuse(4)).
 

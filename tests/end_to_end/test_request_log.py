@@ -58,7 +58,7 @@ def test_store_requests_of_all_mounts_and_commands_are_added_together(
     assert after["fsck get"][0] > 0
     written = {name for name in after if name.endswith(" put")}
     assert {name: after[name] for name in written} == {name: before[name] for name in written}
-    assert after["mount get"][0] > before["mount get"][0]  # The log command itself sent GETs.
+    assert after["mount get"][0] > before["mount get"][0]  # The log command sent GET requests.
 
 
 def test_store_requests_of_status_with_a_url_are_not_counted(

@@ -74,7 +74,7 @@ def test_commands_for_paths_in_a_mount_do_not_wait_forever_for_a_stopped_daemon(
         assert "did not answer within 30 s" in one.stderr
 
 
-def test_stopped_daemon_without_a_note_is_detected(
+def test_stopped_daemon_is_detected_even_if_its_mount_note_is_unreadable(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon of another user may serve this user, who cannot read the note of the mount."""

@@ -86,7 +86,8 @@ async def gate(mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def _content(number: int) -> bytes:
-    return b"%06d" % number * 11_000  # Only read-ahead of several pages is a background request.
+    # The file has several pages, because only read-ahead of several pages is a background request.
+    return b"%06d" % number * 11_000
 
 
 def _make(root: Path) -> None:

@@ -109,7 +109,7 @@ async def test_large_orphan_is_purged_in_several_steps(volume: Volume) -> None:
         assert (row.nlink, row.mapped_blocks) == (0, 7)
         assert not fs.orphans.purge_piece(row)
         assert fs.getattr(ino).mapped_blocks == 5
-        with pytest.raises(NoInodeError):  # An NFS file handle must not open it.
+        with pytest.raises(NoInodeError):  # An NFS file handle must not open the orphan.
             fs.lookup(ino, b".")
         volume.commit()
 

@@ -50,7 +50,7 @@ async def test_very_deep_directory_is_not_mistaken_for_a_cycle(fs: Filesystem) -
     assert fs.getattr(ROOT_INO).flags & InodeFlag.HOLDS_LOCKED
 
 
-async def test_directories_removed_between_two_slices_need_no_mark(fs: Filesystem) -> None:
+async def test_removed_directories_are_skipped_when_parents_are_marked(fs: Filesystem) -> None:
     """A directory may lose its parent or its row before its mark is set."""
     removed = make_directory(fs, b"removed")
     fs.db.begin()
@@ -93,7 +93,9 @@ async def test_check_of_a_deep_directory_is_divided_into_slices(fs: Filesystem) 
 
 
 @sliced(ancestors=2)
-async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesystem) -> None:
+async def test_directory_cannot_be_made_in_a_tree_that_is_removed_during_the_check(
+    fs: Filesystem,
+) -> None:
     """The check finds a removed tree even if it had passed the top of the tree before."""
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
@@ -107,7 +109,7 @@ async def test_check_notices_the_removal_of_a_tree_that_it_has_passed(fs: Filesy
 
 
 @sliced(ancestors=2)
-async def test_command_finishes_the_check_of_a_deep_directory(fs: Filesystem) -> None:
+async def test_clone_into_a_very_deep_directory_succeeds(fs: Filesystem) -> None:
     chain = make_deep(fs)
     make_file(fs, b"file", make_directory(fs, b"other"))
     make_file(fs, b"file", chain[-1])

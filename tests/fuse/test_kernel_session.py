@@ -42,7 +42,7 @@ def test_mount_options_let_the_kernel_check_permissions() -> None:
 
 
 @pytest.mark.parametrize("url", ["local:///a%20b", "local:///50% of", "s3://bucket/%2C,%"])
-def test_source_in_the_mount_table_has_one_meaning(url: str) -> None:
+def test_url_with_percent_signs_is_read_back_unchanged_from_the_mount_table(url: str) -> None:
     """A URL may contain percent signs, which are no escapes."""
     [word] = [one for one in FuseOptions(source=url).fuse_options() if one.startswith("fsname=")]
 

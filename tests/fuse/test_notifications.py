@@ -104,7 +104,7 @@ def is_a_thread_blocked() -> bool:
     """Return whether a thread of this process waits in the kernel for the lock of a directory."""
     blocked = 0
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # The thread has ended.
+        with contextlib.suppress(OSError):  # A thread that has ended has no stack.
             blocked += (
                 "fuse_reverse_inval_entry" in Path(f"/proc/self/task/{thread}/stack").read_text()
             )

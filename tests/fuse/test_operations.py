@@ -91,7 +91,7 @@ async def test_listing_of_a_slow_database_is_divided_into_several_replies(
 
     def wait() -> bool:
         time.sleep(READDIR_S_MAX / 10)
-        return False  # The query continues.
+        return False  # False lets the query continue.
 
     connection = handlers.fs.db.connection
     connection.set_progress_handler(wait, READDIR_ROWS_MIN)

@@ -262,7 +262,9 @@ def test_temporary_table_with_the_name_of_a_replicated_table_is_not_recorded(
     assert recording.changesets == [b"", b""]
 
 
-def test_recording_continues_after_a_lost_group_of_either_kind(make_database: MakeDatabase) -> None:
+def test_changes_are_recorded_after_the_loss_of_a_small_or_large_commit_group(
+    make_database: MakeDatabase,
+) -> None:
     """SQLite crashes if a session and a hook exist at the same time."""
     db = make_database()
     recorder = ChangeRecorder(db, lambda: 5)

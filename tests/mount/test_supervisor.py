@@ -213,7 +213,9 @@ class Shown:
         self.lines.append("ready")
 
 
-def test_slow_mount_asks_systemd_for_more_time_after_each_percent(manager: Manager) -> None:
+def test_slow_mount_asks_systemd_for_more_time_after_each_percent_of_progress(
+    manager: Manager,
+) -> None:
     """During a slow start, each percent of progress requests more time exactly once."""
     shown = Shown()
     front = SupervisedFront(shown)

@@ -20,7 +20,7 @@ def test_directory_is_absent_if_it_is_missing_or_empty(tmp_path: Path) -> None:
         local_directory.make_root_directory(root / "object")
 
 
-def test_identity_of_a_lock_file_is_written_once(tmp_path: Path) -> None:
+def test_second_write_of_the_identity_of_a_lock_file_keeps_the_first(tmp_path: Path) -> None:
     location = tmp_path / "lock"
     os.close(local_directory.open_lock(location, os.O_CREAT))
 

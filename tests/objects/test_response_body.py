@@ -77,7 +77,7 @@ def test_connection_is_used_again_after_a_complete_response_body(
     assert double.connections == 1
 
 
-def test_response_body_from_another_source_is_read_by_botocore() -> None:
+def test_response_body_that_is_not_from_http_client_is_read_by_botocore() -> None:
     """A body from a source other than http.client is read completely, but not directly."""
     body, buffer = ResponseBody(StreamingBody(io.BytesIO(b"content"), 7)), bytearray(7)
 

@@ -80,7 +80,7 @@ async def test_number_of_threads_with_hanging_requests_is_limited(
         for _ in range(3 * STORE_THREADS_MAX):
             nursery.start_soon(store.get, KEY, PACK_BYTES_MAX)
         await until(lambda: len(double.seen) >= STORE_THREADS_MAX)
-        await trio.sleep(5 * POLL_S)  # A surplus request would arrive during this time.
+        await trio.sleep(5 * POLL_S)  # A request above the limit would arrive now.
         nursery.cancel_scope.cancel()
 
     assert len(double.seen) == STORE_THREADS_MAX

@@ -312,7 +312,7 @@ async def test_unused_bytes_returned_to_the_rate_limit_can_be_used_again(
     assert await _took_s(throttle, 10 * KIB) == pytest.approx(10, abs=1.1)
 
 
-async def test_call_of_take_returns_the_bytes_that_can_be_given_back(
+async def test_transfer_takes_no_bytes_of_a_rate_limit_that_is_lifted_or_absent(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """If there is no limit, or if it is lifted during the wait, a transfer takes no bytes."""

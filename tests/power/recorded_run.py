@@ -171,7 +171,7 @@ INTENT_LOG_BYTES: Final = 32 * KIB
 COMMIT, SYNC, BUSY, UPLOAD, FLUSH, EVICT, READ, REMOUNT, KILL, KILL_UNCOMMITTED = (
     "commit",
     "sync",
-    "busy",  # The next operation begins during a sync.
+    "busy",  # A sync during which the next operation begins.
     "upload",
     "flush",
     "evict",

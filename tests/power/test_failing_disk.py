@@ -344,7 +344,7 @@ def test_lost_pages_do_not_read_as_zeros_after_the_disk_is_attached_again(
     earlier, path = empty.mountpoint / "earlier", empty.mountpoint / "file"
     earlier.write_bytes(BLOCK[::-1])
     _fsync(earlier)
-    host.wait_for_room()  # Later rows fit into allocated disk blocks.
+    host.wait_for_room()  # Later rows then need no new disk block, whose write would fail.
     # This sync makes the new inodes durable.
     subprocess.run(["sync", "-f", thin_disk.mountpoint], check=True)
     with thin_disk.full():

@@ -194,7 +194,7 @@ def test_interrupted_soak_run_leaves_no_process_or_mount_or_directory(
         while "=== use" not in process.stdout.readline():
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.stdout.read()  # The pipe closes when the last process exits.
+        rest = process.stdout.read()  # The read ends when the last process of the run exits.
 
     assert process.returncode == 130, rest
     assert "interrupted" in rest

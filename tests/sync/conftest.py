@@ -182,7 +182,7 @@ class HandClock:
     """A clock that the test sets; each reading advances the clock by a millisecond."""
 
     def __init__(self, start_ns: int = 4_000_000_000_000_000_000) -> None:
-        self.ns = start_ns  # The default is later than the time of mkfs.
+        self.ns = start_ns  # Later than the time of mkfs.
 
     def now_ns(self) -> int:
         """Advance the clock by a millisecond and return its time."""

@@ -181,7 +181,8 @@ async def test_in_rollback_journal_mode_content_is_synced_before_the_commit_of_i
 
         def note(blocks: Sequence[BlockId], named: Collection[BlockId] = ()) -> None:
             sync(blocks, named)
-            # This call returns only if the event loop runs during the sync of the content.
+            # The event loop must answer this call, so it must not be blocked by the sync of the
+            # content.
             trio.from_thread.run_sync(order.copy, trio_token=token)
             order.append("files")
 

@@ -104,7 +104,7 @@ async def test_changelog_appended_before_the_fence_record_is_unconfirmed(power: 
         assert pending.outbox(old.db) is not None
 
     async with power.session("a", tasks=False) as again:
-        # The changelog is in the chain, so the host loses no change.
+        # The unconfirmed changelog is in the chain, so the host has lost no change.
         assert again.volume.notices == ()
         assert await read_file(again, ino) == b"just in time"
         assert await read_file(again, taken[0]) == b"by b"

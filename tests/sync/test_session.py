@@ -198,7 +198,7 @@ async def test_start_that_ends_after_a_killed_mount_releases_the_lease_unless_da
             session.durability.commit()
         await close_filesystem(session.volume, release=True)
     async with power.session("a", options=OpenOptions(read_only=True), tasks=False):
-        pass  # The session ends here as if the process were killed.
+        pass  # The end of the context acts as if the process was killed.
     opened = await open_filesystem(
         power.store, StateDir(power.home / "a"), power.secret, power.clock, OpenOptions()
     )

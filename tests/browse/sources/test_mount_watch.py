@@ -100,7 +100,7 @@ async def test_statistics_of_a_mount_are_read_at_fixed_intervals(
         for count in (1, 2):
             while len(watch.samples) < count:
                 await trio.to_thread.run_sync(int)
-            for _ in range(10):  # During this time, no further sample may be taken.
+            for _ in range(10):  # No sample may be taken until the clock jumps.
                 await trio.to_thread.run_sync(int)
             counts.append(len(watch.samples))
             mock_clock.jump(BROWSE_SAMPLE_S)

@@ -152,7 +152,7 @@ def test_only_unfinished_files_of_this_program_are_removed_from_the_tmp_director
     assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == ["fetch-1f", "thesis.db"]
 
 
-def test_numbers_contains_the_number_of_every_block_file(files: BlockFiles) -> None:
+def test_list_of_block_numbers_contains_every_block_file(files: BlockFiles) -> None:
     for number in (1, 255, 1 << 40):
         files.create(BlockId(number), 0, b"x")
 

@@ -96,7 +96,8 @@ async def test_missing_row_of_a_block_is_not_recreated_from_a_pack_of_a_fenced_h
     ino = healthy.dirty if is_cached else healthy.uploaded
     block = healthy.block_of(ino, 1)
     row = blocks.get(healthy.db, block)
-    # Pack keys are random and decide the order of the search; one of eight is probably first.
+    # Random pack keys determine the order of the search. With eight packs of the fenced host, one
+    # of them probably comes before the right pack.
     for _ in range(8):
         writer = PackWriter(new_key(Epoch(1), healthy.rnd.randbytes(16)), healthy.keyring, "none")
         theirs = b"content of the fenced host"

@@ -67,7 +67,7 @@ async def test_exchange_of_two_packs_of_equal_size_loses_no_block(
     assert len(healthy.store.objects[one]) == len(healthy.store.objects[other])
     _exchange(healthy, one, other)
     assert (await healthy.check_all()).exit_status == 0
-    if by == "failed read":  # a mount marks the pack that it could not read
+    if by == "failed read":  # A mount marks a pack as damaged if it cannot read the pack.
         healthy.db.begin()
         damage_marks.add(healthy.db, Mark(healthy.pack_of(healthy.linked, 0), None))
         healthy.db.commit()

@@ -16,9 +16,7 @@ PUNCH = PUNCH_HOLE | KEEP_SIZE
 
 
 @pytest.mark.parametrize("mode", [0, KEEP_SIZE, PUNCH, ZERO_RANGE])
-async def test_fallocate_announces_its_change_only_after_its_checks(
-    fs: Filesystem, mode: int
-) -> None:
+async def test_refused_fallocate_does_not_clear_suid(fs: Filesystem, mode: int) -> None:
     """The function *begin*, which clears suid, is called once, and not on a read-only mount."""
     ino = make_file(fs, b"f")
     await fs.write(ino, 0, bytes(100))
@@ -32,7 +30,7 @@ async def test_fallocate_announces_its_change_only_after_its_checks(
     assert begun == [ino]
 
 
-async def test_range_copy_announces_its_change_only_after_its_checks(fs: Filesystem) -> None:
+async def test_range_copy_that_copies_nothing_does_not_clear_suid(fs: Filesystem) -> None:
     """A copy that is refused, or that has nothing to copy, does not call *begin*."""
     source, target = make_file(fs, b"f"), make_file(fs, b"g")
     await fs.write(source, 0, bytes(100))

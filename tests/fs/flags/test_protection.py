@@ -26,7 +26,7 @@ async def test_locked_and_immutable_inodes_are_protected(fs: Filesystem) -> None
                 check(row._replace(flags=row.flags | flag))
 
 
-async def test_append_only_inode_passes_only_the_check_for_growth(fs: Filesystem) -> None:
+async def test_append_only_inode_may_grow_but_not_be_overwritten_or_removed(fs: Filesystem) -> None:
     """The check before overwrites and removals refuses an append-only inode."""
     make_file(fs, b"f")
     row = look(fs, b"f")._replace(flags=InodeFlag.APPEND_ONLY)

@@ -156,7 +156,7 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
                 await trio.sleep(1)
 
 
-async def test_points_in_time_stay_open_between_requests_if_the_task_runs_again(
+async def test_points_in_time_stay_open_between_requests_after_their_task_was_restarted(
     plain: Power,
 ) -> None:
     """The task runs again after it could not start a thread."""

@@ -334,7 +334,7 @@ async def test_tree_removal_is_refused_on_a_degraded_mount(fs: Filesystem) -> No
     assert exists(fs, top)
 
 
-async def test_tree_is_deleted_after_the_task_has_failed_and_runs_again(volume: Volume) -> None:
+async def test_restarted_task_deletes_the_trees_that_a_failed_task_has_left(volume: Volume) -> None:
     """The name that the kernel has not dropped yet is dropped by the next run."""
     failures = [RuntimeError("can't start new thread")]
 

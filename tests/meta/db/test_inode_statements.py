@@ -34,22 +34,23 @@ WRITES_THROUGH = ("check/", "meta/offline/")
 # These modules use a connection without ``db.inodes``, and read only rows that are in the table.
 OTHER_CONNECTIONS = frozenset(
     {
-        "meta/db/schema.py",  # The module runs before the database is open.
-        "meta/trees/tree_paths.py",  # The module reads a snapshot or committed rows.
+        "meta/db/schema.py",  # This module runs before ``db.inodes`` exists.
+        "meta/trees/tree_paths.py",  # This module reads only committed rows.
     }
 )
 
 # These functions build SQL statements from variables, but not for the table of inodes.
 COMPOSED = frozenset(
     {
-        ("meta/db/database.py", "commit"),  # Updates the counters.
+        ("meta/db/database.py", "commit"),  # The statement updates the counters.
         ("meta/next_numbers.py", "_highest"),
         ("meta/tables/blocks.py", "near_in_pack"),
         ("meta/tables/properties.py", "_keys"),
         ("meta/tables/xattrs.py", "sum_bytes"),
-        ("meta/trees/tree_copies.py", "_copy_rows"),  # Reads the past or the current database.
+        # The statement reads the past or the current database.
+        ("meta/trees/tree_copies.py", "_copy_rows"),
         ("meta/trees/tree_copies.py", "copy_inode"),
-        ("meta/trees/tree_copies.py", "_sums"),  # Reads a temporary table.
+        ("meta/trees/tree_copies.py", "_sums"),  # The statement reads a temporary table.
     }
 )
 

@@ -57,7 +57,7 @@ def test_schema_contains_only_tables_and_indexes(db: Database) -> None:
     assert hidden == []
 
 
-def test_only_rows_changed_by_the_caller_are_counted(db: Database) -> None:
+def test_count_of_changed_rows_excludes_rows_written_by_a_commit_or_query(db: Database) -> None:
     """The number of changed rows excludes rows that a commit or a query writes itself."""
     db.begin()
     before = db.rows_changed()

@@ -517,7 +517,8 @@ def test_opening_a_database_does_not_count_as_a_commit(
     before_ns = last_change_ns(killed)
     later = tmp_path / "later"
     later.touch()
-    while _ctime_ns(later) <= _ctime_ns(Path(f"{killed}-wal")):  # The ctime clock is coarse.
+    # Files that change in the same clock tick have equal ctimes.
+    while _ctime_ns(later) <= _ctime_ns(Path(f"{killed}-wal")):
         later.touch()
 
     connection = connections.connect(killed, read_only=True)
@@ -550,7 +551,9 @@ def bytes_read() -> int:
     [b"", bytes.fromhex("377f0682 002de218 00001000"), bytes.fromhex("377f0683 002de218")],
     ids=["zeros", "no salts", "no page size"],
 )
-def test_zeros_in_the_log_are_not_read(make_database: MakeDatabase, header: bytes) -> None:
+def test_search_for_the_last_commit_does_not_read_zeros_at_the_end_of_the_wal(
+    make_database: MakeDatabase, header: bytes
+) -> None:
     """The time of the last commit is found quickly if a program extended the log with zeros."""
     db = make_database(synchronous="normal")
     db.close()

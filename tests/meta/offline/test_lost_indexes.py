@@ -59,7 +59,7 @@ def test_block_with_an_impossible_location_is_not_listed(db: Database, change: s
     assert lost_indexes.entries_of(db, LOST) == [entry(8, 5, 8)]
 
 
-def test_number_of_entries_is_bounded(db: Database) -> None:
+def test_number_of_entries_of_an_unreadable_pack_index_is_bounded(db: Database) -> None:
     """Anyone can forge the rows of a plain filesystem."""
     db.begin()
     for block in range(100, 100 + PACK_BLOCKS_MAX):

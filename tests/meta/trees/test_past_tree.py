@@ -108,7 +108,7 @@ def test_inode_leaves_the_tree_when_the_last_top_directory_above_it_is_replaced(
     assert [tree.until(at(db, path)) for path in ("a", "a/g", "a/b", "a/b/c/f")] == [10, 10, 10, 20]
 
 
-def test_assumed_past_names_are_replaced_by_the_next_call_of_assume(db: Database) -> None:
+def test_past_names_assumed_earlier_are_forgotten_when_others_are_assumed(db: Database) -> None:
     tree = SubtreeHistory(db, {at(db, "a"): LAST}, LAST)
 
     tree.assume([(REMOVED, at(db, "a"), Txg(30))])

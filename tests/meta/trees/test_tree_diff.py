@@ -221,7 +221,8 @@ def test_new_file_with_a_former_name_is_listed_as_a_change_if_its_cookie_differs
     make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     db = make_database()
-    db.name_hash = lambda _name: 5  # All names have the same hash, and share its cookies.
+    # All names get the same hash, so their cookies depend on the order of creation.
+    db.name_hash = lambda _name: 5
     db.begin()
     for name in (b"removed", b"replaced"):
         ino = inodes.create(db, FILE, 0, 0, ROOT_INO, 10**18).ino

@@ -210,7 +210,7 @@ def test_commands_wait_until_the_kernel_shows_their_effect(tmp_path: Path) -> No
         later.join()
 
     old.touch()
-    # The wait also ends if another process has replaced the entry.
+    # The wait for the removal also ends if another process has replaced the entry.
     mount_paths.require_seen([gone], there=False)
 
 

@@ -78,7 +78,7 @@ def test_mount_search_ignores_other_filesystem_types() -> None:
     assert any(one.mountpoint == "/proc" for one in mount_table.read())
 
 
-def test_mounts_on_the_way_of_a_path_are_reported_before_their_access(
+def test_mounts_that_a_path_passes_through_are_found_without_accessing_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount at the end of a path is included only if the caller will access the path itself."""

@@ -134,7 +134,8 @@ async def test_list_of_versions_reports_that_changelogs_are_unavailable(plain: P
             named(session, name, b"x")
             await session.shipper.ship()
         error = StoreUnavailableError("changelog", 8, 60.0, "no route to host")
-        store.fail("get", error, times=2)  # The mount lists the history index before.
+        # The list of the history index succeeds, and then two reads of changelogs fail.
+        store.fail("get", error, times=2)
         with pytest.raises(StoreUnavailableError, match="no route to host"):
             await versions_of(session, "f")
 

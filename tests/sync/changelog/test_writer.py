@@ -295,7 +295,7 @@ async def test_changes_are_shipped_after_the_sync_interval(power: Power) -> None
     options = SessionOptions(sync_interval_s=0.01)
     async with power.session("a", session_options=options, hook=hook) as session:
         ino = write_file(session, b"soon")
-        assert session.shipper.oldest_ns == 0  # The change has no record yet.
+        assert session.shipper.oldest_ns == 0  # A change has no change record before its commit.
         session.db.commit()
         assert session.shipper.oldest_ns > 0
         with trio.fail_after(WAIT_S_MAX):

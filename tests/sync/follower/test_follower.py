@@ -55,7 +55,7 @@ async def test_follower_evicts_cached_blocks_of_removed_files(power: Power) -> N
             remove_file(writer, gone)
             await listener.wait_for(await ship(writer))
             async with session.follower.paused():  # type: ignore[union-attr]
-                pass  # The context begins only after the follower has switched to the new txg.
+                pass  # paused() waits until the follower has switched to the new txg.
 
             assert session.cache.index.get(block.block) is None
             assert block.block not in set(session.files.numbers())

@@ -321,7 +321,8 @@ async def test_host_appends_no_fence_record_after_the_takeover_by_another_host(
             writer = await opened.enter_async_context(
                 power.session("c", options=TAKEOVER, tasks=False)
             )
-            if has_image:  # the losing host restores the image, which reads the lease
+            # The host that lost the lease restores this image, and reads the lease to find it.
+            if has_image:
                 await writer.publish_as_txg()
             writers.append(writer)
 
@@ -470,7 +471,7 @@ async def test_kill_after_any_step_of_a_promotion_loses_no_shipped_data(
 
 
 @pytest.mark.parametrize("step", TAKEOVER_STEPS)
-async def test_host_that_followed_writes_after_a_kill_during_its_promotion(
+async def test_follower_killed_during_its_promotion_can_be_mounted_for_writing(
     power: Power, step: str
 ) -> None:
     """A follower that has applied txgs recounts its totals, despite an unsent fence record."""

@@ -137,7 +137,7 @@ async def test_object_of_another_history_is_decoded_in_a_thread_and_replaced(
     async with two_histories(power) as (session, _ino, other):
         await session.indexer.make_due()
         assert CHANGED not in power.store.objects
-        power.store.objects[CHANGED] = other  # as if a replication of the bucket were late
+        power.store.objects[CHANGED] = other  # A late replication of the bucket may do the same.
         monkeypatch.setattr(history_index, "decode", watched)
         await index_all(session)
         keyring = session.volume.keyring

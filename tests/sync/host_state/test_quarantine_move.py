@@ -78,9 +78,10 @@ def note(event, arguments):
 sys.addaudithook(note)
 state.quarantine_as("1")
 """
-# The calls of one move: two mkdir, two link, one rename, two unlink; then the end.
+# The kill points of one move: before each of seven calls (two mkdir, two link, one rename, two
+# unlink), and after the last call.
 STEPS: Final = 8
-# On a disk without hard links: two mkdir, a refused link, three renames, the mark; then the end.
+# Without hard links: before two mkdir, a refused link, three renames and the mark; and at the end.
 STEPS_WITHOUT_LINKS: Final = 8
 FILES: Final = {"meta.db": b"db", "meta.db-wal": b"wal", "blocks/1": b"block"}
 

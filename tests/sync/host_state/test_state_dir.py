@@ -52,7 +52,7 @@ async def test_disk_error_of_the_lock_is_reported_with_its_path(
     (state.path / "lock").touch()
     open_fds = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        if call == "flock":  # flock(2) reports no path
+        if call == "flock":  # An error of flock(2) contains no path.
             patch.setattr(fcntl, call, raising(OSError(errno.EIO, os.strerror(errno.EIO))))
         else:
             path = str(state.path / "lock")
@@ -63,7 +63,7 @@ async def test_disk_error_of_the_lock_is_reported_with_its_path(
     assert caught.value.errno == errno.EIO
     assert text_of(caught.value).startswith(f"{state.path}/lock: ")
     assert len(os.listdir("/proc/self/fd")) == open_fds
-    await state.lock()  # the failed attempt holds no lock
+    await state.lock()  # The failed attempt left no lock.
     state.unlock()
 
 

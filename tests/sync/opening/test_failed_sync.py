@@ -166,7 +166,8 @@ async def test_mount_is_refused_while_syncs_fail(
         with pytest.raises(DatabaseError, match="cannot be written to the disk again") as failed:
             async with power.session("a", tasks=False):
                 pass
-    # Some files may already be replaced by copies, so the message must not deny every change.
+    # Some files may already be replaced by copies, so the message must not say "nothing was
+    # changed".
     assert "no readable content was lost" in failed.value.message
     assert "nothing was changed" not in failed.value.message
     assert _is_noted(power)

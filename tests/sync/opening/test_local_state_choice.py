@@ -392,7 +392,8 @@ async def test_full_disk_during_a_restore_leaves_the_local_state_usable(
     state = small_disk / "b"
     before = {path.name for path in state.iterdir()}
     async with power.session("a", tasks=False) as session:
-        if grows_in == "changelog":  # the next mount needs the image, which is still small
+        # The next mount restores this image, which is made while the database is small.
+        if grows_in == "changelog":
             await session.publish_as_txg()
         session.db.begin()
         for number in range(800):

@@ -382,7 +382,7 @@ async def test_packs_that_would_not_shrink_do_not_delay_other_packs(
         [every] = packs.slices(session.db)
         first, _second = packs.mostly_dead(session.db, every, COMPACT_LIVE_FRACTION, 9)
 
-        if is_cut:  # the first run examines only the pack that would not shrink
+        if is_cut:  # Each run examines one pack; the first pack would not shrink.
             assert await session.compactor.run_once(candidates_max=1) == 0
             assert await session.compactor.run_once(candidates_max=1) == 1
         else:

@@ -106,7 +106,7 @@ async def test_slow_upload_makes_writers_wait_longer_than_the_write_timeout(powe
         gate = faulty.hold("create")
         write_file(session, os.urandom(MIB - 4096))
         await gate.wait_started()
-        # The writer would fail here if the timeout applied.
+        # The slow upload extends the wait: the writer is still waiting when the test cancels it.
         with trio.move_on_after(0.5) as scope:
             await session.cache.wait_for_room(MIB // 2)
         assert scope.cancelled_caught
@@ -399,7 +399,7 @@ async def test_upload_cancelled_after_storing_a_pack_still_records_its_block_loc
         assert session.uploader.pending == 0
 
 
-async def test_block_that_is_sealed_again_does_not_need_the_slot_of_its_earlier_batch(
+async def test_released_blocks_can_be_uploaded_again_before_their_batch_is_synced(
     power: Power,
 ) -> None:
     """An uploaded batch keeps its upload slot until its rows are synced; its blocks are free."""

@@ -238,7 +238,7 @@ async def test_object_of_a_row_with_a_damaged_key_is_not_an_orphan(
         finder = OrphanPacks(session.db, power.store, session.volume.keyring)
 
         assert await finder.find(Epoch(5), 1000) == []
-        with monkeypatch.context() as patched:  # as with many packs
+        with monkeypatch.context() as patched:  # Search in groups, as for many packs.
             patched.setattr(orphan_packs, "groups", lambda _count: list("0123456789abcdef"))
             assert await finder.find(Epoch(5), 1000) == []
 

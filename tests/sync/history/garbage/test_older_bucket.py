@@ -389,7 +389,8 @@ async def test_wal_size_is_limited_while_an_older_bucket_is_repaired(
                 local_state.put(session.db, "filler", secrets.token_hex(5 * MIB))
                 inos[4 + number] = write_file(session, b"%d" % (4 + number) * 5000)
                 session.db.commit()
-                if prefix == "pack/" and number % 2:  # Two iterations exceed image_wal_bytes.
+                # The rows of two passes exceed image_wal_bytes.
+                if prefix == "pack/" and number % 2:
                     await until_cut(number // 2 + 1)
                 await trio.to_thread.run_sync(session.db.checkpoint)
             assert session.db.wal_bytes < WAL_BYTES_MAX + 30 * MIB

@@ -238,7 +238,7 @@ async def test_index_object_of_lost_changelogs_does_not_hide_later_changes(
     """After txgs are lost, new txgs get their numbers, and the index object is replaced."""
     lost = await lose_last_changelogs(power)
     async with power.session("b", tasks=False) as session:
-        await session.indexer.make_due()  # In a mount, a background task does this.
+        await session.indexer.make_due()  # In a mount, a background task makes the index.
         write_file(session, b"one more, so that the inodes differ")
         files = await work(session, 20, seed=2)
         if indexes:

@@ -117,7 +117,7 @@ async def test_error_of_work_that_finish_awaits_is_raised_unchanged() -> None:
 
 
 async def test_orderly_endings_are_errors_and_cancellations_but_no_signals() -> None:
-    """A cancellation is also recognized in the exception group that a nursery raises."""
+    """A cancellation is also recognised in the exception group that a nursery raises."""
     found: list[bool] = []
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -78,7 +78,7 @@ async def test_fsck_in_safe_mode_makes_no_repair_if_damaged_rows_would_remain(
 
 
 def test_undone_repairs_of_fsck_in_safe_mode_leave_no_notes(healthy: Healthy) -> None:
-    """The repair of invariant I23 reports each name that it changes."""
+    """The repair of I23 notes each changed name; the notes are wrong if it is undone."""
     healthy.sql(
         "UPDATE dentries SET name = ?, cookie = 0 WHERE ino = ?", b"fifo", healthy.attributed
     )

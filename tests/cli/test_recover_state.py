@@ -163,7 +163,7 @@ def test_recover_state_to_a_full_disk_reports_that_the_copy_is_incomplete(
 
 @pytest.mark.mount
 @pytest.mark.parametrize("damage", ["missing", "rotten"])
-def test_recover_state_command_advises_everything_if_a_changelog_is_unreadable(
+def test_recover_state_advises_the_everything_option_if_a_changelog_is_unreadable(
     program: Program, mounted: Place, tmp_path: Path, damage: str
 ) -> None:
     """After the retention period, the image of a kept point may remain without its changelogs."""

@@ -281,7 +281,7 @@ def test_mount_continues_if_the_lease_is_deleted(mounted: Place, program: QuickP
 def test_umount_of_a_fenced_mount_reports_the_quarantined_changes(
     mounted: Place, program: QuickProgram, tmp_path: Path
 ) -> None:
-    """The long interval prevents an upload of the changes before the takeover."""
+    """The sync interval is so long that no change is uploaded before the takeover."""
     program.ok("umount", mounted.mountpoint)
     program.ok("mount", "-o", "sync_interval=1h", mounted.url, mounted.mountpoint)
     (mounted.mountpoint / "f").write_bytes(b"mine")

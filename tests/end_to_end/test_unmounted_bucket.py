@@ -40,7 +40,7 @@ def disk(empty: Place) -> Iterator[Path]:
 def test_mount_continues_after_the_disk_of_its_bucket_was_unmounted(
     disk: Path, empty: Place, program: Program
 ) -> None:
-    """Meanwhile nothing is written to the mount point, and reads of uncached files fail."""
+    """Without the disk, reads of uncached files fail, and nothing is written at its mount point."""
     url, bucket, mnt = empty.url, empty.bucket, empty.mountpoint
     program.ok("mkfs", "--plain", url)
     program.ok("mount", "-o", "read_timeout=1,sync_interval=0.5", url, mnt)

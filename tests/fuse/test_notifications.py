@@ -64,7 +64,7 @@ async def test_stop_waits_for_a_notification_that_the_abort_unblocks() -> None:
 
 
 async def test_notification_that_stays_blocked_is_reported() -> None:
-    """The session must not be freed while the blocked notification still uses it."""
+    """The blocked notification still uses the session, which must then not be freed."""
     notifications = Notifications()
     with blocked_thread(notifications, threading.Event()):
         outcome = await notifications.stop(lambda: None, running_s=0.01, blocked_s=0.01)

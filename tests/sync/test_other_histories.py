@@ -125,7 +125,7 @@ async def test_pack_emptied_by_an_unshipped_removal_is_kept_until_the_next_fence
 async def test_pack_emptied_by_an_unshipped_removal_is_kept_for_several_fence_records(
     power: Power, step: str
 ) -> None:
-    """Each mount is killed while it appends its fence record."""
+    """Several mounts in a row are killed, each while it appends its fence record."""
     await power.retain(0)
     async with power.session("a", tasks=False) as session:
         files: Files = {}

@@ -274,7 +274,7 @@ async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Po
 async def test_end_of_a_session_releases_the_lease_although_the_disk_is_full(
     power: Power, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The lease is released despite a full disk, because the bucket has all changes."""
+    """The bucket has all changes, so the lease is released even if the local disk is full."""
     async with power.session("a", tasks=False) as session:
         ino = write_file(session, CONTENT)
         await session.flush_at_end()

@@ -335,7 +335,7 @@ async def test_tree_removal_is_refused_on_a_degraded_mount(fs: Filesystem) -> No
 
 
 async def test_restarted_task_deletes_the_trees_that_a_failed_task_has_left(volume: Volume) -> None:
-    """The name that the kernel has not dropped yet is dropped by the next run."""
+    """The restarted task also makes the kernel drop the name that it had not dropped yet."""
     failures = [RuntimeError("can't start new thread")]
 
     async def forget(_parent: Ino, _name: bytes) -> None:

@@ -60,7 +60,7 @@ def test_block_with_an_impossible_location_is_not_listed(db: Database, change: s
 
 
 def test_number_of_entries_of_an_unreadable_pack_index_is_bounded(db: Database) -> None:
-    """Anyone can forge the rows of a plain filesystem."""
+    """Forged rows of a plain filesystem could list any number of blocks in one pack."""
     db.begin()
     for block in range(100, 100 + PACK_BLOCKS_MAX):
         row = (block, 10, b"%032d" % block, 1, block, 20)

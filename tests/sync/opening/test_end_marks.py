@@ -47,7 +47,7 @@ async def test_command_without_a_mount_marks_the_database_while_it_runs(
 
 
 @pytest.mark.parametrize("synchronous", ["off", "normal", "extra"])
-async def test_sqlite_syncs_inside_the_synced_context_whatever_its_setting_outside(
+async def test_synced_context_enables_syncs_and_restores_the_former_setting(
     plain: Power, synchronous: str
 ) -> None:
     db = await closed(plain, Pragmas(synchronous=synchronous))
@@ -98,7 +98,7 @@ async def test_state_that_was_synced_for_an_interrupted_quarantine_is_uploaded_b
 async def test_untrusted_state_with_other_keys_is_not_marked_as_consistent_in_quarantine(
     plain: Power,
 ) -> None:
-    """A mark would show ``recover-state`` that the content and the rows belong together."""
+    """The mark would tell ``recover-state`` that content and rows are from the same time."""
     doubtful = OpenOptions(pragmas=Pragmas(journal_mode="memory"))
     async with plain.session("a", options=doubtful, tasks=False) as session:
         session.db.begin_local()

@@ -163,7 +163,7 @@ class BlockCache:
 
     def _lost_local(self, located: Located, exc: LostBlockError) -> NoReturn:
         if exc.block != located.block:
-            raise exc  # the new copy has lost its file, not this block
+            raise exc  # the lost file is that of a new copy of this block
         if located.state in NOT_UPLOADED and located.pack is None:
             raise exc
         if located.state in NOT_UPLOADED or self.evictor.is_last_copy(located.block):

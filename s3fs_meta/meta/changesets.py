@@ -299,7 +299,7 @@ def inodes_of(changeset: bytes) -> set[Ino]:
         column = _INO_COLUMN.get(table)
         if column is not None:
             found.update(row[column] for row in changed if row is not None)
-    found.discard(apsw.no_change)  # an UPDATE keeps this value
+    found.discard(apsw.no_change)  # no_change stands for a value that an UPDATE keeps
     require_numbers(found)
     return found
 

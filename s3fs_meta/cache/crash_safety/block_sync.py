@@ -57,8 +57,9 @@ class BlockSync:
         self.early = EarlyWriteBack(files)
         self._intents: IntentLog | None = None
         self._is_announced = False  # True if the database records that the intent log is in use
-        self.settled = 0  # according to the database, files contain all entries up to this
-        self._settled_durably = 0  # the same number, in rows that are durable
+        # The database records that block files contain all log entries up to this number.
+        self.settled = 0
+        self._settled_durably = 0  # the number that a durable row contains
         self.wants_log = False
 
     # --- sync block files ----------------------------------------------------------------------

@@ -292,7 +292,7 @@ class FileData:
         try:
             self._carry_out(plan, offset, data, sets_times=sets_times)
         except NotLocalError:
-            return []  # an empty list: the caller plans the write again
+            return []  # the empty list makes the caller plan the write again
         return None
 
     async def write_after(

@@ -138,7 +138,7 @@ def _of_mounted(mounted: Mounted, cachedir: Path | None) -> Target:
 
 
 def _succeeded(place: Target, notes: Iterable[Mapping[str, Any]]) -> Target:
-    """If the daemon of a target has exited, add the later mount with the same state directory."""
+    """Return a target with the later mount that uses its state directory, if there is one."""
     later = (
         note["mountpoint"]
         for note in notes

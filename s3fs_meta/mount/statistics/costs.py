@@ -103,8 +103,8 @@ def _latest(ledger: Ledger, day: int) -> int:
 def _stored(ledger: Ledger, span: CostSpan, now_ns: int) -> float:
     """Return the average number of stored bytes in a span, times the span's fraction of a month.
 
-    For costs per month, return the present number. For a day without a record, the previous record
-    applies.
+    If the span is a monthly rate, return the present number of stored bytes. For a day without a
+    record, the previous record applies.
     """
     if span.is_rate:
         return float(_latest(ledger, span.today))

@@ -64,7 +64,8 @@ def state_of(figures: Mapping[str, Any]) -> str:
         parts.append(f"as of {figures['at']}")
     if figures["read_only"]:
         parts.append("read-only")
-    parts += filter(None, (figures["why"], figures["offline"], health.away(figures)))
+    reasons = (figures["why"], figures["offline"], health.full_disk(figures), health.away(figures))
+    parts += filter(None, reasons)
     return ", ".join(parts)
 
 

@@ -136,6 +136,28 @@ def test_uncached_data_can_be_read_while_another_program_fills_the_disk(
     assert_kept(tight, program, expected)
 
 
+def test_status_reports_a_disk_on_which_every_write_fails(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """Cached blocks that can be evicted count as free space, because a write evicts them."""
+    mnt = tight.mountpoint
+    write_synced(mnt / "cached", os.urandom(2 * MIB))
+    program.ok("flush", mnt)
+    leave(small_disk, DISK_RESERVE_BYTES)
+    evictable = program.run("status", "--check", mnt)
+    program.ok("dropcache", mnt)
+    leave(small_disk, DISK_RESERVE_BYTES)
+    full = program.run("status", "--check", mnt)
+    state = program.ok("status", mnt)
+    with refused(errno.ENOSPC):
+        (mnt / "new").write_bytes(b"x")
+
+    assert (evictable.returncode, evictable.stdout.split(":")[0]) == (0, "OK")
+    assert (full.returncode, full.stdout.split(":")[0]) == (2, "CRITICAL")
+    assert "the local disk is full, and writes fail" in full.stdout
+    assert "serving, the local disk is full" in state
+
+
 def _is_written(path: Path) -> bool:
     """Try to write a file; return whether the disk had space for it."""
     try:

@@ -56,6 +56,7 @@ def figures(session: Session, plan: MountPlan) -> dict[str, Any]:
         "dedup_ratio": ratio(counters.file_bytes, counters.block_bytes),
         "compression_ratio": _compression(session),
         "cache": _cache(session),
+        "disk": {"free_bytes": _free_bytes(session)},
         "upload": _upload(session, outage),
         "chain": _chain(session),
         "image": {
@@ -106,6 +107,20 @@ def _cache(session: Session) -> dict[str, Any]:
         "misses": cache.misses,
         "hit_ratio": round(cache.hits / lookups, 4) if lookups else None,
     }
+
+
+def _free_bytes(session: Session) -> int | None:
+    """Return the number of bytes that programs can still write to the local disk.
+
+    An operation may evict clean blocks, but it must not use the reserve. Return None if the disk
+    does not report its free space.
+    """
+    cache = session.cache
+    try:
+        unheld_bytes = cache.disk.unheld_bytes()
+    except OSError:
+        return None
+    return max(unheld_bytes + cache.index.evictable_bytes, 0)
 
 
 def _upload(session: Session, outage: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.counted import counted
+from s3fs_meta.limits import OPERATION_DISK_BYTES
 from s3fs_meta.mount.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount.requests.control_api import ENDING
 from s3fs_meta.mount_state import MountState
@@ -81,6 +82,16 @@ def away(figures: Mapping[str, Any]) -> str:
     return ""
 
 
+def full_disk(figures: Mapping[str, Any]) -> str:
+    """Return a sentence if a full local disk prevents writes; otherwise return ""."""
+    # An older version of the daemon does not report the disk.
+    free_bytes = figures.get("disk", {}).get("free_bytes")
+    is_writable = figures["state"] == MountState.SERVING.value and not figures["read_only"]
+    if free_bytes is None or not is_writable or free_bytes >= OPERATION_DISK_BYTES:
+        return ""
+    return "the local disk is full, and writes fail: delete other files on the disk with the cache"
+
+
 def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> MountHealth:
     """Return the health of a mount.
 
@@ -99,6 +110,8 @@ def judge(figures: Mapping[str, Any], free_percent: float, limits: Limits) -> Mo
         lost = counted(figures["upload"]["lost_blocks"], "block")
         command = f"s3fs-meta fsck -y {shlex.quote(figures['url'])}"
         broken.append(f"{lost} lost: unmount, and run {command}")
+    if full := full_disk(figures):
+        broken.append(full)
     outage = away(figures)
     if outage:
         doubts.append(outage)

@@ -71,6 +71,7 @@ _ROWS: Final = (
     _Row("cache_blocks", "cache.blocks", "Number of cached blocks."),
     _Row("cache_dirty_bytes", "cache.dirty_bytes", "Size of content not yet sealed for upload."),
     _Row("cache_pinned_bytes", "cache.pinned_bytes", "Size of the pinned content."),
+    _Row("disk_free_bytes", "disk.free_bytes", "Size of content that fits on the local disk."),
     _Row("cache_hits_total", "cache.hits", "Number of reads of cached blocks."),
     _Row("cache_misses_total", "cache.misses", "Number of reads of uncached blocks."),
     _Row("upload_pending_blocks", "upload.pending_blocks", "Number of blocks left to upload."),

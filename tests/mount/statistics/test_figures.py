@@ -1,5 +1,6 @@
 """Tests of statistics of a mount; tests/cli/test_status.py tests those of real mounts."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -38,6 +39,18 @@ async def test_commands_in_the_errors_of_a_mount_are_complete(plain: Power) -> N
     cachedir = session.volume.state_dir.path.parent
     wanted = f"damaged; run s3fs-meta fsck -y --cachedir {cachedir} local:///b"
     assert {found[part]["last_error"] for part in parts} == {wanted}
+
+
+async def test_disk_without_an_answer_has_no_free_space_in_the_statistics(
+    plain: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise OSError(errno.EIO, "the disk fails")
+
+    async with plain.session(tasks=False) as session:
+        assert figures_of(session)["disk"]["free_bytes"] > 0
+        monkeypatch.setattr(session.cache.disk, "spare_bytes", fail)
+        assert figures_of(session)["disk"]["free_bytes"] is None
 
 
 async def test_remaining_time_of_an_upload_is_unknown_during_an_outage(plain: Power) -> None:

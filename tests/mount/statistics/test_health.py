@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from s3fs_meta.limits import OPERATION_DISK_BYTES
 from s3fs_meta.mount.statistics.health import HealthLevel, Limits, exposure, judge, worst
 
 STRICT = Limits(age_s=60, pending_bytes=1000, free_percent=5)
@@ -17,6 +18,8 @@ def figures(**changes: Any) -> dict[str, Any]:
         "mountpoint": "/mnt",
         "state": "serving",
         "why": "",
+        "read_only": False,
+        "disk": {"free_bytes": 1 << 30},
         "chain": {"unshipped_age_s": 1.0, **part},
         "kernel": {"age_s": 0.5},
         "upload": {"pending_bytes": 10, "lost_blocks": 0, **part},
@@ -90,6 +93,30 @@ def test_nearly_full_disk_is_reported_as_a_problem() -> None:
     found = judge(figures(), 4.0, STRICT)
     assert found.level is HealthLevel.WARNING
     assert found.text.endswith("| age=1.0s;60 pending=10B;1000 free=4.0%;5:")
+
+
+FULL = {"free_bytes": OPERATION_DISK_BYTES - 1}
+
+
+def test_full_disk_is_critical_because_every_write_fails() -> None:
+    found = judge(figures(disk=FULL), 50.0, Limits())
+    assert found.level is HealthLevel.CRITICAL
+    assert "the local disk is full, and writes fail" in found.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"disk": {"free_bytes": OPERATION_DISK_BYTES}},
+        {"disk": {"free_bytes": None}},
+        {"disk": FULL, "read_only": True},
+        {"disk": FULL, "state": "following"},
+    ],
+)
+def test_disk_is_no_problem_if_writes_succeed_or_are_never_accepted(
+    changes: dict[str, Any],
+) -> None:
+    assert judge(figures(**changes), 50.0, Limits()).level is HealthLevel.OK
 
 
 def test_changes_waiting_for_upload_are_not_a_problem_without_a_limit() -> None:

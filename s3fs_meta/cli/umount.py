@@ -34,6 +34,7 @@ from s3fs_meta.mount.requests.control_api import (
     DETACHED,
     KILLED,
     READ_ONLY,
+    UNREACHED,
     request_end,
     request_flush,
     request_status,
@@ -106,7 +107,7 @@ def umount(
 
 async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, again: str) -> None:
     if place.outcome is not None:
-        _judge(place.outcome)
+        _judge(place.outcome, place)
         return
     if place.successor:  # the daemon on the control socket serves another mount
         await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
@@ -122,7 +123,13 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
                 f"{where} stays mounted and continues to upload; to unmount it, run: {again}"
                 + ("" if force else " (with --force it does not wait for an unavailable bucket)")
             )
-            left = await _flush(place, front, force, watch)
+            found = await _flush(place, front, force, watch)
+            if found is None:
+                await trio.to_thread.run_sync(
+                    _unmount, place.mountpoint, force, abandon_on_cancel=True
+                )
+                raise _unreached(place)
+            left = found
         watch.advise(f"The daemon of {where} continues to upload; to wait for it, run: {again}")
         await _unmount_and_wait(place, front, force, left, watch)
 
@@ -174,10 +181,12 @@ async def _unmount_and_wait(
                 f"the filesystem is in use {used}; the daemon is ended anyway, because of --force"
             )
             await request_end(place)
+    if result.get("kind") == UNREACHED:
+        raise _unreached(place)
     if result.get("kind") == KILLED:
         await trio.to_thread.run_sync(_judge_killed, place, front)
         return
-    _judge_after(left, result, front)
+    _judge_after(left, result, place, front)
 
 
 async def _finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, object]:
@@ -206,6 +215,16 @@ def _judge_killed(place: Target, front: Front) -> None:
     )
 
 
+def _unreached(place: Target) -> ControlError:
+    """Return the error of an unmount whose daemon runs, but does not use the state directory."""
+    again = options.command("umount", place.mountpoint or place.url)
+    return ControlError(
+        "ControlError",
+        f"unmounted, but the bucket may lack changes: the daemon does not listen in {place.state}."
+        f" To get the result of its last upload, run: {again}",
+    )
+
+
 async def _is_detached(place: Target) -> bool:
     try:
         return bool((await request_status(place))["state"] == DETACHED)
@@ -223,7 +242,7 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
     return f"at {places}, where it is also mounted (bind mount): {also}"
 
 
-def _judge(outcome: Mapping[str, object]) -> None:
+def _judge(outcome: Mapping[str, object], place: Target) -> None:
     """Raise an error with the reason if the last upload of the mount was incomplete."""
     if outcome.get("kind") == FencedError.__name__:
         raise ControlError(
@@ -237,16 +256,20 @@ def _judge(outcome: Mapping[str, object]) -> None:
     if outcome.get("kind") == READ_ONLY:
         raise StoreError(f"unmounted; {outcome['why']}")
     if not outcome["complete"]:
+        rest = (
+            "the rest stays on this host, and the next mount uploads it"
+            if place.state.exists()
+            else f"the rest is lost, because the state directory {place.state} was removed"
+        )
         raise StoreError(
-            f"unmounted, but not everything is in the bucket ({outcome['why']}); the rest stays on "
-            "this host, and the next mount uploads it"
+            f"unmounted, but not everything is in the bucket ({outcome['why']}); {rest}"
         )
 
 
-def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None:
+def _judge_after(left: str, outcome: Mapping[str, object], place: Target, front: Front) -> None:
     """Raise an error if the last upload was incomplete; print *left*, an earlier upload's error."""
     try:
-        _judge(outcome)
+        _judge(outcome, place)
     except S3fsError as exc:
         why = str(outcome.get("why") or exc)
         if left and why not in left and left not in why:
@@ -256,10 +279,11 @@ def _judge_after(left: str, outcome: Mapping[str, object], front: Front) -> None
         front.notice(left)
 
 
-async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str:
+async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -> str | None:
     """Upload changes before the unmount; return an error that does not prevent the unmount.
 
-    With *force*, the wait stops if the bucket is unavailable.
+    With *force*, the wait stops if the bucket is unavailable. Return None if the daemon runs, but
+    does not listen in the state directory.
     """
     try:
         named = naming_store(place.url, options_of_mount(place), place.state)
@@ -268,8 +292,11 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)
     except NotMountedError as exc:
-        if isinstance(exc, OtherUserError) or (isinstance(exc, UnreachedDaemonError) and not force):
+        is_unreached = isinstance(exc, UnreachedDaemonError)
+        if isinstance(exc, OtherUserError) or (is_unreached and not force):
             raise  # do not unmount without waiting for the upload
+        if is_unreached:
+            return None
         _notice_unanswered(exc, front)
     except SilentDaemonError as exc:
         # A silent daemon cannot unmount. If it is killed, the next mount uploads its changes.

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -283,3 +284,31 @@ def test_umount_exits_with_8_if_the_path_was_never_mounted(
     program: Program, tmp_path: Path
 ) -> None:
     assert program.run("umount", tmp_path).returncode == 8
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_forced_umount_says_that_a_running_daemon_was_not_reached(
+    program: Program, mounted: Place, tmp_path: Path, is_removed: bool
+) -> None:
+    """The state directory was removed, or the command has another --cachedir than the mount."""
+    pid = program.status(mounted.mountpoint)["pid"]
+    words: tuple[str | Path, ...] = ()
+    (mounted.mountpoint / "f").write_bytes(os.urandom(100_000))
+    if is_removed:
+        shutil.rmtree(program.cachedir)
+    else:
+        words = ("--cachedir", tmp_path / "other")
+    refused = program.run("umount", mounted.mountpoint, *words, here=not words)
+    assert refused.returncode == ExitStatus.NOT_MOUNTED
+    assert mount_table.find(str(mounted.mountpoint)) is not None
+
+    done = program.run("umount", "--force", mounted.mountpoint, *words, here=not words)
+    wait_until_gone(pid)
+    again = program.run("umount", mounted.mountpoint, here=False)
+
+    assert done.returncode == ExitStatus.CONTROL
+    assert "the daemon does not listen in" in done.stderr
+    assert f"run: s3fs-meta umount {mounted.mountpoint}" in done.stderr
+    assert "killed" not in done.stderr + again.stderr
+    assert again.returncode == (ExitStatus.STORE if is_removed else ExitStatus.DONE)
+    assert is_removed == ("the rest is lost, because the state directory" in again.stderr)

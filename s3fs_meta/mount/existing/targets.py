@@ -441,7 +441,7 @@ def _killed_notes() -> list[dict[str, Any]]:
         with contextlib.suppress(OSError):
             note = _read_note(path)
             is_ended = note is None or note["outcome"] is not None
-            if note is not None and not is_ended and not _is_alive(note):
+            if note is not None and not is_ended and not is_alive(note["path"], note["started"]):
                 found.append(note)
     return found
 
@@ -452,9 +452,9 @@ def _may_be_mounted(note: Mapping[str, Any], mounts: Iterable[Mounted], age_s: f
     return any(_is_of(note, one) for one in mounts) or (not is_visible and age_s < _ELSEWHERE_S_MAX)
 
 
-def _is_alive(note: Mapping[str, Any]) -> bool:
-    """Return whether the daemon that wrote a note runs."""
-    return bool(_started(int(note["path"].name)) == note["started"])
+def is_alive(note: Path | None, started: int) -> bool:
+    """Return whether the daemon that wrote a note runs; False without a note."""
+    return note is not None and _started(int(note.name)) == started
 
 
 def _notes() -> list[dict[str, Any]]:
@@ -475,7 +475,7 @@ def _notes() -> list[dict[str, Any]]:
                     path.unlink(missing_ok=True)
             elif note["outcome"] is not None and age_s < _ENDED_S_MAX:
                 ended.append((age_s, note))
-            elif note["outcome"] is None and _is_alive(note):
+            elif note["outcome"] is None and is_alive(note["path"], note["started"]):
                 living.append(note)
             elif note["outcome"] is not None or not _may_be_mounted(note, mounts, age_s):
                 path.unlink(missing_ok=True)

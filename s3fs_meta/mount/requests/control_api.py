@@ -42,7 +42,7 @@ from s3fs_meta.errors import BusyError, ControlError, S3fsError
 from s3fs_meta.mount.existing import mount_holders
 from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
-from s3fs_meta.mount.existing.targets import Target, outcome_of
+from s3fs_meta.mount.existing.targets import Target, is_alive, outcome_of
 from s3fs_meta.mount.existing.unanswered import named
 from s3fs_meta.mount.limits import (
     CONTROL_ANSWER_S_MAX,
@@ -66,11 +66,7 @@ COUNTS: Final = "counts"
 CLONE: Final = "clone"
 CLONE_PAST: Final = "clone_past"
 KILLED: Final = "killed"  # kind of outcome: the daemon was killed
-_UNREPORTED: Final = {
-    "complete": False,
-    "why": "its daemon did not answer",
-    "kind": KILLED,
-}
+UNREACHED: Final = "unreached"  # kind of outcome: the daemon runs, but cannot be reached
 LOCK: Final = "lock"
 
 ENDING: Final = "ending"  # state of an unmounted filesystem whose daemon still uploads
@@ -289,7 +285,7 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
 
     Returns:
         ``complete``: True if the bucket has all changes; ``why``: the error that prevented the
-        upload; ``kind``: the class of the error.
+        upload; ``kind``: the class of the error, or KILLED or UNREACHED.
 
     Raises:
         SilentDaemonError: the daemon is stopped or hangs.
@@ -311,8 +307,20 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    # If the daemon has already stopped listening, the note of its mount contains the outcome.
-    return result or outcome_of(place) or dict(_UNREPORTED)
+    return result or await _noted_outcome(place)
+
+
+async def _noted_outcome(place: Target) -> dict[str, Any]:
+    """Return the outcome in a daemon's note; wait HELD_S_MAX for the daemon to write it or to exit.
+
+    The daemon does not answer, and no process holds the lock of the state directory.
+    """
+    deadline_s = trio.current_time() + HELD_S_MAX
+    while (found := outcome_of(place)) is None and is_alive(place.note, place.started):
+        if trio.current_time() >= deadline_s:
+            return {"complete": False, "why": "its daemon cannot be reached", "kind": UNREACHED}
+        await trio.sleep(HELD_PAUSE_S)
+    return found or {"complete": False, "why": "its daemon did not answer", "kind": KILLED}
 
 
 async def ask(

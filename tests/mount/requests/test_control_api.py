@@ -157,18 +157,40 @@ async def test_unmount_result_of_a_killed_daemon_is_incomplete(tmp_path: Path) -
     assert result["complete"] is False
 
 
-async def test_unmount_result_of_a_daemon_that_exited_is_read_from_its_mount_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The daemon may exit after a command has found it, but before the command connects."""
+@pytest.fixture
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """Return a mount that has a note about this process, but no state directory."""
     monkeypatch.setattr(targets, "notes_dir", lambda: tmp_path / "notes")
     mounted = Mounted(str(tmp_path), "0:99", FS_TYPE, "local:///a")
-    note = targets.write_note(Target("local:///a", tmp_path / "s"), mounted)
-    assert note is not None
-    place = targets.of_mountpoint(tmp_path, None)
-    unreported = await control_api.wait_finished(place, Watching(), trio.Event())
+    assert targets.write_note(Target("local:///a", tmp_path / "s"), mounted) is not None
+    return targets.of_mountpoint(tmp_path, None)
 
-    targets.end_note(note, {"complete": True, "why": ""})
-    reported = await control_api.wait_finished(place, Watching(), trio.Event())
 
-    assert (unreported["complete"], reported["complete"]) == (False, True)
+async def test_unmount_result_of_a_daemon_that_stopped_listening_is_read_from_its_note(
+    noted: Target,
+) -> None:
+    """The daemon may exit after a command has found it, but before the command connects."""
+    results = []
+
+    async def wait() -> None:
+        results.append(await control_api.wait_finished(noted, Watching(), trio.Event()))
+
+    async with trio.open_nursery() as waiters:
+        waiters.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert noted.note is not None
+        targets.end_note(noted.note, {"complete": True, "why": ""})
+
+    assert results == [{"complete": True, "why": ""}]
+
+
+async def test_running_daemon_without_its_state_directory_does_not_count_as_killed(
+    noted: Target, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A process may remove the state directory of a running daemon, together with its socket."""
+    running = await control_api.wait_finished(noted, Watching(), trio.Event())
+    exited = noted._replace(started=noted.started + 1)  # the PID was reused
+    killed = await control_api.wait_finished(exited, Watching(), trio.Event())
+
+    assert (running["kind"], killed["kind"]) == (control_api.UNREACHED, control_api.KILLED)
+    assert (running["complete"], killed["complete"]) == (False, False)

@@ -121,7 +121,7 @@ async def _rollback(
         past = await _choose(wanted, store, secret, front)
         text = (
             "the present state is either still the one before the rollback, or already the one at"
-            f" the given point in time; s3fs-meta log {wanted.place.url} shows which. It is safe to"
+            f" the given point in time; {options.command('log', wanted.place.url)} shows which. It is safe to"
             " run rollback again"
         )
         remains.change(with_options(text, wanted.place.url, wanted.s3, wanted.place.state))

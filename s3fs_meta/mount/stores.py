@@ -36,6 +36,9 @@ _WITHOUT_URL = re.compile(
     rf"\bs3fs-meta (?:fsck(?:{_FLAG}(?:=[0-9]+)?)+|recover-state(?:{_FLAG})*|keep --list)"
     r"(?![a-z0-9=-]| -| \S+://)"
 )
+# Matches the end of a URL without quotes; punctuation may follow it. ``shlex.quote`` leaves these
+# characters without quotes.
+_END_OF_URL = r"(?![.,:]*[\w@%+=/-])"
 # Matches the rest of a sentence about a command that another host runs.
 _ON_OTHER_HOST = " on (?:a|the|that) host "
 
@@ -172,8 +175,8 @@ def with_options(
     if not flags and not of_state:
         return text
     command = re.compile(
-        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?='?{re.escape(url.rstrip('/'))}"
-        rf"/*'?(?P<host>{_ON_OTHER_HOST})?)"
+        rf"(s3fs-meta [a-z-]+(?: -[a-z-]+(?:=[0-9]+)?)*) (?=(?:{_argument(url.rstrip('/'))})"
+        rf"(?P<host>{_ON_OTHER_HOST})?)"
     )
 
     def completed(found: re.Match[str]) -> str:
@@ -181,6 +184,15 @@ def with_options(
         return " ".join([found[1], shlex.join(added)] if added else [found[1]]) + " "
 
     return command.sub(completed, text)
+
+
+def _argument(url: str) -> str:
+    """Return a pattern for a URL in a command: quoted or not, and with or without slashes at its end.
+
+    The pattern does not match the beginning of a longer URL.
+    """
+    quoted = shlex.quote(f"{url} ").removesuffix(" '")
+    return rf"{re.escape(quoted)}/*'(?!\")|{re.escape(url)}/*{_END_OF_URL}"
 
 
 def _cachedir_arguments(state: Path | None) -> list[str]:

@@ -172,6 +172,23 @@ def test_message_is_completed_only_once(
     assert complete(once) == once
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/home", "s3://bucket/my home"])
+@pytest.mark.parametrize("rest", ["-old", "2", "/old", ".old", "%20", " 2", "'s", "//old"])
+def test_command_for_a_longer_url_is_not_changed(url: str, rest: str) -> None:
+    options = S3Options("http://nas:9000")
+    text = f"run s3fs-meta status {shlex.quote(url + rest)}"
+    assert with_options(text, url, options, locate(url, Path("/srv/c"))) == text
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/home", "s3://bucket/my home", "s3://bucket/bob's"])
+@pytest.mark.parametrize("after", ["", ".", ", then", "; then", ": then", ")", "/.", "// then"])
+def test_options_are_added_to_a_command_before_punctuation(url: str, after: str) -> None:
+    slashes = "/" * after.count("/")
+    word, rest = shlex.quote(url + slashes), after.lstrip("/")
+    found = with_options(f"s3fs-meta status {word}{rest}", url, S3Options("http://nas:9000"))
+    assert found == f"s3fs-meta status --endpoint-url http://nas:9000 {word}{rest}"
+
+
 def test_command_with_a_passphrase_file_is_not_given_a_second_url() -> None:
     text = "run s3fs-meta fsck -n --passphrase-file /k s3://bucket"
     assert with_options(text, "s3://bucket") == text

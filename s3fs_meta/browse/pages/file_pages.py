@@ -49,7 +49,7 @@ async def preview_of(point: OpenPoint, attributes: Attributes) -> Preview:
     if preview.picture_type(begin) is not None:
         return Preview(is_picture=attributes.size_bytes <= BROWSE_PICTURE_BYTES_MAX)
     is_cut = attributes.size_bytes > BROWSE_TEXT_BYTES_MAX
-    return Preview(preview.text_of(begin), is_cut)
+    return Preview(preview.text_of(begin, is_cut=is_cut), is_cut)
 
 
 async def of_inode(site: Source, _render: Render, wanted: Wanted) -> Reply:

@@ -128,8 +128,8 @@ async def _side(site: Source, wanted: Wanted, txg: Txg, ino: Ino) -> _Side:
         if not stat.S_ISREG(found.mode):
             raise WrongAddressError("only regular files can be compared")
         begin = await source.beginning(point, found, BROWSE_TEXT_BYTES_MAX)
-        text = preview.text_of(begin)
         is_cut = found.size_bytes > BROWSE_TEXT_BYTES_MAX
+        text = preview.text_of(begin, is_cut=is_cut)
         return _Side(point.volume.link, b"/".join(names), text, is_cut)
 
 

@@ -30,14 +30,17 @@ def picture_type(begin: bytes) -> str | None:
     return None
 
 
-def text_of(begin: bytes) -> str | None:
-    """Return the beginning of a file as text, or None if it is not UTF-8.
+def text_of(begin: bytes, *, is_cut: bool) -> str | None:
+    """Return the beginning of a file as text, or None if the file is not UTF-8.
 
-    The beginning may end in the middle of a character.
+    Args:
+        begin: the first bytes of the file.
+        is_cut: whether the file is longer; then the bytes may end in the middle of a character, which
+            is omitted.
     """
     if b"\0" in begin:
         return None
     try:
-        return codecs.getincrementaldecoder("utf-8")().decode(begin)
+        return codecs.getincrementaldecoder("utf-8")().decode(begin, final=not is_cut)
     except UnicodeDecodeError:
         return None

@@ -22,7 +22,17 @@ def test_only_raster_images_are_recognised_as_images(begin: bytes, kind: str | N
     assert preview.picture_type(begin) == kind
 
 
-def test_text_preview_may_end_in_the_middle_of_a_character() -> None:
-    assert preview.text_of("aä".encode()[:-1]) == "a"
-    assert preview.text_of(b"a\0") is None
-    assert preview.text_of(b"\xff\xfe") is None
+def test_preview_of_a_longer_text_may_end_in_the_middle_of_a_character() -> None:
+    assert preview.text_of("aä".encode()[:-1], is_cut=True) == "a"
+
+
+def test_file_that_ends_in_the_middle_of_a_character_is_no_text() -> None:
+    """Without its last bytes, the file would look equal to another one in a comparison."""
+    assert preview.text_of("aä".encode(), is_cut=False) == "aä"
+    assert preview.text_of("aä".encode()[:-1], is_cut=False) is None
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_file_with_other_bytes_is_no_text(is_cut: bool) -> None:
+    assert preview.text_of(b"a\0", is_cut=is_cut) is None
+    assert preview.text_of(b"\xff\xfe", is_cut=is_cut) is None

@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from s3fs_meta.console import secret_environment
+from s3fs_meta.console import given_file, secret_environment
 from s3fs_meta.errors import PassphraseError, UsageError
 from s3fs_meta.sync.superblock.unlocking import Passphrase
 
-# Maximum size of a passphrase file; limits memory if the file is, for example, a disk image.
+# Maximum size of a passphrase; limits memory if the file is, for example, a disk image.
 PASSPHRASE_BYTES_MAX: Final = 64 << 10
 
 Ask = Callable[[str], str]
@@ -128,15 +128,19 @@ def from_file(file: Path) -> bytes:
     """Return the first line of a file without its line end.
 
     Raises:
-        PassphraseError: the first line is empty.
+        PassphraseError: the first line is empty, or longer than PASSPHRASE_BYTES_MAX.
         UsageError: the file cannot be read.
     """
     try:
-        with file.open("rb") as lines:
-            line = lines.readline(PASSPHRASE_BYTES_MAX)
+        text = given_file.read(file, PASSPHRASE_BYTES_MAX + 2, is_line=True)
     except OSError as exc:
         raise UsageError(f"cannot read the passphrase file {str(file)!r}: {exc.strerror}") from exc
-    passphrase = line.rstrip(b"\r\n")
+    passphrase = text.partition(b"\n")[0].rstrip(b"\r")
+    if len(passphrase) > PASSPHRASE_BYTES_MAX:
+        raise PassphraseError(
+            f"the first line of the passphrase file {str(file)!r} is longer than"
+            f" {PASSPHRASE_BYTES_MAX} bytes"
+        )
     if not passphrase:
         raise PassphraseError(f"the first line of the passphrase file {str(file)!r} is empty")
     return passphrase

@@ -42,6 +42,18 @@ def test_unreadable_passphrase_file_is_reported_with_the_reason(tmp_path: Path) 
         passphrase_source.existing(None, tmp_path / "missing")
 
 
+def test_first_line_without_an_end_is_not_cut_to_a_passphrase(tmp_path: Path) -> None:
+    """A disk image or /dev/zero is certainly no passphrase file."""
+    file = tmp_path / "p"
+    file.write_bytes(b"x" * passphrase_source.PASSPHRASE_BYTES_MAX + b"\r\nnote")
+    assert passphrase_source.from_file(file) == b"x" * passphrase_source.PASSPHRASE_BYTES_MAX
+
+    for endless in (Path("/dev/zero"), file):
+        with pytest.raises(PassphraseError, match="longer than 65536 bytes"):
+            passphrase_source.from_file(endless)
+        file.write_bytes(b"x" * (passphrase_source.PASSPHRASE_BYTES_MAX + 1) + b"\n")
+
+
 def test_only_a_regular_file_that_others_can_read_causes_a_warning(tmp_path: Path) -> None:
     """The warning advises "chmod 600", which for /dev/null or a directory would harm the host."""
     file = tmp_path / "p"

@@ -16,6 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from s3fs_meta.console import given_file
 from s3fs_meta.errors import UsageError
 from s3fs_meta.mount.limits import PRICE_MAX, PRICE_TABLE_BYTES_MAX
 from s3fs_meta.objects.billing import RequestClass
@@ -55,8 +56,7 @@ def load(path: Path) -> PriceTable:
         UsageError: the file cannot be read, or is not a valid table of prices.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(PRICE_TABLE_BYTES_MAX + 1)
+        data = given_file.read(path, PRICE_TABLE_BYTES_MAX + 1)
     except OSError as exc:
         raise UsageError(f"cannot read --prices {path}: {exc.strerror}") from exc
     return parse(f"--prices {path}", data)

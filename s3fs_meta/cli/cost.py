@@ -19,6 +19,7 @@ from s3fs_meta.mount.requests.control_api import request_counts
 from s3fs_meta.mount.statistics import costs
 from s3fs_meta.mount.statistics import prices as price_table
 from s3fs_meta.mount_errors import NotMountedError
+from s3fs_meta.objects import urls
 from s3fs_meta.sync.host_state import request_log
 from s3fs_meta.sync.host_state.json_file import NewerFileError
 from s3fs_meta.sync.host_state.request_log import Ledger
@@ -99,6 +100,7 @@ async def _ledger(place: Target) -> Ledger:
     Raises:
         NotMountedError: nothing is mounted on the given mountpoint.
         SettingsError: no request was counted, or a newer version wrote the counts.
+        UsageError: the URL is invalid.
     """
     state = place.state
     try:
@@ -115,6 +117,7 @@ async def _ledger(place: Target) -> Ledger:
             f"cannot read the request counts in {state} ({exc}): upgrade s3fs-meta"
         ) from exc
     if ledger is None:
+        urls.parse(place.url)  # an invalid URL cannot be mounted
         raise SettingsError(
             f"no requests to {place.url} were counted on this host yet; counting starts with the first"
             f" mount: s3fs-meta mount {shlex.quote(place.url)} DIRECTORY"

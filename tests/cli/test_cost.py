@@ -62,3 +62,11 @@ def test_cost_command_exits_with_8_if_the_path_is_not_mounted(
     program: Program, tmp_path: Path
 ) -> None:
     assert program.run("cost", tmp_path).returncode == ExitStatus.NOT_MOUNTED
+
+
+@pytest.mark.parametrize("url", ["http://x/y", "local://relative", "s3://"])
+def test_cost_command_refuses_an_invalid_url(program: Program, url: str) -> None:
+    """The error for an uncounted URL would advise to mount it, which is impossible."""
+    done = program.run("cost", url)
+    assert done.returncode == ExitStatus.USAGE
+    assert url in done.stderr

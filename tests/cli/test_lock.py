@@ -1,5 +1,6 @@
 """The lock command, which makes a directory tree immutable."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,6 +8,7 @@ import os
 import pytest
 
 from s3fs_meta.console.exits import ExitStatus
+from s3fs_meta.limits import FILE_BYTES_MAX
 from tests.cli.conftest import Place
 from tests.end_to_end.system_calls import refused
 from tests.programs import Program
@@ -53,3 +55,21 @@ def test_refused_removal_of_a_part_of_a_locked_tree_names_the_remedy(
     assert done.returncode == ExitStatus.REQUEST
     assert "the directory of 'part' is locked" in done.stderr
     assert "removes a locked tree only as a whole" in done.stderr
+
+
+def test_lock_reports_that_a_file_could_not_be_written_back(
+    program: Program, mounted: Place
+) -> None:
+    """The error number of the other file would be misleading next to the path of the tree."""
+    tree = mounted.mountpoint / "tree"
+    tree.mkdir()
+    fd = os.open(mounted.mountpoint / "large", os.O_WRONLY | os.O_CREAT)
+    os.pwrite(fd, b"x", FILE_BYTES_MAX)
+    done = program.run("lock", tree)
+    os.ftruncate(fd, 0)
+    with contextlib.suppress(OSError):  # close may report the lost write again
+        os.close(fd)
+
+    assert done.returncode == ExitStatus.LOCAL
+    text = f"{tree}: the kernel could not write back all files of this filesystem: File too large"
+    assert text in done.stderr

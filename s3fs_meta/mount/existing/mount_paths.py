@@ -191,7 +191,10 @@ def hand_over(entry: Entry) -> None:
     try:
         if libc.syncfs(fd) != 0:
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), entry.path)
+            why = (
+                f"the kernel could not write back all files of this filesystem: {os.strerror(code)}"
+            )
+            raise OSError(code, why, entry.path)
     finally:
         os.close(fd)
 

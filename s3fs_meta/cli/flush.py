@@ -15,7 +15,6 @@ from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.targets import Target
 from s3fs_meta.mount.requests.control_api import request_flush
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
-from s3fs_meta.mount.stores import naming_store, options_of_mount
 
 HELP = CommandHelp(
     name="flush",
@@ -83,8 +82,7 @@ def flush(
 async def _flush(
     place: Target, front: Front, image: bool, remains: Remains, advice: str
 ) -> dict[str, Any]:
-    with naming_store(place.url, options_of_mount(place), place.state):
-        async with UploadWatch(place, front, remains, advice).running():
-            done = await request_flush(place, front, image)
+    async with UploadWatch(place, front, remains, advice).running():
+        done = await request_flush(place, front, image)
     done.setdefault("uncollected", "")  # a mount of an earlier version does not report it
     return done

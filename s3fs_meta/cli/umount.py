@@ -42,7 +42,6 @@ from s3fs_meta.mount.requests.control_api import (
     wait_finished,
 )
 from s3fs_meta.mount.requests.upload_watch import UploadWatch
-from s3fs_meta.mount.stores import naming_store, options_of_mount
 from s3fs_meta.mount_errors import (
     InUseError,
     KilledMountError,
@@ -286,8 +285,7 @@ async def _flush(place: Target, front: Front, force: bool, watch: UploadWatch) -
     does not listen in the state directory.
     """
     try:
-        named = naming_store(place.url, options_of_mount(place), place.state)
-        with named, trio.CancelScope() as scope:
+        with trio.CancelScope() as scope:
             if force:
                 watch.on_outage(scope.cancel)
             await request_flush(place, front)

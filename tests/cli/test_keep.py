@@ -187,3 +187,15 @@ def test_find_program_lists_files_of_a_kept_point(program: Program, mounted: Pla
         timeout=PROCESS_S_MAX,
     )
     assert done.stdout.split() == [str(mnt / ".snapshots" / "a-week-ago" / "folder" / "file")]
+
+
+@pytest.mark.parametrize("words", [("keep", "name", "--at=none"), ("clone", "--at=none", "copy")])
+def test_command_in_an_error_of_a_mount_includes_the_url(
+    program: Program, mounted: Place, words: tuple[str, ...]
+) -> None:
+    """The daemon reports errors that suggest commands without a URL."""
+    command, *rest = words
+    paths = [mounted.mountpoint / word if word == "copy" else word for word in rest]
+    done = program.run(command, mounted.mountpoint, *paths)
+    expected = f"s3fs-meta keep --list --cachedir {program.cachedir} {mounted.url} "
+    assert expected in done.stderr

@@ -51,6 +51,7 @@ from s3fs_meta.mount.limits import (
     HELD_S_MAX,
     MOUNTS_ASKED_MAX,
 )
+from s3fs_meta.mount.stores import naming_store, options_of_mount
 from s3fs_meta.mount_errors import NotMountedError, SilentDaemonError
 from s3fs_meta.sync.host_state.state_dir import LockWatch
 
@@ -328,6 +329,8 @@ async def ask(
 ) -> dict[str, Any]:
     """Send a request to the mount of a filesystem; return the reply.
 
+    Commands in errors are completed as ``with_options`` does.
+
     Args:
         place: the filesystem.
         command: the name of the command.
@@ -339,7 +342,7 @@ async def ask(
         ControlError: the mount refused the request, or the request failed.
     """
     report = no_report if front is None else _shown(front)
-    with named(place):
+    with naming_store(place.url, options_of_mount(place), place.state), named(place):
         return await client.call(place.state, command, arguments, report)
 
 

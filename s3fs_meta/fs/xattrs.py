@@ -105,9 +105,12 @@ class AttributeNames:
         Raises:
             NoAttributeError, NoInodeError: the attribute or the inode does not exist.
             NotSupportedError: the namespace of the attribute is not supported.
+            InvalidRequestError: the name is only a namespace, and no old version stored it.
         """
         _check_name(name)
         attributes = inodes.get(self._db, ino)
+        if name in _NAMESPACES and rows.find(self._db, ino, name) is None:
+            raise InvalidRequestError(_NO_NAME, name)
         if not attributes.flags & InodeFlag.HAS_XATTRS:
             raise NoAttributeError(ino, name)
         return rows.get(self._db, ino, name)

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 
 from typing_extensions import override
 
+from s3fs_meta.errors import SettingsError
 from s3fs_meta.limits import PRUNE_ATTEMPTS_MAX, WRITTEN_AGAIN_BYTES
 from s3fs_meta.state_paths import open_regular
 
@@ -310,6 +311,29 @@ class NumberedDir(PrunedTree):
                 number = int(name, 16)
                 if number >= first and self._location(name) == f"{directory}/{name}":
                     yield number
+
+    def require_own_disk(self, tmp: Path) -> None:
+        """Require that *root* is on the disk of *tmp*, and has no links in place of directories.
+
+        Files are moved here from *tmp*. Reads and writes follow links, but listings do not.
+
+        Raises:
+            SettingsError: files are, or would be, on another disk, or missing in listings.
+            FileNotFoundError: *root* or *tmp* does not exist.
+        """
+        if os.stat(self._root).st_dev != os.stat(tmp).st_dev:
+            raise SettingsError(
+                f"{self._root!r} is on another disk than {str(tmp)!r}; move it back, and select a"
+                " larger or faster disk with --cachedir"
+            )
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                # A link without its target is refused, too: a disk may not be mounted.
+                if entry.is_symlink() and (entry.name.endswith(_ANY) or entry.is_dir()):
+                    raise SettingsError(
+                        f"{entry.path!r} is a link; put the directory with the blocks in its place,"
+                        " and select a larger or faster disk with --cachedir"
+                    )
 
     def gather(self) -> int:
         """Move files from directories of an older layout; return the number of moved files.

@@ -25,7 +25,7 @@ from s3fs_meta.cache.files.files_ahead import FilesAhead
 from s3fs_meta.cache.files.lost_pages import first_lost_byte
 from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS, OpenBlocks, WrittenBlocks
 from s3fs_meta.disk_full import FULL_ERRNOS
-from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, SettingsError, ShortageError
+from s3fs_meta.errors import LostBlockError, NoSpaceLeftError, ShortageError
 from s3fs_meta.hashed_dir import NumberedDir, make_durably, write_again, write_new
 from s3fs_meta.limits import SYNCFS_FILES_MIN
 from s3fs_meta.model import BlockId
@@ -55,22 +55,18 @@ class BlockFiles:
         """Open the directory *root* of the block files, and *tmp* for unfinished files.
 
         Raises:
-            SettingsError: the directories are on different disks.
+            SettingsError: the directories are on different disks, or a link is in *root*.
             OSError: the disk failed.
         """
         self.root = root
         self._tmp = tmp
         make_durably(root)
         make_durably(tmp)
-        if os.stat(root).st_dev != os.stat(tmp).st_dev:
-            raise SettingsError(
-                f"{str(root)!r} is on another disk than {str(tmp)!r}; move it back, and select a"
-                " larger or faster disk with --cachedir"
-            )
+        self._directory = NumberedDir(root)
+        self._directory.require_own_disk(tmp)
         # Opened now, because after a disk error syncfs(2) may not report it on a new descriptor.
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._root_fd)
-        self._directory = NumberedDir(root)
         self._directory.gather()
         self.ahead = FilesAhead(self._directory)
         self._written = WrittenBlocks()

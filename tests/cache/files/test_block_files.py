@@ -259,6 +259,29 @@ def test_block_directory_on_another_disk_is_refused(small_disk: Path, tmp_path: 
         BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
 
 
+@pytest.mark.parametrize(
+    ("name", "target"), [("0xxx", "moved"), ("xxx", "missing"), ("3f", "moved")]
+)
+def test_link_in_place_of_a_directory_of_blocks_is_refused(
+    tmp_path: Path, name: str, target: str
+) -> None:
+    """Listings do not follow a link, so its blocks would count as lost."""
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "blocks").mkdir()
+    (tmp_path / "blocks" / name).symlink_to(tmp_path / target)
+
+    with pytest.raises(SettingsError, match=f"/blocks/{name}' is a link; put the directory with"):
+        BlockFiles(tmp_path / "blocks", tmp_path / "tmp")
+
+
+def test_link_to_a_file_beside_the_directories_of_blocks_is_accepted(tmp_path: Path) -> None:
+    """The program never uses such a link; fsck lists it as an unknown file."""
+    (tmp_path / "blocks").mkdir()
+    (tmp_path / "blocks" / "notes").symlink_to(tmp_path / "missing")
+
+    assert BlockFiles(tmp_path / "blocks", tmp_path / "tmp").size(ONE) is None
+
+
 @pytest.mark.mount
 def test_block_on_a_read_only_disk_can_be_read(small_disk: Path) -> None:
     """On a disk that turned read-only, blocks can be read but not written."""

@@ -75,6 +75,7 @@ _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 # Entries that do not show that a state directory was used.
 _FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
+_DIRECTORIES: Final = frozenset({"tmp", "blocks"})
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -471,8 +472,8 @@ def require_own(path: Path) -> None:
 def require_private(path: Path) -> None:
     """Raise SettingsError if another user owns the directory or an entry, or can write to it.
 
-    If other users can only read the directory, their permission is removed without an error,
-    because they cannot have created an entry.
+    An entry of a wrong type is rejected, too. If other users can only read the directory, their
+    permission is removed without an error, because they cannot have created an entry.
 
     Raises:
         SettingsError: the directory is rejected; the write permission of others on some entries may
@@ -505,7 +506,7 @@ def require_private(path: Path) -> None:
 
 
 def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -> None:
-    """Check that no other user owns an entry of the directory; remove others' write permission."""
+    """Check the owner and the type of an entry; remove the write permission of other users."""
     try:
         entry = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -516,6 +517,11 @@ def _require_entry(path: Path, directory_fd: int, name: str, *, is_open: bool) -
         raise SettingsError(
             f"{what} is a symbolic link or a special file; remove it, or choose another directory "
             "with --cachedir"
+        )
+    if name in _DIRECTORIES and not stat.S_ISDIR(entry.st_mode):
+        raise SettingsError(
+            f"{what} is not a directory; move it away, and put back the directory that had this"
+            " name, if there is one"
         )
     if stat.S_ISSOCK(entry.st_mode) or not entry.st_mode & _WRITE_OF_OTHERS:
         return

@@ -348,6 +348,17 @@ def test_special_file_in_the_state_directory_is_refused(state: Path) -> None:
         StateDir(state)
 
 
+@pytest.mark.parametrize("name", ["tmp", "blocks"])
+def test_file_in_place_of_a_directory_is_refused(tmp_path: Path, name: str) -> None:
+    """The message names the path, and says what to do with the file and the former directory."""
+    (tmp_path / name).write_bytes(b"")
+
+    with pytest.raises(
+        SettingsError, match=f"{name}' .* is not a directory; move it away, and put"
+    ):
+        StateDir(tmp_path)
+
+
 def test_state_directory_readable_by_other_users_is_made_private(state: Path) -> None:
     """Files that other users could only read are trusted, and are made private."""
     state.chmod(0o755)

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from s3fs_meta.cli import garbage_collection
-from s3fs_meta.console import child_signal, standard_streams
+from s3fs_meta.console import child_signal, ending_signals, standard_streams
 
 # Equal to ExitStatus.INTERRUPTED and FSCK_CANCELLED, whose module is slow to import.
 _INTERRUPTED: Final = 130
 _FSCK_INTERRUPTED: Final = 32
+# The commands that release the lease after a signal, and report what remains.
+_REPORTING_ENDS: Final = frozenset({"fsck", "keep", "reclaim", "rollback"})
 
 
 def program() -> NoReturn:
@@ -23,6 +25,8 @@ def program() -> NoReturn:
     garbage_collection.postpone()
     standard_streams.open_missing()
     child_signal.restore()
+    if sys.argv[1:2] and sys.argv[1] in _REPORTING_ENDS:
+        ending_signals.interrupt()
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 

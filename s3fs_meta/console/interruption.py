@@ -59,7 +59,7 @@ def explained(text: str) -> Iterator[Remains]:
 
 
 class _Canceller:
-    """A signal handler that cancels a scope; after _REPEATED_S, signals have their old effect."""
+    """A signal handler that cancels a scope; after _REPEATED_S, signals have their usual effect."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -79,6 +79,8 @@ class _Canceller:
             self._token.run_sync_soon(self.scope.cancel)
         elif now_s - self._first_s > _REPEATED_S:
             self.restore()
+            if number != signal.SIGINT:  # end the process, even if a thread hangs
+                signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     def install(self) -> None:
@@ -97,8 +99,8 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
     """Let a signal cancel the with-block, which can then release the lease in a shielded scope.
 
     Otherwise SIGTERM would kill the process, and the KeyboardInterrupt of SIGINT could stop any
-    code in the middle. A second signal, more than _REPEATED_S later, has this original effect, for
-    a user who does not want to wait until the block ends.
+    code in the middle. A second signal, more than _REPEATED_S later, has this usual effect, for a
+    user who does not want to wait until the block ends.
 
     Raises:
         KeyboardInterrupt: a signal cancelled the block.

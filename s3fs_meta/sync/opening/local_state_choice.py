@@ -251,6 +251,8 @@ class Chooser:
         newer = await self._newer(db, link)
         if newer is None:
             return await self._leave_unknown(db, link)
+        if newer:  # a damaged attempt of a read-only mount may be one of these txgs
+            await trio.to_thread.run_sync(chain.require_attempt, db, self._keyring)
         link, newer = await self._adopt_attempt(db, link, newer)
         image = None if newer or self.lost_end else await self._later_image(link)
         if image is not None:
@@ -448,8 +450,8 @@ class Chooser:
         The txg number of this record is above all used numbers, so the record usually does not
         directly follow the chain position in the rows.
         """
-        attempt = pending.outbox(db)
-        if attempt is None or abandoned_txgs.wanted(db) is None:
+        attempt = None if abandoned_txgs.wanted(db) is None else pending.outbox(db)
+        if attempt is None:
             return link
         txg, data = attempt
         is_fence = _is_fence(txg, data, self._keyring)
@@ -473,8 +475,8 @@ class Chooser:
         A damaged object with the attempt's key is treated as this host's object if no other host
         can have written it.
         """
-        attempt = pending.outbox(db)
-        if attempt is None or not newer or newer[0] != attempt[0]:
+        attempt = pending.outbox(db) if newer else None
+        if attempt is None or newer[0] != attempt[0]:
             return link, newer
         txg, data = attempt
         ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)

@@ -20,7 +20,7 @@ from s3fs_meta.clock import Clock
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import superblock_facts
-from s3fs_meta.errors import FormatError, S3fsError, StoreError
+from s3fs_meta.errors import FormatError, NewerFormatError, S3fsError, StoreError
 from s3fs_meta.limits import CLEANUP_S_MAX
 from s3fs_meta.meta import next_numbers
 from s3fs_meta.meta.db.database import Database
@@ -42,6 +42,7 @@ from s3fs_meta.sync.opening.local_state_choice import (
     OpeningContext,
     is_damage_of,
     needs_no_lease,
+    with_advice,
 )
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.store_clock import StoreClock, is_later
@@ -284,7 +285,8 @@ class _Opening:
         keys of the bucket's superblock decrypt an image.
 
         Raises:
-            FormatError: the changelog that waits for its upload is damaged.
+            FormatError: the changelog that waits for its upload is damaged, and the mount is not
+                read-only.
             ExchangedSuperblockError: the keys differ. If the user accepts the bucket's superblock,
                 the state is quarantined instead.
         """
@@ -299,7 +301,7 @@ class _Opening:
             )
         if same:
             if not local.doubtful:  # doubtful state is never uploaded
-                await trio.to_thread.run_sync(chain.require_attempt, local.db, self._keyring)
+                await self._require_attempt(local.db)
             return local
         path = self._state_dir.path
         if not self._options.accept_superblock:
@@ -315,10 +317,32 @@ class _Opening:
         self.notices.append(f"the local state has other keys, so it is quarantined in {kept}")
         return Local(None, doubtful=False)
 
+    @property
+    def _only_shows(self) -> bool:
+        """Return whether this is a read-only mount that shows the state of this host."""
+        options = self._options
+        return options.read_only and not options.repairing and not options.follow
+
+    async def _require_attempt(self, db: Database) -> None:
+        """Refuse local state whose changelog for the next upload is damaged.
+
+        A read-only mount uploads nothing, and the rows have all changes of the changelog.
+        """
+        try:
+            await trio.to_thread.run_sync(chain.require_attempt, db, self._keyring)
+        except NewerFormatError:
+            raise
+        except FormatError as exc:
+            if not self._only_shows:
+                raise
+            self.notices.append(
+                "only read-only mounts can show the changes of this host that are not in the"
+                f" bucket: {with_advice(exc).message}"
+            )
+
     async def _read_lease(self) -> Lease:
         """Return the lease; a read-only mount accepts a lease derived from the newest image."""
-        options = self._options
-        if not options.read_only or options.repairing or options.follow:
+        if not self._only_shows:
             return await self._keeper.read()
         damage = await read_or_derive(self._keeper, self._store, self._keyring, self._clock)
         if damage is not None:

@@ -16,11 +16,12 @@ from s3fs_meta.errors import DatabaseFullError, FormatError, StoreUnavailableErr
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import inodes, local_state, xattrs
-from s3fs_meta.model import ROOT_INO, BlockId, ObjectKey
+from s3fs_meta.model import ROOT_INO, BlockId, Ino, ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
 from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
+from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.bounds import UploadBounds
 from s3fs_meta.sync.upload.cut import Cut
@@ -108,17 +109,26 @@ async def test_damaged_rows_of_the_local_database_are_refused_with_advice(
     assert not [one for one in opened if one.startswith(str(path))]
 
 
-@pytest.mark.parametrize("damage", ["data = x''", "data = substr(data, 1, 100)", "data = 'text'"])
-async def test_damaged_changelog_in_the_outbox_is_not_uploaded(power: Power, damage: str) -> None:
-    """Its upload would end the chain for all other hosts, so the mount is refused with advice."""
+OUTBOX_DAMAGES = ["data = x''", "data = substr(data, 1, 100)", "data = 'text'"]
+
+
+async def damage_outbox(power: Power, damage: str) -> Ino:
+    """Make a file whose changelog is damaged before its upload; return the file."""
     store = FaultyStore(power.store)
     async with power.session("a", tasks=False, store=store, hook=failing_append(store)) as session:
-        write_file(session, b"one")
+        ino = write_file(session, b"one")
         with pytest.raises(StoreUnavailableError):
             await session.flush()
         session.db.begin_local()
         session.db.run(f"UPDATE outbox SET {damage}")
         session.db.commit_durable()
+    return ino
+
+
+@pytest.mark.parametrize("damage", OUTBOX_DAMAGES)
+async def test_damaged_changelog_in_the_outbox_is_not_uploaded(power: Power, damage: str) -> None:
+    """Its upload would end the chain for all other hosts, so the mount is refused with advice."""
+    await damage_outbox(power, damage)
     before = {key for key in power.store.objects if key.startswith("changelog/")}
 
     with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
@@ -126,6 +136,41 @@ async def test_damaged_changelog_in_the_outbox_is_not_uploaded(power: Power, dam
             pass
 
     assert {key for key in power.store.objects if key.startswith("changelog/")} == before
+
+
+@pytest.mark.parametrize("damage", OUTBOX_DAMAGES)
+async def test_read_only_mount_shows_files_despite_a_damaged_changelog_in_the_outbox(
+    power: Power, damage: str
+) -> None:
+    """It uploads nothing, and the rows have all changes. A notice reports the damage."""
+    ino = await damage_outbox(power, damage)
+
+    async with power.session("a", options=OpenOptions(read_only=True)) as session:
+        assert await read_file(session, ino) == b"one"
+        [notice] = [one for one in session.volume.notices if "damaged" in one]
+        assert "fsck -y quarantines it" in notice
+        await close_filesystem(session.volume, release=False)
+
+    assert not list((power.home / "a").glob("kept-*"))
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
+        async with power.session("a"):
+            pass
+
+
+async def test_read_only_mount_with_a_damaged_outbox_and_later_txgs_is_refused(
+    power: Power,
+) -> None:
+    """The damaged changelog may be one of these txgs, so the local state may be up to date."""
+    await damage_outbox(power, OUTBOX_DAMAGES[0])
+    async with power.session("b", options=TAKEOVER) as session:
+        write_file(session, b"two")
+        await unmount(session)
+
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
+        async with power.session("a", options=OpenOptions(read_only=True)):
+            pass
+
+    assert not list((power.home / "a").glob("kept-*"))
 
 
 @pytest.mark.parametrize("host", ["a", "b"])

@@ -85,6 +85,7 @@ from s3fs_meta.sync.superblock.changes import accept_first, mend
 from s3fs_meta.sync.superblock.host_copy import Remembered
 from s3fs_meta.sync.superblock.selection import Keys, open_keys, require_proof
 from s3fs_meta.sync.superblock.unlocking import HeldKeys, Secret
+from s3fs_meta.sync.upload.bounds import COMMAND_BOUNDS
 from s3fs_meta.sync.volume import OpenOptions, Volume
 
 _CLOSED: Final = "I0"
@@ -546,7 +547,7 @@ async def _carry(volume: Volume, front: Front, *, as_image: bool) -> bool:
         as_image: True to publish an image as the next txg. The history cannot list the changes in
             such an image. False to ship the changes of this host, as an unmount does.
     """
-    session = Session(volume, SessionOptions(), SystemClock())
+    session = Session(volume, SessionOptions(), SystemClock(), bounds=COMMAND_BOUNDS)
     session.recover()
     if as_image:
         await session.publish_as_txg(front.progress)  # the report already lists lost data

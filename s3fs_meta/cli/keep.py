@@ -36,6 +36,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir, without_new_remains
 from s3fs_meta.sync.known_points import KnownPoints
 from s3fs_meta.sync.opening.opening import open_filesystem
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import COMMAND_BOUNDS
 from s3fs_meta.sync.volume import OpenOptions
 
 HELP = CommandHelp(
@@ -296,7 +297,7 @@ async def opened_session(target: Opening) -> AsyncIterator[Session]:
         volume = await open_filesystem(store, state_dir, secret, clock, opening, front.progress)
         for notice in volume.notices:
             front.notice(with_options(notice, place.url, access.s3, place.state))
-        session = Session(volume, SessionOptions(), clock)
+        session = Session(volume, SessionOptions(), clock, bounds=COMMAND_BOUNDS)
         try:
             session.recover()
             yield session

@@ -1,6 +1,8 @@
 """Tests of fsck with unexpected entries in the state directory."""
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,11 @@ def test_fsck_refuses_a_link_in_place_of_a_directory_of_blocks(
     program: Program, unsent: Place, tmp_path: Path
 ) -> None:
     """No block behind the link becomes a hole; without the link, no content is lost."""
-    (unsent.mountpoint / "f").write_bytes(b"only in the cache")
-    program.ok("umount", "--force", unsent.mountpoint)
+    with (unsent.mountpoint / "f").open("wb", buffering=0) as file:
+        file.write(b"only in the cache")
+        os.fsync(file.fileno())
+    program.kill(unsent.mountpoint)
+    subprocess.run(["umount", "-l", unsent.mountpoint], check=True)
     directory = state_of(unsent, program.cachedir).blocks / "xxx"
     moved = directory.rename(tmp_path / "moved")
     directory.symlink_to(moved)

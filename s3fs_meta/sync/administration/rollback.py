@@ -39,6 +39,7 @@ from s3fs_meta.sync.image.restore import Restorer
 from s3fs_meta.sync.opening.opening import let_go, mark_clean
 from s3fs_meta.sync.progress import Progress, no_progress
 from s3fs_meta.sync.session import Session
+from s3fs_meta.sync.upload.bounds import COMMAND_BOUNDS
 from s3fs_meta.sync.volume import Position, Volume
 
 
@@ -74,7 +75,7 @@ async def roll_back(
         DatabaseError: the local disk failed or is full. The next mount detects whether the
             rollback happened.
     """
-    session = Session(volume, SessionOptions(), clock, hook)
+    session = Session(volume, SessionOptions(), clock, hook, bounds=COMMAND_BOUNDS)
     notices: list[str] = []
     stamp = ""  # time in the name of the quarantine directory; "" if no state is quarantined
     published: Session | None = None
@@ -215,7 +216,7 @@ async def _open_beside(
         power_lost=False,
         notices=(),
     )
-    session = Session(past, SessionOptions(), clock, hook)
+    session = Session(past, SessionOptions(), clock, hook, bounds=COMMAND_BOUNDS)
     session.recover()
     return session
 

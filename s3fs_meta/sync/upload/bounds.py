@@ -1,4 +1,4 @@
-"""The size limits of the batches and objects that one mount uploads.
+"""The size limits of the batches and objects that one mount or command uploads.
 
 Design: docs/design/durability.md, "From dirty to uploaded" and "From cut to chain".
 """
@@ -20,7 +20,7 @@ from s3fs_meta.limits import (
 
 @dataclass(frozen=True)
 class UploadBounds:
-    """The age at which blocks are sealed, and the size limits of batches and changelog objects."""
+    """The age at which blocks are sealed, the limits of batches and changelogs, and of retries."""
 
     seal_age_s: float = SEAL_AGE_S
     seal_linger_s: float = SEAL_LINGER_S
@@ -32,6 +32,11 @@ class UploadBounds:
     locations: int = CHANGELOG_LOCATIONS_MAX
     # maximum WAL growth during the upload of an image's blocks
     image_wal_bytes: int = IMAGE_WAL_BYTES_MAX
+    # True if a pack that the store has refused or not confirmed is uploaded again, without limit.
+    # The store's own retries of a request are bounded and happen in any case.
+    repeats_packs: bool = True
 
 
 DEFAULT_BOUNDS: Final = UploadBounds()
+# The bounds of a command, which must end even if the bucket stays full. The next one continues.
+COMMAND_BOUNDS: Final = UploadBounds(repeats_packs=False)

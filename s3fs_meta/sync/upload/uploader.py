@@ -160,7 +160,8 @@ class Uploader:
             self.last_error = str(exc)
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
-            _log.error("cannot upload blocks, will retry: %s", exc)
+            if self.bounds.repeats_packs:  # otherwise the command reports the error
+                _log.error("cannot upload blocks, will retry: %s", exc)
             # The failure may have left inconsistent rows, so the mount becomes read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
                 self._status.break_off(f"upload failed: {exc}")
@@ -481,9 +482,10 @@ class Uploader:
 
         Raises:
             FencedError: another host has taken over the filesystem; no attempt was confirmed.
+            StoreError: the store failed, and a command does not repeat the upload.
         """
         delay_s, throttle = 1.0, self._cache.throttles.upload
-        while True:  # ends at the latest with the unmount; the store limits each attempt
+        while True:  # an unmount or a command ends it; the store limits each attempt
             taken_bytes = await throttle.take(len(pack.data))
             sent.begin()
             await self._confirm_hold()
@@ -492,6 +494,8 @@ class Uploader:
                 with reporting_sent(sent.note_sent):
                     await self._create(pack)
             except StoreError as exc:
+                if not self.bounds.repeats_packs:
+                    raise
                 self.last_error = str(exc)
                 # Give unsent bytes back to the limit, because the next attempt takes all bytes.
                 if exc.sent_bytes is not None:

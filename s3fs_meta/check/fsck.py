@@ -16,6 +16,7 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.check.rules.cache import note_unmapped
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
@@ -89,6 +90,7 @@ def _judge_only(exam: Examination) -> bool:
     try:
         holds = _foundation_holds(exam, Mode.REPORT)
         if holds:
+            note_unmapped(exam)
             _find_all(exam)
     finally:
         exam.db.all("ROLLBACK")  # the rollback also drops the temporary tables of the run
@@ -183,6 +185,7 @@ def _may_repair(invariant: Invariant, mode: Mode) -> bool:
 
 def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
     """Find and repair damage; return False if Mode.SAFE leaves damaged rows."""
+    note_unmapped(exam)
     if not _find_all(exam):
         return True
     allowed = [one for one in INVARIANTS if _may_repair(one, mode)]

@@ -24,6 +24,8 @@ CREATE TEMP TABLE IF NOT EXISTS seen_files (
     block INTEGER PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL);
 -- Other files in the cache directory, and unfinished block files; names may be no UTF-8.
 CREATE TEMP TABLE IF NOT EXISTS seen_strays (path BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;
+-- Dirty blocks that the block map has lost, although their rows count references.
+CREATE TEMP TABLE IF NOT EXISTS seen_unmapped (block INTEGER PRIMARY KEY NOT NULL);
 -- The listing of the bucket.
 CREATE TEMP TABLE IF NOT EXISTS seen_objects (
     object_key TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
@@ -135,6 +137,10 @@ class Evidence:
         """Record files of the cache directory that are not block files."""
         rows = ((os.fsencode(path),) for path in paths)
         self._add("INSERT OR IGNORE INTO temp.seen_strays VALUES (?)", rows)
+
+    def note_unmapped(self, blocks_query: str) -> None:
+        """Record the dirty blocks that the block map has lost."""
+        self._db.all(f"INSERT OR IGNORE INTO temp.seen_unmapped {blocks_query}")
 
     def note_packs(self, *, mounted: bool) -> None:
         """Record the rows of packs, whose objects must then be in the listing of the bucket.

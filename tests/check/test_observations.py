@@ -19,6 +19,7 @@ def test_new_fsck_run_deletes_the_observations_of_earlier_runs(healthy: Healthy)
     first = Evidence(healthy.db)
     first.note_files([(BlockId(1), 10)])
     first.note_strays([Path("/x")])
+    first.note_unmapped("SELECT 1")
     first.note_foreign(["k"])
     first.note_unnamed(["k"])
     first.note_image_faults([("k", "gone")])
@@ -39,8 +40,8 @@ def test_new_fsck_run_deletes_the_observations_of_earlier_runs(healthy: Healthy)
     Evidence(healthy.db)
 
     tables = healthy.db.all("SELECT name FROM temp.sqlite_schema WHERE name LIKE 'seen%'")
-    assert len(tables) == 18
-    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 18
+    assert len(tables) == 19
+    assert [healthy.db.all(f"SELECT * FROM temp.{name}") for (name,) in tables] == [[]] * 19
 
 
 def test_fsck_observations_are_not_stored_in_the_database_file(healthy: Healthy) -> None:

@@ -25,6 +25,24 @@ _ROWS: Final = (
 )
 _STATES: Final = ", ".join(f"{state:d}" for state in BlockState)
 _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
+# Dirty blocks whose row of block_map is lost or wrong. The row of the block counts references, and
+# no other block needs the recorded position: none is there, or a block with too many references.
+_IS_UNMAPPED: Final = (
+    f"c.state IN {PENDING} AND {NULLS} = 4 AND b.refs > 0 AND r.block IS NULL AND c.ino > 0"
+    " AND c.block_index >= 0 AND NOT EXISTS (SELECT 1 FROM block_map AS m"
+    " JOIN blocks AS x ON x.block = m.block JOIN temp.check_refs AS y ON y.block = m.block"
+    " WHERE m.ino = c.ino AND m.block_index = c.block_index AND x.refs >= y.refs)"
+)
+_UNMAPPED: Final = "SELECT u.block FROM temp.seen_unmapped AS u"
+
+
+def note_unmapped(exam: Examination) -> None:
+    """Record the dirty blocks that the block map has lost; call this before the first repair.
+
+    A repair may remove rows of the block map and leave the number of references to a later repair.
+    """
+    exam.derive()
+    exam.evidence.note_unmapped(f"SELECT c.block FROM {_ROWS} WHERE {_IS_UNMAPPED}")
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
@@ -40,6 +58,14 @@ def _mend_states(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mend_places(exam: Examination, invariant: Invariant) -> None:
+    """Map dirty blocks without references at their recorded positions; correct other positions."""
+    rows = exam.collected(
+        f"SELECT ino, block_index, block FROM cached_blocks WHERE block IN ({_UNMAPPED})"
+    )
+    for ino, index, block in rows:
+        exam.run("INSERT OR REPLACE INTO block_map VALUES (?, ?, ?)", (ino, index, block))
+        exam.report.remember(f"block {block} was mapped again at index {index} of inode {ino}")
+    exam.db.all("DELETE FROM temp.seen_unmapped")
     exam.run(
         "UPDATE cached_blocks SET ino = m.ino, block_index = m.block_index FROM block_map AS m"
         f" WHERE m.block = cached_blocks.block AND m.block IN ({invariant.select('c.block')})"
@@ -152,7 +178,7 @@ CACHE_ROWS: Final = (
         "a dirty or sealed block records a file position at which it is mapped",
         source=_ROWS,
         damaged=f"{_IS_PENDING} AND NOT EXISTS (SELECT 1 FROM block_map AS m WHERE m.ino = c.ino"
-        " AND m.block_index = c.block_index AND m.block = c.block)",
+        f" AND m.block_index = c.block_index AND m.block = c.block) OR c.block IN ({_UNMAPPED})",
         columns="c.block, c.ino, c.block_index",
         text="the cached block {0} is not at index {2} of inode {1}",
         repair=_mend_places,

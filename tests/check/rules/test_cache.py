@@ -81,6 +81,59 @@ def test_wrong_file_position_of_a_block_that_awaits_upload_is_corrected(healthy:
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("mode", [Mode.SAFE, Mode.ALL])
+@pytest.mark.parametrize("damage", ["lost", "of another block", "of no block"])
+async def test_dirty_block_whose_row_in_the_block_map_is_damaged_is_mapped_again(
+    healthy: Healthy, mode: Mode, damage: str
+) -> None:
+    """Its cache file has the only copy of the content, and its row records the position."""
+    first, second = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
+    content = healthy.files.read(second, 0, 2001)
+    if damage == "lost":
+        healthy.sql("DELETE FROM block_map WHERE block = ?", second)
+    else:
+        wrong = first if damage == "of another block" else 999_999
+        healthy.sql("UPDATE block_map SET block = ? WHERE block = ?", wrong, second)
+    if damage == "of no block":
+        mode = Mode.ALL  # a row for the wrong number is missing, too
+
+    report = await healthy.check_all(mode)
+
+    assert "I41" in report.broken
+    assert healthy.block_of(healthy.dirty, 0) == first
+    assert healthy.block_of(healthy.dirty, 1) == second
+    assert healthy.files.read(second, 0, 2001) == content
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_dirty_block_that_lost_its_file_and_its_row_in_the_block_map_stays_lost(
+    healthy: Healthy,
+) -> None:
+    """The repair maps the block again once, and then records the lost bytes."""
+    block = healthy.block_of(healthy.dirty, 0)
+    healthy.sql("DELETE FROM block_map WHERE block = ?", block)
+    healthy.files.remove(block)
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert xattrs.find(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE) is not None
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_block_with_a_wrong_number_of_references_does_not_replace_a_mapped_block(
+    healthy: Healthy,
+) -> None:
+    """A sealed block without references may be uploaded while its position has a newer block."""
+    sealed, newer = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
+    healthy.sql("DELETE FROM block_map WHERE block = ?", sealed)
+    healthy.sql("UPDATE cached_blocks SET state = 2, block_index = 1 WHERE block = ?", sealed)
+
+    await healthy.check_all(Mode.ALL)
+
+    assert healthy.block_of(healthy.dirty, 1) == newer
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
 async def test_pending_block_at_two_file_positions_is_split_into_two_blocks(
     healthy: Healthy,
 ) -> None:

@@ -103,21 +103,25 @@ async def survey_suspects(context: SurveyContext) -> None:
 
     Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale. A failed read has marked the other packs.
-    If a pack is stored under the name of another pack, that pack is read, too.
+    If a pack is stored under the name of another pack, that pack is read, too. The bytes of missing
+    packs are searched for under unknown names.
     """
     suspects = _listed(context.exam, _SUSPECTS)
-    if not suspects:
-        return
-    context.exam.report.note("reading packs of a wrong size, or marked as damaged")
-    await _read(context, suspects)
-    others = [
+    if suspects:
+        context.exam.report.note("reading packs of a wrong size, or marked as damaged")
+        await _read(context, suspects)
+        await _read(context, await _possible_names(context, suspects))
+    await _recover(context)
+
+
+async def _possible_names(context: SurveyContext, suspects: Sequence[_Pack]) -> list[_Pack]:
+    """Return the damaged packs of other names that may contain the bytes of suspects."""
+    return [
         pack
         for pack in _listed(context.exam, _SAME_SIZE)
         if pack not in suspects
         and not await is_ours(context.store, context.keyring, ObjectInfo(pack.key, pack.size_bytes))
     ]
-    await _read(context, others)
-    await _recover(context)
 
 
 def _listed(exam: Examination, query: str) -> list[_Pack]:

@@ -92,6 +92,39 @@ async def test_blocks_are_found_in_a_pack_that_is_stored_under_another_key(
     assert _content(healthy, healthy.linked) == b"kept"
 
 
+async def test_block_with_a_wrong_pack_in_its_row_is_found_in_an_exchanged_pack(
+    tmp_path: Path,
+) -> None:
+    """The indexes list the hash of the block, although its row names another pack."""
+    healthy = _made(tmp_path, bytes(range(32)))
+    one, other = _write(healthy, b"short", b"a content that is longer")
+    _exchange(healthy, one, other)
+    wrong, block = healthy.pack_of(healthy.uploaded, 0), healthy.block_of(healthy.linked, 0)
+    healthy.sql("UPDATE blocks SET pack = ? WHERE block = ?", wrong, block)
+
+    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+
+    assert _content(healthy, healthy.linked) == b"short"
+    assert _content(healthy, healthy.attributed) == b"a content that is longer"
+    assert (await healthy.check_all(deep=True)).exit_status == 0
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])
+@pytest.mark.parametrize("name", ["pack/00/1-00112233445566778899aabbccddeeff", "pack.backup"])
+async def test_blocks_of_a_renamed_pack_are_found(healthy: Healthy, name: str, deep: bool) -> None:
+    """A pack under an unknown name is recognised by its size and by its content."""
+    one, other = _write(healthy, b"kept", b"in another pack, and longer")
+    objects = healthy.store.objects
+    objects[ObjectKey(name)] = objects.pop(one)
+
+    assert (await healthy.check_all(Mode.ALL, deep=deep)).exit_status == 1
+
+    assert _content(healthy, healthy.linked) == b"kept"
+    assert ObjectKey(name) in objects
+    assert other in objects
+    assert (await healthy.check_all(deep=deep)).exit_status == 0
+
+
 async def test_damaged_pack_is_not_recognised_under_another_key(healthy: Healthy) -> None:
     """A pack with a flipped bit in its index is not found under any key."""
     one, other = _write(healthy, b"a first content", b"another content")

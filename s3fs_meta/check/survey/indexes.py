@@ -41,10 +41,13 @@ _PACKS: Final = (
     f"SELECT o.object_key, o.size_bytes, {_IS_CONDEMNED} FROM temp.seen_objects AS o"
     f" WHERE o.{IS_PACK_KEY} ORDER BY 3, 1"
 )
-_LEFT: Final = (  # blocks for which no location with the right hash was found
+# Blocks for which no location was found that has the hash in their row, or is the one in their row.
+# In the second case the hash in the row is wrong, so it belongs to other content.
+_LEFT: Final = (
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
-    " WHERE s.hash = b.hash)"
+    " LEFT JOIN packs AS p ON p.pack = b.pack WHERE s.hash = b.hash"
+    " OR (s.object_key = p.object_key AND s.pack_offset = b.pack_offset))"
 )
 # Searched blocks whose rows have a possible location in a listed pack.
 _RECORDED: Final = (

@@ -220,8 +220,7 @@ def verify_pack(
         marked: the damage marks of this pack.
     """
     entries, fault = _entries(keyring, key, data)
-    by_hash = {entry.hash: entry for entry in entries}
-    by_block = {entry.block: entry for entry in entries}
+    index = _Index(entries)
     unreadable: list[tuple[BlockId, str]] = []
     index_locations: list[SeenLocation] = []
     lost: list[BlockId] = []
@@ -231,7 +230,7 @@ def verify_pack(
             block_in(keyring, key, data, row)
         except FormatError as exc:
             unreadable.append((row.block, exc.what))
-            entry = by_hash.get(row.hash or b"") or by_block.get(row.block)
+            entry = index.entry_of(row)
             if entry is not None and _reads(keyring, key, data, entry):
                 index_locations.append(_location(row.block, key, data, entry))
             else:
@@ -239,9 +238,29 @@ def verify_pack(
         else:
             readable.append(row)
     refuted = _refuted(keyring, key, data, marked, entries, readable) if marked else []
-    fault = fault or _incomplete(by_hash, readable)
+    fault = fault or _incomplete(index.by_hash, readable)
     rescued = _rescue(keyring, key, data, readable, rescue) if fault and rescue else []
     return PackVerdict(fault, unreadable, index_locations, lost, rescued, refuted)
+
+
+class _Index:
+    """The index of a pack, for the search for blocks whose row is wrong."""
+
+    def __init__(self, entries: Sequence[PackEntry]) -> None:
+        self.by_hash = {entry.hash: entry for entry in entries}
+        self._by_block = {entry.block: entry for entry in entries}
+        self._by_offset = {entry.offset: entry for entry in entries}
+
+    def entry_of(self, row: BlockRow) -> PackEntry | None:
+        """Return the entry for the block of an unreadable row, or None.
+
+        If the index has the block's number at the offset in the row, only the hash in the row is
+        wrong. Then an entry with this hash has the content of another block.
+        """
+        here = self._by_offset.get(row.pack_offset or 0)
+        if here is not None and here.block == row.block:
+            return here
+        return self.by_hash.get(row.hash or b"") or self._by_block.get(row.block)
 
 
 def _refuted(

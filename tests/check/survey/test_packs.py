@@ -115,6 +115,23 @@ async def test_wrong_offset_of_a_block_is_corrected_from_the_index(healthy: Heal
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("other", ["in the same pack", "in another pack"])
+async def test_hash_of_another_block_in_a_row_does_not_replace_the_content(
+    healthy: Healthy, other: str
+) -> None:
+    """The index has the number of the block at its recorded offset, so only the hash is wrong."""
+    one, two, _three = healthy.write_uploaded(healthy.attributed, b"a" * 90, b"b", b"c")
+    healthy.evict(one)
+    wrong = two if other == "in the same pack" else healthy.block_of(healthy.uploaded, 0)
+    digest = blocks.get(healthy.db, wrong).hash
+    healthy.sql("UPDATE blocks SET hash = ? WHERE block = ?", digest, one)
+
+    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
 @pytest.fixture
 def encrypted(tmp_path: Path) -> Iterator[Healthy]:
     """Return a filesystem whose packs are encrypted."""

@@ -1,6 +1,7 @@
 """The survey of packs: reading the index of a pack, and every block in it that a row lists.
 
-Either all packs are read, or only packs of a wrong size and packs with marked live blocks.
+Either all packs are read, or only packs of a wrong size, with marked live blocks, or with a wrong
+sum of live bytes.
 Owns: downloading and verifying packs, a few at a time. No object is changed.
 Does not know: which observations are faults (``rules.bucket``).
 Tasks: at most FSCK_DEEP_PACKS_MAX concurrently; content is verified in threads.
@@ -28,6 +29,7 @@ from s3fs_meta.errors import (
     S3fsError,
 )
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
+from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.tables import blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId, BlockRow, ObjectKey, PackId, PackState
@@ -42,12 +44,15 @@ _PACKS: Final = (
     f"{_LISTED} WHERE p.state = {PackState.STORED:d}"
     " OR EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack) ORDER BY p.pack"
 )
-# Packs of a wrong size, and packs in which the location of a live block is marked as damaged.
+# Packs of a wrong size, packs in which the location of a live block is marked as damaged, and packs
+# whose live bytes do not match the rows of their blocks: such a row may name a wrong pack.
 _SUSPECTS: Final = (
     f"SELECT p.pack, p.object_key, o.size_bytes FROM {WRONG_SIZES}"
     f" UNION {_LISTED} WHERE p.state = {PackState.STORED:d} AND {damage_marks.ANY} AND EXISTS"
     f" (SELECT 1 FROM blocks AS b WHERE b.pack = p.pack AND {damage_marks.COVERS_B})"
-    " ORDER BY p.pack"
+    f" UNION {_LISTED} JOIN (SELECT pack, {sum_of('stored_bytes')} AS stored_bytes FROM blocks"
+    " GROUP BY pack) AS l ON l.pack = p.pack"
+    f" WHERE p.state = {PackState.STORED:d} AND p.live_bytes <> l.stored_bytes ORDER BY p.pack"
 )
 # Packs that may be stored under the name of a pack with a bad index, or have its content.
 _SAME_SIZE: Final = (
@@ -99,7 +104,7 @@ async def survey(context: SurveyContext) -> None:
 
 
 async def survey_suspects(context: SurveyContext) -> None:
-    """Fetch packs of a wrong size or with a damage mark; compare them like ``survey``.
+    """Fetch packs of a wrong size, with a damage mark, or with wrong live bytes, as ``survey`` does.
 
     Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale. A failed read has marked the other packs.
@@ -108,7 +113,7 @@ async def survey_suspects(context: SurveyContext) -> None:
     """
     suspects = _listed(context.exam, _SUSPECTS)
     if suspects:
-        context.exam.report.note("reading packs of a wrong size, or marked as damaged")
+        context.exam.report.note("reading packs of a wrong size, or that may be damaged")
         await _read(context, suspects)
         await _read(context, await _possible_names(context, suspects))
     await _recover(context)
@@ -196,9 +201,16 @@ def _note(
     exam.evidence.note_unreadable(verdict.unreadable)
     exam.evidence.note_locations(verdict.index_locations)
     exam.evidence.forget_locations(key, verdict.lost)
-    lost = set(verdict.lost)
+    lost, unreadable = set(verdict.lost), {block for block, _why in verdict.unreadable}
+    # The row of a lost block may be wrong, and name a location at which another block is readable.
+    intact = {row.pack_offset for row in rows if row.block not in unreadable}
     exam.evidence.note_damaged_records(
-        pack, [row.pack_offset or 0 for row in rows if row.block in lost]
+        pack,
+        {
+            row.pack_offset or 0
+            for row in rows
+            if row.block in lost and row.pack_offset not in intact
+        },
     )
     exam.evidence.note_false_marks(verdict.refuted)
     exam.evidence.note_intact_copies(verdict.rescued)

@@ -115,6 +115,25 @@ async def test_wrong_offset_of_a_block_is_corrected_from_the_index(healthy: Heal
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("change", ["pack = pack - 1", "stored_bytes = stored_bytes - 1"])
+async def test_wrong_sum_of_a_pack_reveals_a_wrong_location_without_a_deep_check(
+    healthy: Healthy, change: str
+) -> None:
+    """A correction of the sum would hide the damage, and the pack of the block would count as dead.
+
+    Then garbage collection would delete the only copy of the content.
+    """
+    healthy.evict(*healthy.write_uploaded(healthy.linked, b"a" * 900))
+    healthy.evict(*healthy.write_uploaded(healthy.attributed, b"b"))
+    block = healthy.block_of(healthy.attributed, 0)
+    healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    assert healthy.dump() == healthy.before
+
+
 @pytest.mark.parametrize("other", ["in the same pack", "in another pack"])
 async def test_hash_of_another_block_in_a_row_does_not_replace_the_content(
     healthy: Healthy, other: str

@@ -20,6 +20,7 @@ from typing import Final
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX
@@ -168,6 +169,26 @@ def test_synced_data_survives_an_ext4_shutdown_on_a_loop_device(
     empty: Place, disk: LoopDisk, options: str
 ) -> None:
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
+
+
+def test_umount_ends_a_mount_whose_disk_refuses_all_requests(empty: Place, disk: LoopDisk) -> None:
+    """The command can neither open the lock nor wait for it. It reports the failed upload."""
+    program = QuickProgram(disk.mountpoint / "state")
+    disk.mount()
+    program.ok("mkfs", "--plain", empty.url)
+    program.ok("mount", empty.url, empty.mountpoint)
+    pid_fd = os.pidfd_open(program.status(empty.mountpoint)["pid"])
+    try:
+        disk.cut(journal_written=True)
+        with contextlib.suppress(OSError):
+            (empty.mountpoint / "file").write_bytes(b"lost")
+        done = program.run("umount", empty.mountpoint)
+
+        assert (done.returncode, empty.mountpoint.is_mount()) == (ExitStatus.STORE, False), done
+        assert select.select([pid_fd], [], [], PROCESS_S_MAX)[0], "the daemon did not exit"
+    finally:
+        subprocess.run(["umount", "-l", empty.mountpoint], check=False, stderr=subprocess.DEVNULL)
+        os.close(pid_fd)
 
 
 @pytest.mark.slow

@@ -72,6 +72,8 @@ _RESCUED: Final = (
 )  # beginnings of the names of entries that no command removes
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_OF_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+# The lock is missing, or the disk has failed: ext4 and XFS then refuse each open(2) with EIO.
+_UNWATCHED_ERRNOS: Final = frozenset({errno.ENOENT, errno.EIO})
 # Entries that do not show that a state directory was used.
 _FRAME: Final = frozenset({"lock", "mount.log", "tmp", "blocks", sync_failures.NAME})
 _ENTRY_TYPES: Final = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISSOCK)
@@ -339,14 +341,17 @@ class LockWatch:
     """Waits until no process uses a state directory, which may be missing or removed concurrently.
 
     A process that removes the directory holds the lock until the directory is removed. Create the
-    watch before asking that process to exit.
+    watch before asking that process to exit. If the disk has failed, the lock cannot be watched,
+    and the watch waits for no process.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path / "lock"
         try:
             self._fd = _open_to_probe(self._path)
-        except FileNotFoundError:
+        except OSError as exc:
+            if exc.errno not in _UNWATCHED_ERRNOS:
+                raise
             self._fd = -1
 
     def __enter__(self) -> "LockWatch":

@@ -197,6 +197,23 @@ async def test_wait_for_the_lock_of_a_state_directory_does_not_create_the_direct
     assert not state.path.exists()
 
 
+async def test_lock_on_a_failed_disk_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no command could end a mount after ext4 or XFS has shut down its disk."""
+    state = StateDir(tmp_path / "s")
+    await state.lock()
+    path = str(state.path / "lock")
+    monkeypatch.setattr(os, "open", raising(OSError(errno.EIO, os.strerror(errno.EIO), path)))
+
+    with trio.fail_after(WAIT_S_MAX), LockWatch(state.path) as watch:
+        await watch.wait_until_free()
+
+    monkeypatch.setattr(os, "open", raising(OSError(errno.EACCES, os.strerror(errno.EACCES), path)))
+    with pytest.raises(PermissionError):
+        LockWatch(state.path)
+
+
 @pytest.mark.mount
 def test_lock_on_a_disk_that_became_read_only_can_be_watched(small_disk: Path) -> None:
     """Otherwise no command could end a mount after ext4 has made its disk read-only."""

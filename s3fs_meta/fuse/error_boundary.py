@@ -29,7 +29,7 @@ from s3fs_meta.errors import (
 from s3fs_meta.fuse import errnos, past_requests
 from s3fs_meta.fuse.extension import pyfuse3
 from s3fs_meta.limits import NAME_BYTES_MAX
-from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.mount_state import MountState, MountStatus
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def failed(
         return of_past
     code = errnos.errno_of(exc)
     if not isinstance(exc, errnos.ORDINARY):
-        text = f"{exc}{_advice(exc)}"
+        text = f"{exc}{_advice(exc, status)}"
         _log.error(
             "request %s%s failed: %s [%s]", name, _described(arguments), text, errnos.word(code)
         )
@@ -131,8 +131,15 @@ def failed(
     return code
 
 
-def _advice(exc: S3fsError) -> str:
+def _advice(exc: S3fsError, status: MountStatus) -> str:
     """Return the advice for a damaged object; the messages of other errors include advice."""
+    shows_fixed_state = status.read_only and status.state is MountState.SERVING
+    if isinstance(exc, ObjectMissingError) and shows_fixed_state:
+        return (
+            "; the writer deletes objects that only states older than the retention need: mount"
+            " again to show a newer state; if the error remains, s3fs-meta fsck -n --deep shows"
+            " the damage"
+        )
     if isinstance(exc, (FormatError, ObjectMissingError)) and not isinstance(exc, NewerFormatError):
         return (
             "; s3fs-meta fsck -n --deep shows the damage, and s3fs-meta fsck -y --deep repairs it"

@@ -208,6 +208,22 @@ async def test_damage_is_logged_with_advice_to_run_fsck(
 
 
 @pytest.mark.parametrize(
+    ("state", "advised"), [(MountState.SERVING, True), (MountState.FOLLOWING, False)]
+)
+def test_missing_object_of_a_fixed_state_is_logged_with_advice_to_mount_again(
+    caplog: pytest.LogCaptureFixture, state: MountState, advised: bool
+) -> None:
+    """The writer may have deleted the object after the retention; then there is no damage."""
+    status = MountStatus(read_only=True)
+    status.enter(state)
+
+    assert error_boundary.failed(status, "read", (3,), ObjectMissingError("pack/1/ab")) == errno.EIO
+
+    assert ("mount again" in caplog.text) is advised
+    assert ("fsck -y --deep repairs it" in caplog.text) is not advised
+
+
+@pytest.mark.parametrize(
     "error", [BadRowError("the row", 3), DamagedDatabaseError("meta.db", "a page")]
 )
 @pytest.mark.parametrize("name", ["lookup", "read", "setattr"])

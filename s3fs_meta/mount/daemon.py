@@ -185,12 +185,16 @@ def _summary(exc: BaseException, log: Path) -> str:
 
 
 def _redirect(log: Path) -> None:
-    null_fd = os.open(os.devnull, os.O_RDWR)
-    log_fd = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for wanted, fd in ((0, null_fd), (1, log_fd), (2, log_fd)):
-        os.dup2(fd, wanted)
+    """Replace the standard streams. If the log cannot be opened, only the parent reports this."""
+    _replace(os.open(os.devnull, os.O_RDWR), (0, 1, 2))
+    _replace(open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), (1, 2))
+
+
+def _replace(fd: int, streams: tuple[int, ...]) -> None:
+    for stream in streams:
+        os.dup2(fd, stream)
     # If the caller had closed descriptor 0, 1 or 2, os.open may have reused the number: keep it.
-    for fd in {null_fd, log_fd} - {0, 1, 2}:
+    if fd not in streams:
         os.close(fd)
 
 

@@ -113,6 +113,19 @@ def test_mount_command_exits_with_the_error_of_the_daemon(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (7, "s3fs-meta: held by host 'a'\n")
 
 
+def test_log_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
+    """The state directory may be on a disk that became read-only."""
+    done = _run(
+        tmp_path,
+        """
+        log.mkdir()
+        sys.exit(run_in_background(lambda front: None, log, Front()))
+        """,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (14, 1), done.stderr
+    assert str(tmp_path / "log") in done.stderr
+
+
 def test_exception_in_the_daemon_is_reported_and_its_traceback_is_logged(tmp_path: Path) -> None:
     """If the daemon has a bug, the mount command prints the path of the log with the traceback."""
     done = _run(

@@ -40,7 +40,7 @@ from s3fs_meta.limits import (
     TREE_WAL_BYTES_MAX,
 )
 from s3fs_meta.meta.db.database import Database
-from s3fs_meta.meta.tables import blocks, damage_marks, dentries, inodes
+from s3fs_meta.meta.tables import damage_marks, dentries, inodes
 from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.meta.trees.removed_trees import Name, Scope, TopTally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
@@ -363,12 +363,13 @@ class TreeRemoval:
 
     def _with_inner(self, chosen: _Slice) -> _Slice:
         """Add all entries of small directories, so that the slice removes complete directories."""
-        room = self._slices.names - chosen.entries
-        inner: list[Ino] = []
+        room = left = self._slices.names - chosen.entries
+        small: list[Ino] = []
         for name in chosen.names:
-            if _is_dir(name) and 0 < name.size_bytes <= room and not self._held([name.ino]):
-                room -= name.size_bytes
-                inner.append(name.ino)
+            if _is_dir(name) and 0 < name.size_bytes <= left and not self._held([name.ino]):
+                left -= name.size_bytes
+                small.append(name.ino)
+        inner = removed_trees.complete(self._db, small, room)
         if not inner:
             return chosen
         below = self._select(Scope(inner, None))
@@ -448,9 +449,8 @@ class TreeRemoval:
                 # Keep the block file until the next sync, because a crash may restore its row.
                 index.move(freed.block, BlockState.UPLOADED)
             self._cache.doom(freed.block)
-        for block in sealed:
-            if not blocks.get(self._db, block).refs:
-                index.unnamed.add(block)  # the uploader deletes the block instead of uploading it
+        # The uploader deletes these blocks instead of uploading them.
+        index.unnamed.update(removed_trees.without_refs(self._db, sealed))
 
     def _end_tops(self, emptied: Sequence[Ino]) -> None:
         """Delete empty directories; a directory that the kernel still uses becomes an orphan."""

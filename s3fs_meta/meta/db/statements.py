@@ -6,7 +6,7 @@ Does not know: the start and end of groups (``database``); inodes whose rows are
 """
 
 import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import apsw
@@ -85,7 +85,7 @@ class Statements(abc.ABC):
         except (apsw.Error, UnicodeDecodeError) as exc:
             raise self._unread(exc) from exc
 
-    def iterate(self, sql: str, arguments: Arguments = ()) -> Iterator[Row]:
+    def iterate(self, sql: str, arguments: Arguments = ()) -> Generator[Row, None, None]:
         """Yield a query's rows. Exhaust or close the iterator before the next schedule point."""
         try:
             cursor = self.connection.cursor()

@@ -5,22 +5,26 @@ cached blocks, the size of a slice.
 A *top* is a directory that was removed together with its content: it has no name, nlink 0 and the
 flag REMOVED. Its entries still exist. When a top is deleted, its subdirectories become tops. So at
 every commit all remaining inodes are below tops, and the index of orphans finds the tops.
-Keeps: size_bytes of a top is the number of its entries. The counters, and the link counts of inodes
+Keeps: size_bytes of a top is the number of its entries. Slices do not rely on it. The counters, and the link counts of inodes
 that have names outside the tree, are correct.
 """
 
+import contextlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from s3fs_meta.errors import MetadataError
-from s3fs_meta.limits import DIRECTORY_DEPTH_MAX
+from s3fs_meta.limits import BLOCK_BYTES_MAX, DIRECTORY_DEPTH_MAX, PACK_BYTES_MAX
 from s3fs_meta.meta.db.counters import sum_of
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
 from s3fs_meta.meta.tables import inodes, packs, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, Cookie, Ino, InodeFlag, PackId
+
+_log = logging.getLogger(__name__)
 
 # A plain file is a regular file with one name and no rows in other tables; most files are plain.
 _IS_PLAIN: Final = (
@@ -40,8 +44,13 @@ _TALLY_MANY: Final = (
     f"{_COUNTS} FROM json_each(?) AS j CROSS JOIN dentries AS d ON d.parent = j.value"
     " LEFT JOIN inodes AS i ON i.ino = d.ino GROUP BY d.parent"
 )
+# The size of an inode, except that a directory with names never has the size 0.
+_SIZE: Final = (
+    "CASE WHEN i.size_bytes = 0 AND (i.mode & 61440) = 16384"
+    " THEN EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = d.ino) ELSE i.size_bytes END"
+)
 _OTHER: Final = (
-    "SELECT d.parent, d.cookie, d.ino, i.mode, i.nlink, i.size_bytes, i.mapped_blocks, i.flags"
+    f"SELECT d.parent, d.cookie, d.ino, i.mode, i.nlink, {_SIZE}, i.mapped_blocks, i.flags"
     f" FROM {_NAMES} WHERE d.parent = ?1"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
@@ -61,6 +70,18 @@ _RANGE_FACTOR: Final = 4
 _RANGE_MIN: Final = 32  # minimum number of files for one statement per directory
 _MANY: Final = 40  # minimum number of directories that one statement handles together
 _GIVEN: Final = "(SELECT value FROM json_each(?))"
+_NUMBER_OF_NAMES: Final = (
+    "SELECT j.value, (SELECT count(*) FROM (SELECT 1 FROM dentries WHERE parent = j.value LIMIT ?2))"
+    " FROM json_each(?1) AS j"
+)
+# True for a row of blocks whose used values are valid, and whose pack has a row.
+_IS_READABLE: Final = (
+    "typeof(refs) = 'integer' AND typeof(plain_bytes) = 'integer'"
+    f" AND plain_bytes BETWEEN 0 AND {BLOCK_BYTES_MAX}"
+    " AND (pack IS NULL OR typeof(stored_bytes) = 'integer'"
+    f" AND stored_bytes BETWEEN 0 AND {PACK_BYTES_MAX}"
+    " AND EXISTS (SELECT 1 FROM packs WHERE packs.pack = blocks.pack))"
+)
 _MOVED_CTIME: Final = (
     "mtime_delta_ns = mtime_delta_ns + ctime_ns - ?1,"
     " atime_delta_ns = atime_delta_ns + ctime_ns - ?1,"
@@ -136,20 +157,26 @@ def tops(db: Database) -> dict[Ino, int]:
 
 def scope(db: Database, parents: Sequence[Ino], names_max: int) -> Scope:
     """Return the first tops with at most *names_max* names in total, or a part of the first top."""
-    rows = db.inodes.all(
-        f"SELECT j.value, {_ENTRIES} FROM json_each(?) AS j"
-        " LEFT JOIN inodes AS i ON i.ino = j.value",
-        (json.dumps(parents),),
-    )
-    chosen: list[Ino] = []
-    for ino, names in rows:
-        if names > names_max and not chosen:
-            return Scope([ino], _position(db, ino, names_max))
-        names_max -= names
-        if names_max < 0:
-            break
-        chosen.append(ino)
+    chosen = complete(db, parents, names_max)
+    if not chosen:
+        return Scope([parents[0]], _position(db, parents[0], names_max))
     return Scope(chosen, None)
+
+
+def complete(db: Database, parents: Sequence[Ino], names_max: int) -> list[Ino]:
+    """Return the first directories with at most *names_max* names in total.
+
+    The names are counted: a damaged size_bytes neither enlarges a slice nor leaves names behind.
+    """
+    chosen: list[Ino] = []
+    counts = db.iterate(_NUMBER_OF_NAMES, (json.dumps(parents), names_max + 1))
+    with contextlib.closing(counts):
+        for ino, names in counts:
+            names_max -= names
+            if names_max < 0:
+                break
+            chosen.append(ino)
+    return chosen
 
 
 def _position(db: Database, parent: Ino, number: int) -> Cookie | None:
@@ -189,7 +216,7 @@ def others(db: Database, parent: Ino, until: Cookie | None, *, plain: bool = Fal
 
 def _name(row: Row) -> Name:
     """Return a name; an inode with an unreadable row counts as missing, and stays for fsck."""
-    is_readable = all(type(value) is int for value in row[3:])
+    is_readable = all(type(value) is int and value >= 0 for value in row[3:])
     return Name._make(row if is_readable else (*row[:3], None, 0, 0, 0, 0))
 
 
@@ -314,10 +341,14 @@ def lose_names(
 def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
     """Delete the block maps of deleted inodes; return the number of references to each block.
 
-    Requires an open transaction.
+    A row with an invalid block number is deleted too, but counts as no reference. Requires an open
+    transaction.
     """
     given = json.dumps(list(inos))
-    sql = f"SELECT block, count(*) FROM block_map WHERE ino IN {_GIVEN} GROUP BY block"
+    sql = (
+        f"SELECT block, count(*) FROM block_map WHERE ino IN {_GIVEN}"
+        " AND typeof(block) = 'integer' GROUP BY block"
+    )
     named: Counter[BlockId] = Counter(dict(db.all(sql, (given,))))
     db.run(f"DELETE FROM block_map WHERE ino IN {_GIVEN}", (given,))
     return named
@@ -325,6 +356,8 @@ def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
 
 def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> list[Freed]:
     """Subtract references to blocks; delete blocks without references. Needs a transaction.
+
+    A block whose row has invalid values keeps this row and its space until fsck -y.
 
     Args:
         named: number of references to subtract, by block.
@@ -334,9 +367,15 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
         The deleted blocks; the caller deletes their cache files.
     """
     rows = db.all(
-        f"SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks WHERE block IN {_GIVEN}",
+        "SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks"
+        f" WHERE block IN {_GIVEN} AND {_IS_READABLE}",
         (json.dumps(list(named)),),
     )
+    if len(rows) < len(named):
+        _log.error(
+            "%d blocks of removed files have invalid rows and keep their space; run s3fs-meta fsck -y",
+            len(named) - len(rows),
+        )
     freed = [
         Freed(block, plain_bytes, pack, stored_bytes)
         for block, refs, plain_bytes, pack, stored_bytes in rows
@@ -344,13 +383,19 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
     ]
     deleted = {each.block for each in freed}
     db.run_many(
-        "UPDATE blocks SET refs = refs - ? WHERE block = ?",
+        f"UPDATE blocks SET refs = refs - ? WHERE block = ? AND {_IS_READABLE}",
         [(count, block) for block, count in named.items() if block not in deleted],
     )
     db.run(f"DELETE FROM blocks WHERE block IN {_GIVEN}", (json.dumps(list(deleted)),))
     db.counters.block_bytes -= sum(each.plain_bytes for each in freed)
     _drop_live_bytes(db, freed)
     return freed
+
+
+def without_refs(db: Database, among: Collection[BlockId]) -> list[BlockId]:
+    """Return the given blocks without references."""
+    sql = f"SELECT block FROM blocks WHERE block IN {_GIVEN} AND refs = 0"
+    return [BlockId(row[0]) for row in db.all(sql, (json.dumps(list(among)),))]
 
 
 def _drop_live_bytes(db: Database, freed: Iterable[Freed]) -> None:

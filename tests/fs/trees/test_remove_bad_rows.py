@@ -1,0 +1,114 @@
+"""Tests of removals of trees whose rows have invalid values."""
+
+import pytest
+
+from s3fs_meta.fs.filesystem import Filesystem
+from s3fs_meta.meta.tables import block_map
+from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
+from s3fs_meta.mount_state import MountState
+from tests.fs.conftest import (
+    Volume,
+    make_directory,
+    make_file,
+    sliced,
+)
+from tests.polling import until
+from tests.tasks import running
+
+_NAMES = 12
+_SLICE = 5
+
+
+def _count(fs: Filesystem, table: str) -> int:
+    row = fs.db.inodes.one(f"SELECT count(*) FROM {table}")
+    assert row is not None
+    return int(row[0])
+
+
+async def _settled(fs: Filesystem) -> None:
+    """Wait until every removal of a tree is complete, or the mount is read-only."""
+    async with running(fs.run):
+        await until(lambda: not len(fs.orphans.trees) or not fs.status.writable)
+
+
+def _slice_sizes(fs: Filesystem) -> list[int]:
+    """Remove all trees; return the number of names that each slice removed."""
+    sizes: list[int] = []
+    while len(fs.orphans.trees):
+        before = _count(fs, "dentries")
+        fs.tree_removal.remove_slice()
+        sizes.append(before - _count(fs, "dentries"))
+        assert len(sizes) < 10 * _NAMES, "every slice removes a name or a directory"
+    return sizes
+
+
+@sliced(names=_SLICE)
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("size", [0, 1, -1, -(1 << 63), (1 << 63) - 1])
+async def test_wrong_size_of_a_directory_does_not_enlarge_a_slice_of_its_removal(
+    fs: Filesystem, size: int, inner: bool
+) -> None:
+    """Unless the row of an inner directory cannot be read, all names are removed."""
+    top = make_directory(fs, b"tree")
+    bad = make_directory(fs, b"inner", top) if inner else top
+    for number in range(_NAMES):
+        make_file(fs, b"%d" % number, bad)
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    fs.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (size, bad))
+
+    sizes = _slice_sizes(fs)
+
+    assert max(sizes) <= _SLICE
+    stays = inner and size < 0
+    assert _count(fs, "dentries") == (_NAMES if stays else 0)
+    assert _count(fs, "inodes") == (_NAMES + 2 if stays else 1)
+
+
+async def _uploaded_tree(fs: Filesystem, volume: Volume) -> tuple[Ino, BlockId]:
+    """Create a tree with two files; return its directory and the block of one file."""
+    top = make_directory(fs, b"tree")
+    for name in (b"good", b"bad"):
+        ino = make_file(fs, name, top)
+        await fs.write(ino, 0, b"content of " + name)
+    await volume.upload()
+    block = block_map.find(fs.db, ino, BlockIndex(0))
+    assert block is not None
+    return top, block
+
+
+@pytest.mark.parametrize(
+    "value", ["'text'", "x'ff00'", "CAST(x'ff00' AS TEXT)", "1.5", "-1", "9223372036854775807"]
+)
+@pytest.mark.parametrize("column", ["refs", "plain_bytes", "pack", "stored_bytes"])
+async def test_block_with_an_unreadable_row_keeps_its_row_when_its_tree_is_removed(
+    fs: Filesystem, volume: Volume, caplog: pytest.LogCaptureFixture, column: str, value: str
+) -> None:
+    """The removal deletes all other rows, and the mount keeps accepting changes."""
+    top, bad = await _uploaded_tree(fs, volume)
+    fs.db.begin()
+    fs.db.run(f"UPDATE blocks SET {column} = {value} WHERE block = ?", (bad,))
+
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _settled(fs)
+
+    assert fs.status.state is MountState.SERVING
+    assert _count(fs, "inodes") == 1
+    assert _count(fs, "block_map") == 0
+    assert fs.db.all("SELECT block FROM blocks") == [(bad,)]
+    assert "1 blocks of removed files have invalid rows" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'ff00'", "CAST(x'ff00' AS TEXT)", "1.5"])
+async def test_invalid_block_number_in_a_removed_tree_leaves_only_its_block(
+    fs: Filesystem, volume: Volume, value: str
+) -> None:
+    top, bad = await _uploaded_tree(fs, volume)
+    fs.db.begin()
+    fs.db.run(f"UPDATE block_map SET block = {value} WHERE block = ?", (bad,))
+
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _settled(fs)
+
+    assert fs.status.state is MountState.SERVING
+    assert _count(fs, "block_map") == 0
+    assert fs.db.all("SELECT block, refs FROM blocks") == [(bad, 1)]

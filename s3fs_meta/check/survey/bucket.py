@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.rules import blocks as block_rules
@@ -34,7 +35,6 @@ from s3fs_meta.errors import (
     FormatError,
     NewerFormatError,
     ObjectMissingError,
-    StoreError,
 )
 from s3fs_meta.limits import (
     DELETE_BATCH_KEYS,
@@ -122,22 +122,12 @@ async def _concurrently(ask: Callable[[_T], Awaitable[None]], wanted: Iterable[_
         StoreError: the first failed call; some items may not have been passed to *ask*.
     """
     waiting = iter(wanted)
-    failures: list[StoreError] = []
 
     async def ask_next() -> None:
         for item in waiting:
-            try:
-                await ask(item)
-            except StoreError as exc:  # re-raised later, outside of any exception group
-                failures.append(exc)
-                nursery.cancel_scope.cancel()
-                return
+            await ask(item)
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(FETCHES_MAX):
-            nursery.start_soon(ask_next)
-    if failures:
-        raise failures[0]
+    await run_concurrently([ask_next] * FETCHES_MAX)
 
 
 async def _is_there(store: ObjectStore, key: object) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need, SeenLocation
@@ -26,7 +27,6 @@ from s3fs_meta.errors import (
     BadRowError,
     DamagedDatabaseError,
     FormatError,
-    S3fsError,
 )
 from s3fs_meta.limits import FSCK_DEEP_PACKS_MAX
 from s3fs_meta.meta.db.counters import sum_of
@@ -138,25 +138,15 @@ async def _read(context: SurveyContext, found: Sequence[_Pack]) -> None:
     total = sum(pack.size_bytes for pack in found)
     done = 0
     waiting = iter(found)
-    failures: list[S3fsError] = []
 
     async def read_packs() -> None:
         nonlocal done
         for pack in waiting:
-            try:
-                await _read_pack(context, pack.number, pack.key)
-            except S3fsError as exc:  # re-raised later, outside of any exception group
-                failures.append(exc)
-                nursery.cancel_scope.cancel()
-                return
+            await _read_pack(context, pack.number, pack.key)
             done += pack.size_bytes
             context.progress("packs verified", done, total)
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(FSCK_DEEP_PACKS_MAX):
-            nursery.start_soon(read_packs)
-    if failures:
-        raise failures[0]
+    await run_concurrently([read_packs] * FSCK_DEEP_PACKS_MAX)
 
 
 async def _recover(context: SurveyContext) -> None:

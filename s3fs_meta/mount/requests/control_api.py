@@ -29,16 +29,18 @@ command, its arguments and its response; progress events may precede the respons
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
+from s3fs_meta.background_task import run_concurrently
 from s3fs_meta.console.ui import Front
 from s3fs_meta.control import client
 from s3fs_meta.control.plain_call import no_report
 from s3fs_meta.control.protocol import Message, Report
-from s3fs_meta.errors import BusyError, ControlError, S3fsError
+from s3fs_meta.errors import BusyError, ControlError
 from s3fs_meta.mount.existing import mount_holders
 from s3fs_meta.mount.existing.mount_holders import Holder
 from s3fs_meta.mount.existing.mount_paths import REMOVE, Entry, entry_message, removal
@@ -100,25 +102,16 @@ async def ask_each(
     """Send a request to all mounts concurrently; return the replies in the order of *places*.
 
     If several daemons do not answer, the command waits for CONTROL_ANSWER_S_MAX only once. The
-    first S3fsError or OSError of a request cancels all other requests, and is raised.
+    first error of a request cancels all other requests, and is raised.
     """
     replies: dict[int, _Reply] = {}
-    failures: list[S3fsError | OSError] = []
     limiter = trio.CapacityLimiter(MOUNTS_ASKED_MAX)
 
     async def ask_one(number: int) -> None:
         async with limiter:
-            try:
-                replies[number] = await request(places[number])
-            except (S3fsError, OSError) as exc:
-                failures.append(exc)
-                nursery.cancel_scope.cancel()
+            replies[number] = await request(places[number])
 
-    async with trio.open_nursery() as nursery:
-        for number in range(len(places)):
-            nursery.start_soon(ask_one, number)
-    if failures:
-        raise failures[0]
+    await run_concurrently(partial(ask_one, number) for number in range(len(places)))
     return [replies[number] for number in range(len(places))]
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.background_task import in_thread, in_thread_or_here
+from s3fs_meta.background_task import in_thread, in_thread_or_here, run_concurrently
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec.image import Manifest, ManifestRef, Piece
@@ -435,31 +435,18 @@ async def _fetch_all(
         # full disk.
         await store.get_range(manifest.pieces[-1].key, 0, 1)
     done = 0
-    failed: list[S3fsError | OSError] = []
     waiting = iter(enumerate(manifest.pieces))
 
     async def fetch() -> None:
         nonlocal done
         for number, piece in waiting:
-            try:
-                fetched = await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
-                await in_thread(place_piece, unfinished, number, piece, fetched.data, keyring)
-            except (
-                S3fsError,
-                OSError,
-            ) as exc:  # raised outside of the nursery, which would wrap it in an exception group
-                failed.append(exc)
-                nursery.cancel_scope.cancel()
-                return
+            fetched = await store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
+            await in_thread(place_piece, unfinished, number, piece, fetched.data, keyring)
             done += 1
             progress("metadata", done, len(manifest.pieces))
 
     await in_thread(allocate, unfinished, manifest.database_bytes)
-    async with trio.open_nursery() as nursery:
-        for _ in range(FETCHES_MAX):
-            nursery.start_soon(fetch)
-    if failed:
-        raise failed[0]
+    await run_concurrently([fetch] * FETCHES_MAX)
 
 
 def has_room(path: Path, size_bytes: int) -> bool:

@@ -6,6 +6,8 @@ Owns: the choice of parts, the map. Does not know: HTML, how sizes of folders ar
 import stat
 from typing import Any, Final, NamedTuple
 
+import trio
+
 from s3fs_meta.browse.limits import (
     BROWSE_FILES_SHOWN,
     BROWSE_FOLDERS_SHOWN,
@@ -83,7 +85,7 @@ async def space(site: Source, render: Render, wanted: Wanted) -> Reply:
             "grown": [] if before is None else grown(point, sizes, before),
         }
     async with site.used((await site.bounds()).newest.txg) as newest:
-        values["bucket"] = _bucket(newest)
+        values["bucket"] = await _bucket(newest)
     return page(render("space.html", **values))
 
 
@@ -163,10 +165,13 @@ def grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Gro
     return found
 
 
-def _bucket(newest: OpenPoint) -> dict[str, Any]:
+async def _bucket(newest: OpenPoint) -> dict[str, Any]:
     """Return the sizes of the bucket's content, and the part that only past states need."""
     counters = newest.db.counters
-    live = packs.live_bytes(newest.db)
+    live = 0
+    for within in packs.slices(newest.db):
+        live += packs.live_bytes(newest.db, within)
+        await trio.lowlevel.checkpoint()
     return {
         "file_bytes": counters.file_bytes,
         "block_bytes": counters.block_bytes,

@@ -254,15 +254,20 @@ def has_dead(db: Database, after: Txg, upto: Txg) -> bool:
     return row is not None
 
 
-def live_bytes(db: Database) -> int:
-    """Return the number of bytes in stored packs that are needed by the files of this state."""
-    row = db.one(f"SELECT total(live_bytes) FROM packs WHERE state = {PackState.STORED:d}")
+def live_bytes(db: Database, within: range) -> int:
+    """Return the bytes that files need in the stored packs with numbers in a range of ``slices``."""
+    row = db.one(
+        f"SELECT total(live_bytes) FROM packs WHERE state = {PackState.STORED:d}"
+        " AND pack >= ? AND pack < ?",
+        (within.start, within.stop),
+    )
     return 0 if row is None else int(row[0])
 
 
-def count(db: Database) -> int:
-    """Return the number of packs."""
-    row = db.one("SELECT count(*) FROM packs")
+def count(db: Database, within: range) -> int:
+    """Return the number of packs with numbers in a range of ``slices``."""
+    sql = "SELECT count(*) FROM packs WHERE pack >= ? AND pack < ?"
+    row = db.one(sql, (within.start, within.stop))
     return 0 if row is None else int(row[0])
 
 

@@ -159,10 +159,20 @@ def test_search_for_packs_without_an_index_reads_one_slice(db: Database) -> None
     """One statement on the event loop must not read the millions of packs of a large bucket."""
     for number in range(200):
         make_pack(db, number, 0 if number % 50 else 5)
-    for search in (packs.find_condemned, partial(packs.mostly_dead, fraction=1.0, limit=9)):
+    mostly_dead = partial(packs.mostly_dead, fraction=1.0, limit=9)
+    for search in (packs.find_condemned, mostly_dead, packs.count, packs.live_bytes):
         counts = [steps_of(db, partial(search, db, part)) for part in packs.slices(db, 50)]
         assert len(counts) == 5
         assert 0 < max(counts) < 50 * 20
+
+
+def test_totals_of_slices_add_up_to_the_totals_of_all_packs(db: Database) -> None:
+    for number in range(7):
+        make_pack(db, number, number)
+    parts = list(packs.slices(db, 3))
+    assert len(parts) > 1
+    assert sum(packs.count(db, part) for part in parts) == 7
+    assert sum(packs.live_bytes(db, part) for part in parts) == sum(range(7))
 
 
 def test_all_packs_are_listed(db: Database) -> None:

@@ -22,7 +22,7 @@ from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import ObjectKey, PackId, PackState
 from s3fs_meta.objects.contract import ObjectStore
 from s3fs_meta.sync.chain import abandoned_txgs
-from s3fs_meta.sync.history.garbage.orphan_packs import groups
+from s3fs_meta.sync.history.garbage.orphan_packs import groups, number_of_packs
 from s3fs_meta.sync.progress import Progress
 from s3fs_meta.sync.upload.healing import DamageMarker, Healer
 
@@ -72,7 +72,7 @@ class Publisher:
     async def _unlisted(self) -> list[tuple[PackId, ObjectKey]]:
         """Return packs that have live blocks but are in no listing; list one prefix at a time."""
         missing: list[tuple[PackId, ObjectKey]] = []
-        for digits in groups(packs.count(self._db)):
+        for digits in groups(await number_of_packs(self._db)):
             listed = await self._listed(f"pack/{digits}")
             last = PackId(0)
             while rows := packs.keys_after(self._db, last, DELETE_BATCH_KEYS):

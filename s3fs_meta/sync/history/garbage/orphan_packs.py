@@ -53,7 +53,7 @@ class OrphanPacks:
             return []
         found: list[ObjectInfo] = []
         missing: set[int] = set()  # sizes of stored packs whose objects are not listed
-        for digits in groups(packs.count(self._db)):
+        for digits in groups(await number_of_packs(self._db)):
             known = await self._known(digits)
             async with aclosing(self._store.list(f"pack/{digits}")) as listing:
                 async for info in listing:
@@ -100,6 +100,15 @@ def _without_doubtful(found: list[ObjectInfo], missing: Set[int]) -> list[Object
             doubtful[0].key,
         )
     return [info for info in found if info.size_bytes not in missing]
+
+
+async def number_of_packs(db: Database) -> int:
+    """Return the number of packs, which are counted in slices."""
+    count = 0
+    for within in packs.slices(db):
+        count += packs.count(db, within)
+        await trio.lowlevel.checkpoint()
+    return count
 
 
 def groups(count: int) -> Iterable[str]:

@@ -15,7 +15,7 @@ from collections import deque
 import trio
 
 from s3fs_meta.cache.block_cache import BlockCache
-from s3fs_meta.errors import BadRowError, S3fsError
+from s3fs_meta.errors import BadRowError, DamagedDatabaseError, S3fsError
 from s3fs_meta.fs.lookup_counts import LookupCounts
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.fs.removed_trees import RemovedTrees
@@ -125,7 +125,7 @@ class Orphans:
                 ino = self._queue.popleft()
                 try:
                     await self.purge(ino)
-                except BadRowError as exc:
+                except (BadRowError, DamagedDatabaseError) as exc:
                     if not exc.changed_nothing:
                         self._status.break_off(f"purging a removed file failed: {exc}")
                     self._skip(ino, exc)
@@ -139,7 +139,7 @@ class Orphans:
             started_s = trio.current_time()
             try:
                 row = inodes.find(self._db, ino)
-            except BadRowError as exc:
+            except (BadRowError, DamagedDatabaseError) as exc:
                 exc.changed_nothing = True
                 raise
             if row is None or row.nlink:
@@ -157,13 +157,13 @@ class Orphans:
         before = self._db.rows_changed()
         try:
             return self.purge_piece(row)
-        except BadRowError as exc:
+        except (BadRowError, DamagedDatabaseError) as exc:
             if self._db.rows_changed() != before:
                 raise
             self._skip(row.ino, exc)
             return True
 
-    def _skip(self, ino: Ino, exc: BadRowError) -> None:
+    def _skip(self, ino: Ino, exc: S3fsError) -> None:
         """Skip an orphan with unreadable rows. Once fsck has repaired them, a mount purges it."""
         _log.error(
             "cannot free the space of the removed inode %d: %s; the next mount tries again",
@@ -197,7 +197,8 @@ def unmap(
     """Turn blocks of a file into holes, and release the blocks. Requires an open transaction.
 
     Raises:
-        BadRowError: the row of a block or of its pack cannot be read; nothing was changed.
+        BadRowError, DamagedDatabaseError: the row of a block or of its pack cannot be read; nothing
+            was changed.
     """
     if blocks:
         found = [(index, blocks_meta.get(db, block)) for index, block in blocks]

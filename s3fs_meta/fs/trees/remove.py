@@ -20,6 +20,7 @@ import trio
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.errors import (
     BadRowError,
+    DamagedDatabaseError,
     NoSpaceLeftError,
     NotPermittedError,
     S3fsError,
@@ -258,7 +259,7 @@ class TreeRemoval:
             began_s, before = trio.current_time(), self._db.rows_changed()
             try:
                 self.remove_slice()
-            except BadRowError as exc:
+            except (BadRowError, DamagedDatabaseError) as exc:
                 if self._db.rows_changed() != before:
                     self._status.break_off(f"deleting a removed tree failed: {exc}")
                 tops = len(self._trees.last(self._slices.directories))
@@ -413,6 +414,8 @@ class TreeRemoval:
     def _forget_names(self, names: Iterable[Name]) -> None:
         """Make the kernel drop cached names of the tree, so that it releases their inodes."""
         for each in names:
+            if each.cookie is None:
+                continue
             name = dentries.name_at(self._db, each.parent, each.cookie)
             if name is not None:
                 self._forget_name(each.parent, name)

@@ -49,9 +49,18 @@ _SIZE: Final = (
     "CASE WHEN i.size_bytes = 0 AND (i.mode & 61440) = 16384"
     " THEN EXISTS (SELECT 1 FROM dentries AS e WHERE e.parent = d.ino) ELSE i.size_bytes END"
 )
+
+
+def _number(value: str) -> str:
+    """Return an SQL expression that is NULL if a value is not an integer."""
+    return f"CASE typeof({value}) WHEN 'integer' THEN {value} END"
+
+
+# A damaged name without the number of an inode is omitted; it is deleted like the other names.
 _OTHER: Final = (
-    f"SELECT d.parent, d.cookie, d.ino, i.mode, i.nlink, {_SIZE}, i.mapped_blocks, i.flags"
-    f" FROM {_NAMES} WHERE d.parent = ?1"
+    f"SELECT d.parent, {_number('d.cookie')}, d.ino, {_number('i.mode')}, {_number('i.nlink')},"
+    f" {_number(f'({_SIZE})')}, {_number('i.mapped_blocks')}, {_number('i.flags')}"
+    f" FROM {_NAMES} WHERE d.parent = ?1 AND typeof(d.ino) = 'integer'"
 )
 _UNTIL: Final = " AND d.cookie <= ?2"
 # Delete files by a range of inode numbers: for nearly consecutive numbers faster than by name.
@@ -76,7 +85,7 @@ _NUMBER_OF_NAMES: Final = (
 )
 # True for a row of blocks whose used values are valid, and whose pack has a row.
 _IS_READABLE: Final = (
-    "typeof(refs) = 'integer' AND typeof(plain_bytes) = 'integer'"
+    "typeof(refs) = 'integer' AND refs > 0 AND typeof(plain_bytes) = 'integer'"
     f" AND plain_bytes BETWEEN 0 AND {BLOCK_BYTES_MAX}"
     " AND (pack IS NULL OR typeof(stored_bytes) = 'integer'"
     f" AND stored_bytes BETWEEN 0 AND {PACK_BYTES_MAX}"
@@ -116,7 +125,7 @@ class Name(NamedTuple):
     """
 
     parent: Ino
-    cookie: Cookie
+    cookie: Cookie | None  # None if the value is damaged
     ino: Ino
     mode: int | None
     nlink: int

@@ -63,6 +63,7 @@ async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) 
     _assert_counted(fs)
 
 
+@pytest.mark.parametrize("value", ["'text'", "CAST(x'ff00' AS TEXT)"])
 @pytest.mark.parametrize(
     ("bad", "column"),
     [
@@ -71,14 +72,14 @@ async def test_removing_a_tree_deletes_its_name_before_its_rows(fs: Filesystem) 
     ],
 )
 async def test_unreadable_inode_row_in_a_removed_tree_stays_for_fsck(
-    fs: Filesystem, column: str, bad: bytes
+    fs: Filesystem, column: str, bad: bytes, value: str
 ) -> None:
     """A row with a value of a wrong type neither ends the removal nor makes the mount read-only."""
     top = make_directory(fs, b"tree")
     inner = make_directory(fs, b"inner", top)
     inos = {b"inner": inner, b"file": make_file(fs, b"file", inner)}
     good = make_file(fs, b"good", top)
-    fs.db.inodes.run(f"UPDATE inodes SET {column} = 'text' WHERE ino = ?", (inos[bad],))
+    fs.db.inodes.run(f"UPDATE inodes SET {column} = {value} WHERE ino = ?", (inos[bad],))
 
     fs.tree_removal.remove(ROOT_INO, b"tree", top)
     await settled(fs)

@@ -1,5 +1,7 @@
 """Tests of removals of trees whose rows have invalid values."""
 
+import itertools
+
 import pytest
 
 from s3fs_meta.fs.filesystem import Filesystem
@@ -64,22 +66,48 @@ async def test_wrong_size_of_a_directory_does_not_enlarge_a_slice_of_its_removal
     assert _count(fs, "inodes") == (_NAMES + 2 if stays else 1)
 
 
+_BLOCK_COLUMNS = ("refs", "plain_bytes", "pack", "stored_bytes")
+_INVALID = ("'text'", "x'ff00'", "CAST(x'ff00' AS TEXT)", "1.5")
+
+
+@pytest.mark.parametrize("value", _INVALID)
+async def test_name_with_an_invalid_inode_number_is_removed_with_its_tree(
+    fs: Filesystem, value: str
+) -> None:
+    """Only the inode, which then has no name, stays for fsck."""
+    top = make_directory(fs, b"tree")
+    bad = make_file(fs, b"bad", top)
+    make_file(fs, b"good", top)
+    fs.db.begin()
+    fs.db.run(f"UPDATE dentries SET ino = {value} WHERE ino = ?", (bad,))
+
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _settled(fs)
+
+    assert fs.status.state is MountState.SERVING
+    assert _count(fs, "dentries") == 0
+    assert fs.db.inodes.all("SELECT ino FROM inodes WHERE ino <> 1") == [(bad,)]
+
+
 async def _uploaded_tree(fs: Filesystem, volume: Volume) -> tuple[Ino, BlockId]:
     """Create a tree with two files; return its directory and the block of one file."""
     top = make_directory(fs, b"tree")
-    for name in (b"good", b"bad"):
-        ino = make_file(fs, name, top)
-        await fs.write(ino, 0, b"content of " + name)
+    good, bad = make_file(fs, b"good", top), make_file(fs, b"bad", top)
+    await fs.write(good, 0, b"content of good")
+    await fs.write(bad, 0, b"content of bad")
     await volume.upload()
-    block = block_map.find(fs.db, ino, BlockIndex(0))
+    block = block_map.find(fs.db, bad, BlockIndex(0))
     assert block is not None
     return top, block
 
 
 @pytest.mark.parametrize(
-    "value", ["'text'", "x'ff00'", "CAST(x'ff00' AS TEXT)", "1.5", "-1", "9223372036854775807"]
+    ("column", "value"),
+    [
+        *itertools.product(_BLOCK_COLUMNS, [*_INVALID, "-1"]),
+        *((column, "9223372036854775807") for column in _BLOCK_COLUMNS[1:]),
+    ],
 )
-@pytest.mark.parametrize("column", ["refs", "plain_bytes", "pack", "stored_bytes"])
 async def test_block_with_an_unreadable_row_keeps_its_row_when_its_tree_is_removed(
     fs: Filesystem, volume: Volume, caplog: pytest.LogCaptureFixture, column: str, value: str
 ) -> None:
@@ -98,7 +126,7 @@ async def test_block_with_an_unreadable_row_keeps_its_row_when_its_tree_is_remov
     assert "1 blocks of removed files have invalid rows" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["'text'", "x'ff00'", "CAST(x'ff00' AS TEXT)", "1.5"])
+@pytest.mark.parametrize("value", _INVALID)
 async def test_invalid_block_number_in_a_removed_tree_leaves_only_its_block(
     fs: Filesystem, volume: Volume, value: str
 ) -> None:

@@ -13,7 +13,13 @@ and in tests.
 import logging
 from typing import Final
 
-from s3fs_meta.errors import BadRowError, EntryExistsError, NoEntryError, NoSpaceLeftError
+from s3fs_meta.errors import (
+    BadRowError,
+    DamagedDatabaseError,
+    EntryExistsError,
+    NoEntryError,
+    NoSpaceLeftError,
+)
 from s3fs_meta.limits import COOKIE_COLLISION_BITS
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.statements import Row
@@ -46,10 +52,14 @@ _MOVE_IF_FREE: Final = (
     " WHERE parent = ?1 AND cookie = ?2"
 )
 _REPLACE: Final = f"UPDATE dentries SET ino = ?4 WHERE {_THE_ENTRY}"
-_PAGE: Final = (
-    f"SELECT d.name, d.cookie, {inodes.COLUMNS}"
+_ON_PAGE: Final = (
     " FROM dentries d CROSS JOIN inodes i ON i.ino = d.ino"
     " WHERE d.parent = ? AND d.cookie > ? AND d.cookie < 9223372036854775807 ORDER BY d.cookie LIMIT ?"
+)
+_PAGE: Final = f"SELECT d.name, d.cookie, {inodes.COLUMNS}{_ON_PAGE}"
+# The page in which text is converted to blobs, because damaged text may not be UTF-8.
+_PAGE_WITHOUT_TEXT: Final = (
+    f"SELECT CAST(d.name AS BLOB), d.cookie, {inodes.COLUMNS_WITHOUT_TEXT}{_ON_PAGE}"
 )
 
 _log = logging.getLogger(__name__)
@@ -186,7 +196,10 @@ def page(
 
 def page_rows(db: Database, parent: Ino, after: Cookie, limit: int) -> list[Row]:
     """Return the same names as ``page``, in unchecked rows: name, cookie, ``inodes.COLUMNS``."""
-    return db.inodes.all(_PAGE, (parent, after, limit))
+    try:
+        return db.inodes.all(_PAGE, (parent, after, limit))
+    except DamagedDatabaseError:
+        return db.inodes.all(_PAGE_WITHOUT_TEXT, (parent, after, limit))
 
 
 def listed(parent: Ino, row: Row) -> tuple[bytes, Cookie, Attributes]:

@@ -34,6 +34,12 @@ COLUMNS: Final = (
     f" i.rdev, i.parent, i.flags, {_time('btime_delta_ns')}"
 )
 
+# COLUMNS, with NULL in place of text.
+COLUMNS_WITHOUT_TEXT: Final = ", ".join(
+    f"CASE typeof({column}) WHEN 'text' THEN NULL ELSE {column} END"
+    for column in COLUMNS.split(", ")
+)
+
 # COLUMNS for a LEFT JOIN of dentries with inodes, because a new inode may have no row yet.
 COLUMNS_OF_NAMED: Final = COLUMNS.replace("i.ino", "d.ino", 1)
 

@@ -40,7 +40,8 @@ _SIZE_ONLY: Final = SimpleNamespace(
     update_ctime=False,
 )
 _PUNCH: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of fallocate(2)
-VALUES: Final = ("x'ff00'", "'text'", "1.5")
+VALUES: Final = ("x'ff00'", "'text'", "CAST(x'ff00' AS TEXT)", "1.5")
+_HUGE: Final = "9223372036854775807"
 # Values from which a change would compute a number that SQLite cannot store.
 _OUT_OF_RANGE: Final = (
     ("mapped_blocks", "9223372036854775807"),
@@ -56,6 +57,7 @@ OTHER_COLUMNS: Final = (
     *(("xattrs", column) for column in ("name", "value")),
     ("block_map", "block"),
     *(("blocks", column) for column in ("plain_bytes", "hash", "pack", "pack_offset")),
+    ("blocks", "stored_bytes"),
 )
 WHERE: Final = {"dentries": "name IN (x'626164', x'6c696e6b')", "blocks": "1"}
 
@@ -90,7 +92,10 @@ async def answer(work: Callable[[], Awaitable[object] | int]) -> int:
         await result
     except pyfuse3.FUSEError as exc:
         return int(exc.errno)
-    except BadRowError:  # The FUSE extension answers some requests without the Python handlers.
+    except (
+        BadRowError,
+        DamagedDatabaseError,
+    ):  # The FUSE extension answers some requests without the Python handlers.
         return errno.EIO
     return 0
 
@@ -182,7 +187,7 @@ async def test_unreadable_inode_row_causes_eio_only_for_requests_of_this_inode(
     assert "raised an unexpected exception" not in caplog.text
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", [*VALUES, _HUGE, "-1"])
 @pytest.mark.parametrize(("table", "column"), OTHER_COLUMNS)
 async def test_unreadable_row_of_a_file_causes_eio_only_for_the_file(
     handlers: Handlers,
@@ -207,13 +212,14 @@ async def test_unreadable_row_of_a_file_causes_eio_only_for_the_file(
     assert "raised an unexpected exception" not in caplog.text
 
 
+@pytest.mark.parametrize("value", ["1.5", "CAST(x'ff00' AS TEXT)"])
 @pytest.mark.parametrize("column", ["refs", "plain_bytes", "hash", "pack", "pack_offset"])
 async def test_removed_file_with_unreadable_rows_becomes_an_orphan(
-    handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str
+    handlers: Handlers, caplog: pytest.LogCaptureFixture, column: str, value: str
 ) -> None:
     """A removed file with unreadable rows stays as an orphan until fsck -y."""
     bad, good, _link = await make_entries(handlers)
-    spoil(handlers, "blocks", column, "1.5", (bad, bad))
+    spoil(handlers, "blocks", column, value, (bad, bad))
     operations, status = handlers.operations, handlers.operations.status
     forget_all(handlers, bad)
 

@@ -12,7 +12,7 @@ import trio
 
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.errors import BadRowError, LostBlockError, ShortageError
+from s3fs_meta.errors import BadRowError, DamagedDatabaseError, LostBlockError, ShortageError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import blocks, cached_blocks
 from s3fs_meta.meta.tables.block_map import Located, of_row
@@ -113,7 +113,7 @@ class Suspects:
         for block in sorted(self.blocks):
             try:
                 row = blocks.find(self._db, block) if block in self.blocks else None
-            except BadRowError as exc:
+            except (BadRowError, DamagedDatabaseError) as exc:
                 _log.error("cannot verify a cached block, which stays unverified: %s", exc)
                 continue
             if row is None:

@@ -19,6 +19,7 @@ from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import (
     BadRowError,
     CorruptionError,
+    DamagedDatabaseError,
     NoSpaceLeftError,
     ObjectMissingError,
     S3fsError,
@@ -289,7 +290,7 @@ class _Download:
         """Return the row of a block; note the error if it cannot be read."""
         try:
             return blocks.find(self._db, block)
-        except BadRowError as exc:
+        except (BadRowError, DamagedDatabaseError) as exc:
             self._error = self._error or exc
             return None
 

@@ -183,8 +183,8 @@ def last_indexes(
 
 
 def _pairs(rows: list[Row], ino: Ino) -> list[tuple[Any, Any]]:
-    """Return rows with two numbers; raise BadRowError if a value is not an integer."""
-    return [(row[0], row[1]) for row in row_types.require_numbers(rows, "the block map", ino)]
+    """Return rows with two numbers; raise BadRowError if a value is invalid."""
+    return [(row[0], row[1]) for row in row_types.require_block_numbers(rows, ino)]
 
 
 def blocks_after(

@@ -18,6 +18,11 @@ from s3fs_meta.meta.tables import damage_marks, packs, row_types
 from s3fs_meta.model import BlockId, BlockIndex, BlockRow, BlockState, Ino, PackId
 
 _COLUMNS: Final = "block, refs, plain_bytes, hash, pack, pack_offset, stored_bytes"
+# No column contains text. Damaged text that is not UTF-8 would make a query for many rows fail.
+_NO_TEXT: Final = (
+    "'text' NOT IN (typeof(refs), typeof(plain_bytes), typeof(hash), typeof(pack),"
+    " typeof(pack_offset), typeof(stored_bytes))"
+)
 
 # These statements run in one call, because most writes of a new block need no others.
 _CREATE_DIRTY: Final = (
@@ -106,7 +111,7 @@ def mapped_from(
         MetadataError: a block has no row.
     """
     rows = db.all(_MAPPED_FROM, (ino, index_from, limit))
-    row_types.require_numbers([row[:2] for row in rows], "the block map", ino)
+    row_types.require_block_numbers([row[:2] for row in rows], ino)
     for row in rows:
         if row[2] is None:
             get(db, row[1])
@@ -126,7 +131,8 @@ def by_hash(db: Database, content_hash: bytes) -> list[BlockRow]:
     twice. Rows that cannot be read are omitted.
     """
     rows = db.all(
-        f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
+        f"SELECT {_COLUMNS} FROM blocks WHERE hash = ? AND {_NO_TEXT}"
+        f" ORDER BY block LIMIT {EQUAL_BLOCKS_MAX}",
         (content_hash,),
     )
     return list(_readable(rows))
@@ -150,9 +156,21 @@ def is_damaged(db: Database, row: BlockRow) -> bool:
 
 
 def in_pack(db: Database, pack: PackId) -> list[BlockRow]:
-    """Return the blocks in a pack, sorted by offset; the size of the pack limits their number."""
+    """Return the blocks in a pack, sorted by offset; the size of the pack limits their number.
+
+    Raises:
+        BadRowError, DamagedDatabaseError: a row cannot be read.
+    """
     rows = db.all(f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? ORDER BY pack_offset", (pack,))
     return [_row(row) for row in rows]
+
+
+def readable_in_pack(db: Database, pack: PackId) -> list[BlockRow]:
+    """Return the blocks in a pack as ``in_pack`` does, but omit rows that cannot be read."""
+    rows = db.all(
+        f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {_NO_TEXT} ORDER BY pack_offset", (pack,)
+    )
+    return list(_readable(rows))
 
 
 def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list[BlockRow]:
@@ -166,7 +184,7 @@ def near_in_pack(db: Database, pack: PackId, block: BlockId, limit: int) -> list
         row
         for side in sides
         for row in db.all(
-            f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {side} LIMIT ?",
+            f"SELECT {_COLUMNS} FROM blocks WHERE pack = ? AND {_NO_TEXT} AND {side} LIMIT ?",
             (pack, block, limit),
         )
     ]

@@ -243,7 +243,7 @@ def marked_among(db: Database, marked: Database, held: Set[BlockId]) -> list[Blo
     return [
         row.block
         for pack, offsets in _marked_packs(db, marked)
-        for row in blocks.in_pack(db, pack)
+        for row in blocks.readable_in_pack(db, pack)
         if row.block in held and (None in offsets or row.pack_offset in offsets)
     ]
 

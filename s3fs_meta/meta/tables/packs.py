@@ -318,9 +318,13 @@ def readable_stored(db: Database) -> Iterator[PackRow]:
 
 
 def all_keys(db: Database) -> Iterator[tuple[PackId, ObjectKey]]:
-    """Yield the keys of all packs by number. Close the iterator before the next schedule point."""
-    for row in db.iterate("SELECT pack, object_key FROM packs ORDER BY pack"):
-        yield _keyed(row)
+    """Yield the keys of packs by number, but omit rows whose key cannot be read.
+
+    Close the iterator before the next schedule point.
+    """
+    sql = "SELECT pack, CAST(object_key AS BLOB) FROM packs WHERE typeof(object_key) = 'text'"
+    for pack, key in db.iterate(f"{sql} ORDER BY pack"):
+        yield pack, ObjectKey(key.decode("ascii", "replace"))
 
 
 def mostly_dead(

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from s3fs_meta.errors import BadRowError, NoInodeError
+from s3fs_meta.errors import BadRowError, DamagedDatabaseError, NoInodeError
 from s3fs_meta.limits import FSCK_PATH_DEPTH_MAX, NAME_SEARCH_DIRECTORIES_MAX, NAME_SEARCH_SLICE
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import inodes
@@ -114,5 +114,6 @@ class NameSearch:
         above = self._paths[parent]
         if above is not None:
             path = above + b"/" + name if above else name
-            with contextlib.suppress(NoInodeError, BadRowError):  # fsck reports the damaged row
+            with contextlib.suppress(NoInodeError, BadRowError, DamagedDatabaseError):
+                # A damaged row is omitted; fsck reports it.
                 self.found.append(FoundName(path, inodes.get(self._db, ino)))

@@ -19,6 +19,8 @@ from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import (
+    BadRowError,
+    DamagedDatabaseError,
     FencedError,
     FormatError,
     NewerFormatError,
@@ -117,7 +119,7 @@ class Compactor:
                 self._examined = row
             try:
                 count = await self._empty(row)
-            except (ObjectMissingError, FormatError) as exc:
+            except (ObjectMissingError, FormatError, BadRowError) as exc:
                 failed += 1
                 await self._skip(row, exc)
                 continue
@@ -136,12 +138,14 @@ class Compactor:
             await trio.lowlevel.checkpoint()
         return found
 
-    async def _skip(self, pack: PackRow, exc: ObjectMissingError | FormatError) -> None:
+    async def _skip(
+        self, pack: PackRow, exc: ObjectMissingError | FormatError | BadRowError
+    ) -> None:
         """Log a pack whose blocks cannot be moved; mark it if its object is missing or damaged."""
         self.last_error = str(exc)
         _log.error("compaction skips %s, whose blocks cannot be moved: %s", pack.object_key, exc)
-        if isinstance(exc, NewerFormatError):
-            return
+        if isinstance(exc, (NewerFormatError, DamagedDatabaseError, BadRowError)):
+            return  # the pack itself may be intact
         is_missing = isinstance(exc, ObjectMissingError)
         if not is_missing or await has_superblock(self._store):
             self._mark(Mark(pack.pack, None), "is missing" if is_missing else "is damaged")

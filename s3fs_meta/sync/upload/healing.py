@@ -145,7 +145,7 @@ class Healer:
         return count + await self._upload_again(from_cache, scan_rows)
 
     def _blocks_at(self, mark: Mark) -> list[BlockRow]:
-        found = blocks.in_pack(self._db, mark.pack)
+        found = blocks.readable_in_pack(self._db, mark.pack)
         offset = mark.pack_offset
         return [row for row in found if row.refs > 0 and offset in {None, row.pack_offset}]
 

@@ -227,10 +227,10 @@ def test_paging_of_dead_packs_continues_after_packs_that_a_copy_needs(db: Databa
     assert seen == made
 
 
-def test_pack_with_a_key_of_a_wrong_type_is_reported(db: Database) -> None:
-    make_pack(db, 1)
-    db.run("UPDATE packs SET object_key = CAST(object_key AS BLOB)")
+def test_pack_with_a_key_of_a_wrong_type_is_reported_or_omitted(db: Database) -> None:
+    bad, good = make_pack(db, 1), make_pack(db, 2)
+    db.run("UPDATE packs SET object_key = CAST(object_key AS BLOB) WHERE pack = ?", (bad,))
 
-    for read in (packs.all_keys, lambda db: packs.keys_after(db, PackId(0), 10)):
-        with pytest.raises(BadRowError):
-            list(read(db))
+    with pytest.raises(BadRowError):
+        packs.keys_after(db, PackId(0), 10)
+    assert list(packs.all_keys(db)) == [(good, key(2))]

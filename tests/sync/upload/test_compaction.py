@@ -339,6 +339,22 @@ async def test_wrong_location_of_a_cached_block_does_not_stop_compaction(power: 
         assert await read_file(session, ino) == content
 
 
+@pytest.mark.parametrize("value", ["'text'", "CAST(x'ff00' AS TEXT)"])
+async def test_unreadable_row_of_a_block_does_not_stop_compaction(power: Power, value: str) -> None:
+    """The pack of the block is skipped and not marked, because it may be intact."""
+    async with power.session("a", tasks=False) as session:
+        (ino, _content, key), _other = await _mostly_dead_packs(session, 2)
+        block = location_of(session, ino).block
+        session.db.begin()
+        session.db.run(f"UPDATE blocks SET plain_bytes = {value} WHERE block = ?", (block,))
+
+        assert await session.compactor.run_once() == 1
+
+        assert session.compactor.last_error
+        assert damage_marks.marks(session.db) == []
+        assert key in power.store.objects
+
+
 async def test_compaction_continues_after_a_wrong_response_of_the_store(power: Power) -> None:
     """A pack that is reported as missing is requested once more; an outage ends compaction."""
     faulty = FaultyStore(power.store)

@@ -9,6 +9,7 @@ import pytest
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.errors import (
+    BadRowError,
     ObjectMissingError,
     S3fsError,
     StoreAccessError,
@@ -286,6 +287,38 @@ async def test_cached_blocks_heal_content_of_a_missing_pack(power: Power) -> Non
         assert await read_file(session, cached_one) == b"cached" * 900
         with pytest.raises(ObjectMissingError):
             await read_file(session, evicted)
+
+
+@pytest.mark.parametrize("value", ["'text'", "CAST(x'ff00' AS TEXT)", "1.5"])
+async def test_unreadable_row_in_a_missing_pack_does_not_prevent_healing(
+    power: Power, value: str
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        cached_one, evicted = await _missing_pack(power, session)
+        block = location_of(session, evicted).block
+        session.db.begin()
+        session.db.run(f"UPDATE blocks SET plain_bytes = {value} WHERE block = ?", (block,))
+
+        assert await session.healer.heal() == 1
+        await session.flush_at_end()
+
+        assert await read_file(session, cached_one) == b"cached" * 900
+
+
+@pytest.mark.parametrize("column", ["plain_bytes", "pack_offset", "stored_bytes", "pack"])
+async def test_row_with_an_impossible_number_does_not_mark_an_intact_pack(
+    power: Power, column: str
+) -> None:
+    async with power.session("a", tasks=False) as session:
+        _cached_one, evicted, _key = await _two_blocks(session)
+        block = location_of(session, evicted).block
+        session.db.begin()
+        session.db.run(f"UPDATE blocks SET {column} = ? WHERE block = ?", ((1 << 63) - 1, block))
+
+        with pytest.raises(BadRowError):
+            await read_file(session, evicted)
+
+        assert damage_marks.marks(session.db) == []
 
 
 async def test_copy_that_cannot_be_uploaded_stays_while_its_pack_is_missing(power: Power) -> None:

@@ -43,6 +43,16 @@ class NoImageError(FormatError):
         self.args = (self.message,)
 
 
+class UnfitRecordsError(CorruptionError):
+    """Recorded changes contain invalid values, so other hosts cannot apply them to their rows."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a changed or deleted row was damaged on this host, so no other host can apply the change"
+            " to its own row; s3fs-meta fsck -y shows whether more rows are damaged"
+        )
+
+
 class OlderBucketError(CorruptionError):
     """The bucket is older than a state that this host saw, or has a different history."""
 

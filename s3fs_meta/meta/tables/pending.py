@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from s3fs_meta.bucket_errors import UnfitRecordsError
 from s3fs_meta.errors import FormatError
 from s3fs_meta.limits import (
     CHANGELOG_RUN_BYTES,
@@ -335,6 +336,20 @@ def merged_run(
                 yield bytes(row[0])
 
     return MergedRecords(changesets.merge(records(), connection), last_seq)
+
+
+def fitting_run(
+    connection: apsw.Connection, seq_after: int, seq_max: int, bytes_max: int
+) -> MergedRecords | None:
+    """Return the result of ``merged_run`` for a changelog.
+
+    Raises:
+        UnfitRecordsError: a row was damaged before its change, so other hosts cannot apply the run.
+    """
+    run = merged_run(connection, seq_after, seq_max, bytes_max)
+    if run is not None and changesets.has_invalid_values(run.changeset):
+        raise UnfitRecordsError
+    return run
 
 
 def records_of_run(connection: apsw.Connection, first: int, last: int) -> list[tuple[int, bytes]]:

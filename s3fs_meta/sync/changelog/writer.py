@@ -20,7 +20,7 @@ from typing import TypeVar
 import trio
 
 from s3fs_meta.background_task import in_thread
-from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError
+from s3fs_meta.bucket_errors import LostLeaseError, OlderBucketError, UnfitRecordsError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import (
     NO_CHANGES,
@@ -162,7 +162,8 @@ class Shipper:
             await self.publish_as_txg(progress)
         try:
             link = await self._ship_once(progress, anyway=anyway)
-        except OlderBucketError:
+        except (OlderBucketError, UnfitRecordsError) as exc:
+            _log.warning("the changes cannot be shipped as a changelog: %s", exc)
             await self.publish_as_txg(progress)
             link = await self._ship_once(progress, anyway=anyway) or self._position.link
         return self._position.link if published else link
@@ -486,7 +487,7 @@ class Shipper:
 
     async def _next_run(self, frozen: Frozen, seq: int) -> MergedRecords | None:
         return await self._in_view(
-            frozen, pending.merged_run, seq, frozen.last_seq, self._uploader.bounds.run_bytes
+            frozen, pending.fitting_run, seq, frozen.last_seq, self._uploader.bounds.run_bytes
         )
 
     async def _put_part(self, prefix: str, number: int, section: Section) -> PartRef:

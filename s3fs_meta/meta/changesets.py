@@ -18,7 +18,7 @@ Source: https://www.sqlite.org/sessionintro.html, chapter 2; apsw, "Session exte
 import functools
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -286,7 +286,7 @@ def block_refs(changeset: bytes) -> dict[BlockId, int]:
             refs[old[_BLOCK]] -= 1
         if new is not None:
             refs[new[_BLOCK]] += 1
-    require_numbers(refs)
+    require_identifiers(refs)
     return {block: count for block, count in refs.items() if count}
 
 
@@ -296,7 +296,7 @@ def named_blocks(changeset: bytes) -> set[BlockId]:
     Raises the errors of ``rows``.
     """
     blocks = {new[_BLOCK] for _, _old, new in rows(changeset, "block_map") if new}
-    require_numbers(blocks)
+    require_identifiers(blocks)
     return blocks
 
 
@@ -324,7 +324,7 @@ def inodes_of(changeset: bytes) -> set[Ino]:
         if column is not None:
             found.update(row[column] for row in changed if row is not None)
     found.discard(apsw.no_change)  # no_change stands for a value that an UPDATE keeps
-    require_numbers(found)
+    require_identifiers(found)
     return found
 
 
@@ -374,8 +374,8 @@ def touched(changeset: bytes) -> Touched:
                 contents.add(row[0])
         elif table == "block_map":
             contents.add(row[0])
-    require_numbers(inodes)
-    require_numbers(contents)
+    require_identifiers(inodes)
+    require_identifiers(contents)
     _require_pairs(names, (int, bytes))
     _require_pairs(found.cookies, (int, int))
     return found
@@ -392,6 +392,13 @@ def require_numbers(values: Iterable[object]) -> None:
     """Raise FormatError if a value is not an integer. A set of types is faster than a loop."""
     if not {*map(type, values)} <= {int}:
         raise FormatError(_CHANGESET, "an integer column has a value of a different type")
+
+
+def require_identifiers(values: Collection[int]) -> None:
+    """Raise FormatError if a value cannot be the number of an inode or of a block."""
+    require_numbers(values)
+    if min(values, default=0) < 0:
+        raise FormatError(_CHANGESET, "the number of an inode or of a block is negative")
 
 
 # --- decode changes ----------------------------------------------------------------------------

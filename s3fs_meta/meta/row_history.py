@@ -18,7 +18,7 @@ import apsw
 
 from s3fs_meta.errors import FormatError
 from s3fs_meta.meta import changesets
-from s3fs_meta.meta.changesets import NEXT_BLOCK, require_numbers
+from s3fs_meta.meta.changesets import NEXT_BLOCK, require_identifiers, require_numbers
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.schema import INODE_COLUMNS
 from s3fs_meta.model import Cookie, Ino
@@ -86,7 +86,7 @@ def changed_rows(changeset: bytes, *, is_complete: bool) -> ChangedRows:
         elif table in _ATTRIBUTE_TABLES:
             other.add(row[0])
     content.update(mapped.changed())
-    require_numbers(content | other)
+    require_identifiers({*content, *other, *(name.parent for name in found.names)})
     return found
 
 

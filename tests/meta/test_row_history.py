@@ -134,6 +134,21 @@ def test_inode_history_contains_the_row_before_and_after_each_change(
         assert changed <= found.keys()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE dentries SET ino = -1",
+        "INSERT INTO xattrs VALUES (-1, x'61', x'')",
+    ],
+)
+def test_negative_number_of_an_inode_is_damage(history: History, statement: str) -> None:
+    """No index and no notification of the kernel can contain such a number."""
+    changeset = history.changeset(lambda db: db.run(statement))
+
+    with pytest.raises(FormatError, match="negative"):
+        row_history.changed_rows(changeset, is_complete=True)
+
+
 def test_inode_columns_equal_the_columns_of_the_schema(history: History) -> None:
     columns = history.db.all("SELECT name FROM pragma_table_info('inodes')")
     assert [row[0] for row in columns] == list(INODE_COLUMNS)

@@ -54,9 +54,10 @@ class Publisher:
         Raises:
             The errors of ``Imager.publish_as_txg``; the publication is retried with the next txg.
         """
-        why = abandoned_txgs.wanted(self._db) or ""
-        _log.warning("the next txg will be a complete image: %s", why)
-        if abandoned_txgs.is_put_back(why):
+        why = abandoned_txgs.wanted(self._db)
+        if why is not None:
+            _log.warning("the next txg will be a complete image: %s", why)
+        if why is not None and abandoned_txgs.is_put_back(why):
             await self._mark_missing()
             await self._healer.heal()
         await self._publish_as_txg(progress)

@@ -7,7 +7,7 @@ Implementations: ``local``, ``s3``, ``memory``; decorators with the same contrac
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from s3fs_meta.errors import FormatError, InvalidRequestError, ObjectTooLargeError
 from s3fs_meta.limits import (
@@ -19,6 +19,8 @@ from s3fs_meta.limits import (
 from s3fs_meta.model import ObjectKey
 
 ETag = str  # opaque identifier of one version of an object; only replace() uses it
+# Largest size or time that a listing may report: the largest number in a column of SQLite.
+NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class ObjectInfo(NamedTuple):
@@ -177,6 +179,11 @@ def described(store: ObjectStore) -> str:
 def listing_of(prefix: str) -> str:
     """Return the text that replaces the key in error messages about a listing."""
     return f"the list of objects {prefix}*" if prefix else "the list of objects"
+
+
+def possible_time(time_ns: int) -> int | None:
+    """Return the time of an object, or None if it is impossible: before 1970 or after 2262."""
+    return time_ns if 0 <= time_ns <= NUMBER_MAX else None
 
 
 def check_range(key: str, start: int, stop: int) -> None:

@@ -51,6 +51,7 @@ from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.billing import Meter, RequestClass
 from s3fs_meta.objects.contact import counting_sent
 from s3fs_meta.objects.contract import (
+    NUMBER_MAX,
     ETag,
     Fetched,
     ObjectInfo,
@@ -58,6 +59,7 @@ from s3fs_meta.objects.contract import (
     check_range,
     check_size,
     listing_of,
+    possible_time,
 )
 from s3fs_meta.objects.response_body import ResponseBody
 from s3fs_meta.objects.s3_access import S3ClientHolder, S3Place, content_md5
@@ -95,8 +97,8 @@ _CLASSES: Final = {
     "DeleteObjects": RequestClass.DELETE,
     "AbortMultipartUpload": RequestClass.DELETE,
 }
-# Largest size that a listing may report: the largest number that fits into a column of SQLite.
-_LISTED_BYTES_MAX: Final = (1 << 63) - 1
+# Maximum number of successive pages without a key; some servers send such a page when they are slow.
+_EMPTY_PAGES_MAX: Final = 1000
 # Content types of web pages and error documents.
 _DOCUMENTS: Final = ("text/", "application/xml", "application/json")
 _IF_FREE: Final = {"IfNoneMatch": "*"}
@@ -225,10 +227,11 @@ class S3Store:
         name = listing_of(prefix)
         token: str | None = None
         before: set[str] = set()
-        last = after
+        last, empty_pages = after, 0
         while True:
             page = await self._request(name, partial(self._list_page, prefix, after, token))
             before_page = last
+            empty_pages = 0 if page.found else empty_pages + 1
             for info in page.found:
                 if info.key > last:
                     last = info.key
@@ -243,6 +246,9 @@ class S3Store:
             # a server that ignores the page token sends the same page again
             if page.token == token or (page.found and last == before_page):
                 raise UnexpectedStoreError(name, "the server sent a page of the listing twice")
+            if empty_pages == _EMPTY_PAGES_MAX:
+                text = f"the listing has {empty_pages} successive pages without a key"
+                raise UnexpectedStoreError(name, text)
             before = {info.key for info in page.found}
             token = page.token
 
@@ -439,7 +445,8 @@ class S3Store:
             key = (
                 failed.get("Key", "").removeprefix(self._prefix) or f"one of {len(keys)} deletions"
             )
-            error = from_code(failed.get("Code", ""), failed.get("Message", ""), key)
+            code = failed.get("Code") or "an error without a code"
+            error = from_code(code, failed.get("Message", ""), key)
             if not isinstance(error, ObjectMissingError):
                 raise error
 
@@ -473,7 +480,7 @@ class S3Store:
             raise UnexpectedStoreError(
                 listing_of(prefix), f"the listing has the key {key!r}, which has another prefix"
             )
-        if not 0 <= size_bytes <= _LISTED_BYTES_MAX:
+        if not 0 <= size_bytes <= NUMBER_MAX:
             raise UnexpectedStoreError(
                 listing_of(prefix), f"the listing has an impossible size for {key!r}: {size_bytes}"
             )
@@ -529,10 +536,10 @@ class S3Store:
             _log.warning("parts of an unfinished upload of %r may remain: %s", key, one_line(exc))
 
 
-def _in_ns(when: datetime) -> int:
-    """Return a server's time in nanoseconds; a time without a zone is UTC."""
+def _in_ns(when: datetime) -> int | None:
+    """Return a server's time in ns, or None if it is impossible; a time without a zone is UTC."""
     aware = when if when.tzinfo is not None else when.replace(tzinfo=timezone.utc)
-    return int(aware.timestamp()) * 1_000_000_000
+    return possible_time(int(aware.timestamp()) * 1_000_000_000)
 
 
 def _immutable(data: bytes | memoryview) -> bytes | memoryview:

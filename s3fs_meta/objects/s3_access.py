@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from xml.etree.ElementTree import Element
 
 import boto3
 import botocore.loaders
@@ -442,7 +443,21 @@ class _Parser(ResponseParser):
             raise ResponseParserError(f"the response has an invalid value: {exc}") from exc
         if not isinstance(parsed.get("Error", {}).get("Code", ""), str):
             raise ResponseParserError("the response has an invalid error code")
+        if _has_elements(parsed):
+            raise ResponseParserError("the response has several values for one field")
         return parsed
+
+
+def _has_elements(value: Any) -> bool:
+    """Return whether a parsed response contains XML elements.
+
+    If a text element occurs more than once, botocore returns the list of these elements.
+    """
+    if isinstance(value, dict):
+        return any(map(_has_elements, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_elements, value))
+    return isinstance(value, Element)
 
 
 def _is_web_page(response: Mapping[str, Any]) -> bool:

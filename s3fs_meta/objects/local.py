@@ -65,6 +65,7 @@ from s3fs_meta.objects.contract import (
     check_key,
     check_range,
     listing_of,
+    possible_time,
 )
 from s3fs_meta.objects.local_directory import (
     identity_of,
@@ -106,8 +107,11 @@ _TRANSIENT: Final = frozenset(
 )
 # Errors of a path that does not exist, or that is too long to be a key.
 _UNREACHABLE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_IN_THE_WAY: Final = "a directory or a special file has the path of the object; move it away"
 _ADVICE: Final = {
-    errno.EACCES: "check the owner and the permissions of the directory",
+    errno.EACCES: "check the owner and the permissions of the directory and of the object's file",
+    errno.ELOOP: "symbolic links are not followed; replace the link by its target",
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.ENXIO), _IN_THE_WAY),
     errno.EPERM: "the disk's filesystem must allow hard links, and the files must not be immutable",
     errno.EROFS: "the disk's filesystem is mounted read-only",
 }
@@ -320,7 +324,9 @@ class LocalStore:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise FileNotFoundError
+                missing = ObjectMissingError(key)
+                missing.reword(f"{missing.message}: {_IN_THE_WAY}")
+                raise missing
             yield fd, status
         finally:
             os.close(fd)
@@ -337,7 +343,7 @@ class LocalStore:
         try:
             with self._opened(key) as (fd, status):
                 return _etag_of(key, fd, status)
-        except FileNotFoundError:
+        except (FileNotFoundError, ObjectMissingError):
             return None
 
     def _get_range(self, key: ObjectKey, start: int, stop: int) -> memoryview:
@@ -373,7 +379,8 @@ class LocalStore:
                         raise
                     continue  # another process deleted the object
                 if stat.S_ISREG(status.st_mode):
-                    yield ObjectInfo(ObjectKey(key), status.st_size, status.st_mtime_ns)
+                    modified_ns = possible_time(status.st_mtime_ns)
+                    yield ObjectInfo(ObjectKey(key), status.st_size, modified_ns)
 
     def _names(self, folder: str, prefix: str, after: str) -> Sequence[str]:
         """Return the keys of the files and subdirectories that a listing must visit, in key order.

@@ -61,7 +61,7 @@ def open_lock(path: Path, flags: int) -> int:
     except OSError as exc:
         if flags & os.O_CREAT or exc.errno not in _NOT_WRITABLE:
             raise
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block
 
 
 def identity_of(fd: int) -> bytes:

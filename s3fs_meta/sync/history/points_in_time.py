@@ -46,6 +46,8 @@ class PointsInTime:
         self._lease = lease
         self._known: dict[Txg, Link] = {}
         self._unreadable: dict[Txg, str] = {}  # reasons why changelogs are unreadable
+        # the keys of manifests; None until they are listed
+        self._manifests: dict[Txg, ObjectKey] | None = None
         self.unreadable_end: list[Txg] = []  # unreadable txgs after the last readable one
         # last readable position in the chain, as found by the latest search
         self.end: Link | None = None
@@ -109,7 +111,7 @@ class PointsInTime:
         head = self._lease.head
         if head is None:
             raise UnfinishedFilesystemError(self._store.url)
-        self.unreadable_end = []
+        self.unreadable_end, self._manifests = [], None
         for stop in (None, head.txg):
             if stop is None:
                 numbers = await self.txgs_after_head()
@@ -310,12 +312,16 @@ class PointsInTime:
         return found
 
     async def _images(self) -> dict[Txg, ObjectKey]:
+        """Return the keys of manifests, which are listed once for each search of the newest txg."""
+        if self._manifests is not None:
+            return self._manifests
         found: dict[Txg, ObjectKey] = {}
         async with aclosing(self._store.list("image/")) as listing:
             async for info in listing:
                 name = image_codec.parse_manifest_key(info.key)
                 if name is not None:
                     found[name.txg] = info.key
+        self._manifests = found
         return found
 
     async def _before_changelogs(self, key: ObjectKey) -> Link | None:

@@ -9,6 +9,7 @@ import pytest
 from typing_extensions import override
 
 from s3fs_meta.bucket_errors import NoImageError, OlderBucketError
+from s3fs_meta.clock import SystemClock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.image import parse_manifest_key
 from s3fs_meta.errors import ObjectMissingError, SettingsError
@@ -28,6 +29,7 @@ from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
 from tests.sync.conftest import HandClock, Power, flushed, write_file
 from tests.sync.history.set_clock import FAR, SECOND_NS, SetClock, bucket_at, session_at
+from tests.sync.opening.histories import rot, written
 
 pytestmark = pytest.mark.thorough
 
@@ -54,6 +56,22 @@ async def required(
     keys = await power.keys()
     uuid = keys.superblock.uuid
     return await require_at_least(store or power.store, keys.keyring, uuid, mark, served)
+
+
+async def test_images_are_listed_once_while_unreadable_changelogs_are_skipped(
+    power: Power,
+) -> None:
+    """An image may record the chain position of an unreadable changelog."""
+    await written(power)
+    rot(power, 6, 7, 8, 9)
+    store = FaultyStore(power.store)
+    bucket = await snapshot_mount.read_bucket(
+        store, power.remembered("-"), power.secret, SystemClock()
+    )
+
+    assert (await bucket.points.newest()).txg == 5
+    assert bucket.points.unreadable_end == [6, 7, 8, 9]
+    assert [call.key for call in store.calls if call.method == "list"].count("image/") == 1
 
 
 async def test_search_by_time_finds_the_last_txg_at_or_before_the_time(power: Power) -> None:

@@ -21,6 +21,7 @@ from s3fs_meta.model import ObjectKey
 ETag = str  # opaque identifier of one version of an object; only replace() uses it
 # Largest size or time that a listing may report: the largest number in a column of SQLite.
 NUMBER_MAX: Final = (1 << 63) - 1
+STORE_FULL: Final = "the store is full or its quota is used up; free space there or raise the quota"
 
 
 class ObjectInfo(NamedTuple):

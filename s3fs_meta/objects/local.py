@@ -59,6 +59,7 @@ from s3fs_meta.limits import (
 from s3fs_meta.memory_allocator import range_buffers
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import (
+    STORE_FULL,
     ETag,
     Fetched,
     ObjectInfo,
@@ -260,6 +261,8 @@ class LocalStore:
                 self._require_root(key)
                 return ObjectMissingError(key)
         code = f"{errno.errorcode.get(exc.errno or 0, 'OSError')} in {os.fspath(self.root)!r}"
+        if exc.errno in FULL_ERRNOS:
+            code = f"{code}: {STORE_FULL}"
         if exc.errno in _TRANSIENT or isinstance(exc, FileNotFoundError):
             return TransientStoreError(key, code)
         if exc.errno in _ADVICE:

@@ -29,6 +29,7 @@ from s3fs_meta.errors import (
     TransientStoreError,
     UnexpectedStoreError,
 )
+from s3fs_meta.objects.contract import STORE_FULL
 
 _TRANSIENT_CODES: Final = frozenset(
     {
@@ -54,6 +55,16 @@ _TRANSIENT_CODES: Final = frozenset(
 # 520 to 527 and 530 come from a proxy that cannot reach the server.
 # 304 comes from a cache, because no request asks whether an object has changed.
 _TRANSIENT_STATUSES: Final = frozenset({304, 408, 429, 500, 502, 503, 504, *range(520, 528), 530})
+# A store that is full may accept writes again after its owner has freed space.
+_FULL_CODES: Final = frozenset(
+    {
+        "QuotaExceeded",  # Ceph, versitygw
+        "InsufficientStorage",  # versitygw
+        "XMinioStorageFull",
+        "XMinioAdminBucketQuotaExceeded",
+        str(int(HTTPStatus.INSUFFICIENT_STORAGE)),
+    }
+)
 _SKEW_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _MISSING_CODES: Final = frozenset({"NoSuchKey", "NotFound"})
 _PRECONDITION_CODES: Final = frozenset({"PreconditionFailed", "412"})
@@ -386,6 +397,8 @@ def from_code(code: str, text: str, key: str) -> S3fsError:
     """Return an S3fsError for an S3 error code of a request, or of one key in a batch."""
     if code in _TRANSIENT_CODES:
         return TransientStoreError(key, code)
+    if code in _FULL_CODES:
+        return TransientStoreError(key, f"{code}: {STORE_FULL}")
     if code in _MISSING_CODES:
         return ObjectMissingError(key)
     if code in _PRECONDITION_CODES:

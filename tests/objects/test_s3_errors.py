@@ -340,6 +340,26 @@ async def test_error_about_a_wrong_region_names_the_correct_region(
 REGION = {"x-amz-bucket-region": "us-east-1"}
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "QuotaExceeded"),
+        (507, "InsufficientStorage"),
+        (507, "XMinioStorageFull"),
+        (400, "XMinioAdminBucketQuotaExceeded"),
+        (507, ""),
+    ],
+)
+async def test_error_of_a_full_store_is_transient_and_says_what_to_do(
+    double: S3Double, store: S3Store, status: int, code: str
+) -> None:
+    """Uploads are retried, because the owner of the store may free space."""
+    double.answer(error(status, code) if code else Reply(status))
+
+    with pytest.raises(TransientStoreError, match=f"{code or status}: the store is full"):
+        await store.put(KEY, b"content")
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 async def test_request_is_retried_although_an_error_without_a_code_names_the_region(
     double: S3Double, store: S3Store, status: int

@@ -91,13 +91,13 @@ async def test_authentic_level_object_proves_the_loss_of_its_changelogs(power: P
     assert (await bucket.points.newest()).txg == 8
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 100])
-async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_changelog(
-    power: Power, ahead: int
+@pytest.mark.parametrize("host", ["a", "b"])
+async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_the_next_changelog(
+    power: Power, host: str
 ) -> None:
     """The last writer skips a foreign changelog with fsck -y; other hosts also need --end-at."""
     inos = await written(power)
-    key = key_of(Txg(9 + ahead))
+    key = key_of(Txg(10))
     power.store.objects[key] = b"?"
     before = dict(power.store.objects)
 
@@ -108,7 +108,7 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_chang
         async with power.session("b", options=MEND, tasks=False):
             pass
     assert power.store.objects == before
-    host, options = ("a", MEND) if ahead != 2 else ("b", end_at(9))
+    options = MEND if host == "a" else end_at(9)
     async with power.session(host, options=options, tasks=False) as session:
         await require_files(session, inos, 9)
         inos[200] = write_file(session, b"200")
@@ -119,6 +119,82 @@ async def test_mount_needs_fsck_if_a_foreign_object_has_the_key_of_a_later_chang
             await require_files(session, inos, 200)
             await session.close()
     assert power.store.objects[key] == b"?"
+
+
+@pytest.mark.parametrize("ahead", [20, 100])
+async def test_mount_ignores_a_foreign_object_with_the_key_of_a_changelog_after_a_gap(
+    power: Power, ahead: int
+) -> None:
+    """Such an object does not prove that the chain has reached its txg."""
+    inos = await written(power)
+    key = key_of(Txg(9 + ahead))
+    power.store.objects[key] = b"?"
+
+    bucket = await bucket_of(power)
+    assert (await bucket.points.newest()).txg == 9
+    assert bucket.points.unreadable_end == []
+    for host, options in (("r", READ_ONLY), ("b", None), ("a", None), ("c", MEND)):
+        async with power.session(host, options=options, tasks=False) as session:
+            await require_files(session, inos, 9)
+            assert session.volume.mended == ()
+            if host == "b":
+                await session.reclaimer.reclaim()
+            await session.close()
+    assert power.store.objects[key] == b"?"
+
+
+async def test_fsck_counts_an_object_with_the_key_of_a_changelog_after_a_gap_as_foreign(
+    power: Power,
+) -> None:
+    await written(power)
+    power.store.objects[key_of(Txg(99))] = b"?"
+    async with power.session("b", options=TAKEOVER, tasks=False) as session:
+        report, foreign = await checked(session)
+        assert key_of(Txg(99)) in foreign
+        assert [one.invariant for one in report.verdicts if one.left] == ["I26"], report.lines()
+
+
+async def test_writer_passes_a_foreign_object_that_a_mount_has_ignored(power: Power) -> None:
+    """The writer skips the occupied key when its chain has reached the key."""
+    inos = await written(power)
+    key = key_of(Txg(12))
+    power.store.objects[key] = b"?"
+
+    async with power.session("b", tasks=False) as session:
+        for number in range(10, 15):
+            inos[number] = write_file(session, b"%d" % number)
+            with contextlib.suppress(OlderBucketError):  # The next object key is already used.
+                await session.flush()
+        await unmount(session)
+    async with power.session("c", tasks=False) as session:
+        await require_files(session, inos, 14)
+    assert power.store.objects[key] == b"?"
+
+
+async def test_authentic_changelog_after_a_gap_proves_the_loss_of_changelogs(power: Power) -> None:
+    await written(power)
+    for txg in (7, 8):
+        del power.store.objects[key_of(Txg(txg))]
+
+    with pytest.raises(BrokenChainError, match=r"at=txg=6 .* fsck -y"):
+        async with power.session("b", tasks=False):
+            pass
+
+
+async def test_writer_that_lost_its_lease_is_not_ended_by_a_foreign_changelog(
+    power: Power,
+) -> None:
+    """A foreign object after a gap does not prove that another host has written."""
+    async with power.session("a", tasks=False) as session:
+        inos = {2: write_file(session, b"2")}
+        await session.flush()
+        power.store.objects[key_of(Txg(50))] = b"?"
+        del power.store.objects[ObjectKey("lease")]
+        inos[3] = write_file(session, b"3")
+        await session.flush()
+        await unmount(session)
+    async with power.session("b", tasks=False) as session:
+        await require_files(session, inos, 3)
 
 
 @pytest.mark.parametrize("content", ["junk", "claims to be newer"])

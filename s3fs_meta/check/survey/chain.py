@@ -113,23 +113,23 @@ class _Chain:
 
     async def _end(self, head: Txg) -> Txg:
         """Return the last plausible txg of the chain; record objects with later txgs as foreign."""
-        found: list[names.Name] = []
-        for prefix in (changelog_codec.PREFIX, changelog_codec.PART_PREFIX, level_codec.PREFIX):
-            sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
-            for row in self._exam.db.all(sql, (f"{prefix}*",)):
-                key = ObjectKey(str(row[0]))
-                found.append((names.txg_of(key), key))
-        end = await names.reached(self._store, self._keyring, head, found)
-        self._exam.evidence.note_foreign(key for txg, key in found if txg > end)
-        chain_names = [name for name in found if name[0] <= end and not name[1].startswith(_PARTS)]
-        last = max(
-            (txg for txg, key in chain_names if changelog_codec.parse_key(key) is not None),
-            default=head,
-        )
-        later = [(txg, key) for txg, key in chain_names if txg > last]
+        note_foreign = self._exam.evidence.note_foreign
+        changelogs = self._named(changelog_codec.PREFIX)
+        last = await names.reached(self._store, self._keyring, head, changelogs, step_max=1)
+        note_foreign(key for txg, key in changelogs if txg > last)
+        found = self._named(changelog_codec.PART_PREFIX) + self._named(level_codec.PREFIX)
+        end = await names.reached(self._store, self._keyring, last, found)
+        note_foreign(key for txg, key in found if txg > end)
+        later = [name for name in found if last < name[0] <= end and not name[1].startswith(_PARTS)]
         last = await levels.last_authentic(self._store, self._keyring, last, later)
-        self._exam.evidence.note_foreign(key for txg, key in later if txg > last)
-        return max(head, last)
+        note_foreign(key for txg, key in later if txg > last)
+        return last
+
+    def _named(self, prefix: str) -> list[names.Name]:
+        """Return the listed keys with a prefix, each with its txg."""
+        sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB ?"
+        keys = [ObjectKey(str(row[0])) for row in self._exam.db.all(sql, (f"{prefix}*",))]
+        return [(names.txg_of(key), key) for key in keys]
 
     def _listed_numbers(self) -> Iterator[Txg]:
         sql = "SELECT object_key FROM temp.seen_objects WHERE object_key GLOB 'changelog/*'"

@@ -104,7 +104,7 @@ async def behind_all(
     head = Txg(0) if lease.head is None else lease.head.txg
     last = await names.last_name(store, keyring, max(head, kept.txg))
     created_ns = kept.created_ns
-    for txg in reversed(await chain.numbers_from(store, keyring, kept.next_txg)):
+    for txg in reversed(await chain.numbers_after(store, keyring, kept.txg)):
         fetched = await _read(store, keyring, uuid, txg)
         if isinstance(fetched, FetchedChangelog):
             created_ns = max(created_ns, fetched.link.created_ns)

@@ -178,23 +178,39 @@ def want_floor(db: Database, floor: Txg) -> None:
     local_state.put(db, _FLOOR, str(floor))
 
 
-async def numbers_from(
-    store: ObjectStore, keyring: Keyring, first: Txg, count_max: int | None = None
-) -> list[Txg]:
-    """List the txgs, starting at *first*, whose changelogs are in the bucket, in ascending order.
+async def numbers_from(store: ObjectStore, keyring: Keyring, known: Txg) -> list[Txg]:
+    """List the txgs, starting at *known*, whose changelogs are in the bucket, in ascending order.
 
-    Keys with a txg beyond the end of the chain are ignored (``names.reached``).
+    Keys with a txg beyond the end of the chain are ignored. After a gap, a key is accepted only if
+    an object after the gap is authentic (``names.reached``).
 
     Args:
         store: the bucket.
         keyring: the keys of the filesystem.
-        first: a txg that the chain has reached, or the txg after it.
-        count_max: stop after this number of txgs; None: list all.
+        known: a txg that the chain has reached.
     """
-    found = await listed_from(store, first, count_max)
-    named = [(txg, key_of(txg)) for txg in found]
-    last = await names.reached(store, keyring, first, named)
-    return [txg for txg in found if txg <= last]
+    return await _reached_of(store, keyring, known, await listed_from(store, known))
+
+
+async def numbers_after(
+    store: ObjectStore, keyring: Keyring, known: Txg, count_max: int | None = None
+) -> list[Txg]:
+    """List the txgs after *known* as ``numbers_from`` does, or only the first *count_max* of them."""
+    first = Txg(known + 1)
+    listed = await listed_from(store, first, count_max)
+    found = await _reached_of(store, keyring, known, listed)
+    if count_max is not None and len(found) < len(listed) == count_max:
+        # Changelogs that are not listed yet may be authentic.
+        found = await _reached_of(store, keyring, known, await listed_from(store, first))
+    return found[:count_max]
+
+
+async def _reached_of(
+    store: ObjectStore, keyring: Keyring, known: Txg, listed: list[Txg]
+) -> list[Txg]:
+    named = [(txg, key_of(txg)) for txg in listed]
+    last = await names.reached(store, keyring, known, named, step_max=1)
+    return [txg for txg in listed if txg <= last]
 
 
 async def listed_from(store: ObjectStore, first: Txg, count_max: int | None = None) -> list[Txg]:

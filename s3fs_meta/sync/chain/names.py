@@ -1,12 +1,11 @@
 """The txgs in object keys, and the check that the chain can have reached them.
 
-Owns: the rule that a key far beyond the end of the chain belongs to another writer; the listing of
-keys.
+Owns: the rule that a key beyond the end of the chain is foreign, which means that it does not belong
+to this filesystem; the listing of keys.
 Does not know: chain positions, rows.
 Keeps: the name of an object proves nothing, because any user of the bucket can create objects. Txgs
-beyond a gap of more than TXG_GAP_MAX numbers are accepted only if one object beyond the gap
-verifies with the keys of this filesystem. Otherwise, the objects beyond the gap are ignored. They
-are never changed.
+beyond a gap that is too long are accepted only if one object beyond the gap verifies with the keys
+of this filesystem. Otherwise, the objects beyond the gap are ignored. They are never changed.
 Design: docs/design/durability.md, "The chain".
 """
 
@@ -58,24 +57,31 @@ async def last_name(store: ObjectStore, keyring: Keyring, known: Txg) -> Txg:
     return await reached(store, keyring, known, found)
 
 
-async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Iterable[Name]) -> Txg:
+async def reached(
+    store: ObjectStore,
+    keyring: Keyring,
+    known: Txg,
+    names: Iterable[Name],
+    step_max: int = TXG_GAP_MAX,
+) -> Txg:
     """Return the last txg in the keys of objects that can belong to the chain.
 
-    No request is sent if no gap between the txgs exceeds TXG_GAP_MAX.
+    No request is sent if no gap between the txgs is too long.
 
     Args:
         store: the bucket with the objects.
         keyring: the keys of the filesystem.
         known: a txg that the chain has reached.
         names: the keys of objects, each with its txg.
+        step_max: the maximum difference to the previous txg that is accepted without a request.
 
     Raises:
         StoreError: the store cannot return an object beyond a gap.
     """
     last, gaps = known, 0
     within = (name for name in names if known < name[0] <= known + TXG_LEAP_MAX)
-    for run in _runs(sorted(within)):
-        if run[0][0] - last > TXG_GAP_MAX and not await _is_proven(store, keyring, run):
+    for run in _runs(sorted(within), step_max):
+        if run[0][0] - last > step_max and not await _is_proven(store, keyring, run):
             gaps += 1
             if gaps == TXG_GAPS_MAX:
                 break
@@ -84,11 +90,11 @@ async def reached(store: ObjectStore, keyring: Keyring, known: Txg, names: Itera
     return last
 
 
-def _runs(names: list[Name]) -> Iterator[list[Name]]:
-    """Yield runs of names whose txgs have no gap above TXG_GAP_MAX, in ascending order."""
+def _runs(names: list[Name], step_max: int) -> Iterator[list[Name]]:
+    """Yield runs of names whose txgs differ by at most *step_max*, in ascending order."""
     run: list[Name] = []
     for name in names:
-        if run and name[0] - run[-1][0] > TXG_GAP_MAX:
+        if run and name[0] - run[-1][0] > step_max:
             yield run
             run = []
         run.append(name)

@@ -34,6 +34,7 @@ from s3fs_meta.sync.chain.chain import (
     encode_link,
     fetch,
     fetch_next,
+    numbers_after,
     numbers_from,
     require_known,
 )
@@ -134,7 +135,7 @@ class Replayer:
         if upto is not None and await self._exists(upto):
             return await self._plan_to(link, upto, by_levels=by_levels)
         few = LEVEL_FAN_OUT if by_levels else None
-        numbers = await numbers_from(self._store, self._keyring, link.next_txg, few)
+        numbers = await numbers_after(self._store, self._keyring, link.txg, few)
         ends: levels.Ends = {}
         if len(numbers) == few or (by_levels and not _are_without_gap(numbers, link)):
             ends = await levels.ends_by_first(self._store, self._keyring, link.txg)
@@ -159,7 +160,7 @@ class Replayer:
         if not by_levels:
             return _Plan(upto, {})
         if count < LEVEL_FAN_OUT:
-            numbers = await numbers_from(self._store, self._keyring, link.next_txg, count)
+            numbers = await numbers_after(self._store, self._keyring, link.txg, count)
             if len(numbers) == count and _are_without_gap(numbers, link):
                 return _Plan(upto, {})
         ends = await levels.ends_by_first(self._store, self._keyring, link.txg, upto)
@@ -175,7 +176,7 @@ class Replayer:
             of_last = [name for name in named if name[0] == last]
             if await levels.last_authentic(self._store, self._keyring, link.txg, of_last) == last:
                 return [last]
-        return await numbers_from(self._store, self._keyring, link.next_txg)
+        return await numbers_after(self._store, self._keyring, link.txg)
 
     async def _level(self, plan: "_Plan", link: Link) -> Level | None:
         """Return the longest valid level object right after a chain position, or None."""

@@ -69,7 +69,7 @@ async def put_back(
     except OlderBucketError as exc:
         why = f"{lost.why}, and {key_of(link.txg)}, this host's last changelog, is also lost"
         raise LostLeaseError(lost.url, why, lost.etag, _ADVICE) from exc
-    for txg in await chain.numbers_from(store, keyring, link.next_txg, 2):
+    for txg in await chain.numbers_after(store, keyring, link.txg, 2):
         if attempt is None or txg != attempt[0] or not await chain.append(store, *attempt):
             raise keeper.ended_by_object(key_of(txg))
     # If another host has written a lease meanwhile, ``require_hold`` below raises the error.

@@ -147,7 +147,7 @@ async def refuse_copy(
     link = chain.recorded(db)
     if lease.released or force or link is None:
         return
-    numbers = await chain.numbers_from(store, keyring, link.next_txg)
+    numbers = await chain.numbers_after(store, keyring, link.txg)
     last, own = max(numbers, default=link.txg), chain.own_txg(db)
     if own is None or last <= own:
         return

@@ -6,10 +6,10 @@ from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import StoreUnavailableError
 from s3fs_meta.limits import TXG_GAP_MAX, TXG_GAPS_MAX, TXG_LEAP_MAX
 from s3fs_meta.model import ObjectKey, Txg
-from s3fs_meta.sync.chain import names
+from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.sync.conftest import Power
-from tests.sync.opening.histories import written
+from tests.sync.opening.histories import rot, written
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,25 @@ async def test_unavailable_changelog_is_not_reported_as_forged(power: Power) -> 
     store.fail("get", StoreUnavailableError("changelog", 1, 0.0, "away"))
     with pytest.raises(StoreUnavailableError):
         await names.reached(store, keyring, Txg(9), [(Txg(500), key_of(Txg(500)))])
+
+
+async def test_changelogs_after_a_gap_are_listed_only_if_one_of_them_is_authentic(
+    power: Power,
+) -> None:
+    await written(power)
+    keyring = (await power.keys()).keyring
+    power.store.objects[key_of(Txg(12))] = b"?"
+    assert await chain.numbers_from(power.store, keyring, Txg(8)) == [8, 9]
+
+    del power.store.objects[key_of(Txg(7))]
+    assert await chain.numbers_after(power.store, keyring, Txg(6)) == [8, 9]
+
+
+async def test_part_of_a_listing_does_not_hide_later_authentic_changelogs(power: Power) -> None:
+    """The first listed changelogs after a gap may all be damaged."""
+    await written(power)
+    del power.store.objects[key_of(Txg(3))]
+    rot(power, 4, 5, 6)
+    keyring = (await power.keys()).keyring
+
+    assert await chain.numbers_after(power.store, keyring, Txg(2), 2) == [4, 5]

@@ -108,7 +108,7 @@ _TRANSIENT: Final = frozenset(
 )
 # Errors of a path that does not exist, or that is too long to be a key.
 _UNREACHABLE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_IN_THE_WAY: Final = "a directory or a special file has the path of the object; move it away"
+_IN_THE_WAY: Final = "a directory or a special file is in the way; move it away"
 _ADVICE: Final = {
     errno.EACCES: "check the owner and the permissions of the directory and of the object's file",
     errno.ELOOP: "symbolic links are not followed; replace the link by its target",
@@ -260,13 +260,15 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 self._require_root(key)
                 return ObjectMissingError(key)
-        code = f"{errno.errorcode.get(exc.errno or 0, 'OSError')} in {os.fspath(self.root)!r}"
+        name = errno.errorcode.get(exc.errno or 0, "OSError")
+        code = f"{name} in {os.fspath(self.root)!r}"
         if exc.errno in FULL_ERRNOS:
             code = f"{code}: {STORE_FULL}"
         if exc.errno in _TRANSIENT or isinstance(exc, FileNotFoundError):
             return TransientStoreError(key, code)
         if exc.errno in _ADVICE:
-            return StoreAccessError(key, code, _ADVICE[exc.errno])
+            path = exc.filename2 or exc.filename or os.fspath(self.root)
+            return StoreAccessError(key, f"{name} at {path!r}", _ADVICE[exc.errno])
         return UnexpectedStoreError(key, code)
 
     def _require_root(self, key: str) -> None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -57,11 +58,20 @@ def open_lock(path: Path, flags: int) -> int:
     Source: flock(2), "NFS details".
     """
     try:
-        return os.open(path, os.O_RDWR | flags | os.O_CLOEXEC, FILE_MODE)
+        return _open_regular(path, os.O_RDWR | flags)
     except OSError as exc:
         if flags & os.O_CREAT or exc.errno not in _NOT_WRITABLE:
             raise
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block
+    return _open_regular(path, os.O_RDONLY)
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Open a file, but no link and no special file; opening a FIFO does not block."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), os.fspath(path))
 
 
 def identity_of(fd: int) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from s3fs_meta.errors import ObjectMissingError, StoreAccessError
 from s3fs_meta.model import ObjectKey
 from s3fs_meta.objects.contract import ObjectInfo
-from s3fs_meta.objects.local import LocalStore
+from s3fs_meta.objects.local import LOCK, UNFINISHED, LocalStore
 from s3fs_meta.objects.local_directory import open_lock
 
 KEY = ObjectKey("pack")
@@ -27,7 +27,7 @@ def bind_socket(path: Path) -> None:
     ("make", "text"),
     [
         (lambda path: path.symlink_to(path.name), "ELOOP .*; replace the link by its target"),
-        (bind_socket, "ENXIO .*; a directory or a special file has the path .*; move it away"),
+        (bind_socket, "ENXIO .*; a directory or a special file is in the way; move it away"),
     ],
     ids=["loop of symbolic links", "socket"],
 )
@@ -89,7 +89,23 @@ def test_fifo_at_the_path_of_the_lock_file_does_not_block_a_reader(
         return opened(path, flags, mode)
 
     monkeypatch.setattr(os, "open", without_permission)
-    os.close(open_lock(lock, 0))
+    with pytest.raises(OSError, match="No such device"):
+        open_lock(lock, 0)
+
+
+@pytest.mark.parametrize(
+    "make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)], ids=["dir", "FIFO", "link"]
+)
+async def test_error_about_an_obstacle_at_the_lock_file_names_its_path(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    lock = tmp_path / UNFINISHED / LOCK
+    lock.parent.mkdir()
+    make(lock)
+    store = LocalStore(tmp_path)
+
+    with pytest.raises(StoreAccessError, match=f"at '{lock}'; "):
+        await store.put(KEY, b"content")
 
 
 async def test_impossible_time_of_a_local_object_is_unknown(tmp_path: Path) -> None:

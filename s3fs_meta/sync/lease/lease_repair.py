@@ -57,12 +57,10 @@ async def mend_lease(
     except LostLeaseError as exc:
         etag, why = exc.etag, str(exc)
     else:
-        if lease.epoch <= EPOCH_LEAP_MAX:
+        too_high = await why_too_high(store, keyring, clock, lease)
+        if too_high is None:
             return None
-        derived = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
-        if lease.epoch - derived.epoch <= EPOCH_LEAP_MAX:
-            return None
-        why = f"the lease's epoch {lease.epoch} is far above {derived.epoch}, the latest in the bucket"
+        why = too_high
     lease = await _lease_of_images(store, keyring, clock, needs_image=needs_image)
     data = lease_codec.encode(lease)
     if etag is None:
@@ -71,6 +69,18 @@ async def mend_lease(
         await store.replace(lease_codec.KEY, data, etag)
     named = "no image" if lease.head is None else lease.head.manifest_key
     return f"{why}; a new lease was made, with {named} as its head"
+
+
+async def why_too_high(
+    store: ObjectStore, keyring: Keyring, clock: Clock, lease: Lease
+) -> str | None:
+    """Return why the epoch of a lease cannot be right, or None if it can."""
+    if lease.epoch <= EPOCH_LEAP_MAX:
+        return None
+    last = (await _lease_of_images(store, keyring, clock, needs_image=False)).epoch
+    if lease.epoch - last <= EPOCH_LEAP_MAX:
+        return None
+    return f"the lease's epoch {lease.epoch} is far above {last}, the latest in the bucket"
 
 
 async def read_or_derive(

@@ -17,6 +17,7 @@ from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.recovery import restore_content
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
+from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.codec.superblock import superblock_facts
@@ -34,7 +35,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.lease import lease_proof
 from s3fs_meta.sync.lease.fence import Fencer
 from s3fs_meta.sync.lease.keeper import Hold, LeaseKeeper, refuse_held
-from s3fs_meta.sync.lease.lease_repair import read_or_derive
+from s3fs_meta.sync.lease.lease_repair import read_or_derive, why_too_high
 from s3fs_meta.sync.opening import end_marks, failed_sync, local_state_choice, strays
 from s3fs_meta.sync.opening.current_database import CurrentDatabase
 from s3fs_meta.sync.opening.local_state_choice import (
@@ -343,7 +344,14 @@ class _Opening:
     async def _read_lease(self) -> Lease:
         """Return the lease; a read-only mount accepts a lease derived from the newest image."""
         if not self._only_shows:
-            return await self._keeper.read()
+            lease = await self._keeper.read()
+            if self._options.read_only and self._options.repairing:
+                # A mount for writing, which takes the lease, would refuse it.
+                why = await why_too_high(self._store, self._keyring, self._clock, lease)
+                if why is not None:
+                    advice = "s3fs-meta fsck -y makes a new lease"
+                    raise FormatError(lease_codec.KEY, f"{why}; {advice}")
+            return lease
         damage = await read_or_derive(self._keeper, self._store, self._keyring, self._clock)
         if damage is not None:
             self.notices.append(damage)

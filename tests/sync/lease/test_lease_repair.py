@@ -262,9 +262,10 @@ async def test_lease_with_an_impossible_epoch_is_recreated(
         ):
             power.store.objects[key] = b"junk"
     objects = dict(power.store.objects)
-    for host in ("a", "b"):
+    checking = OpenOptions(read_only=True, repairing=True)
+    for host, options in (("a", None), ("b", None), ("c", checking)):
         with pytest.raises(FormatError, match="fsck -y"):
-            async with power.session(host):
+            async with power.session(host, options=options):
                 pass
         assert power.store.objects == objects
 

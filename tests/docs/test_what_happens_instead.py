@@ -52,12 +52,22 @@ def _attribute_of_link(path: Path) -> None:
     os.setxattr(link, "user.a", b"", follow_symlinks=False)
 
 
+def _acl_of_512_entries(path: Path) -> None:
+    """Set an ACL of 511 entries, which must succeed, and an ACL of 512 entries."""
+    for users in (507, 508):
+        named = [acl.AclEntry(acl.USER, 7, 1000 + user) for user in range(users)]
+        rest = [acl.AclEntry(tag, 7) for tag in (acl.GROUP_OBJ, acl.MASK, acl.OTHER)]
+        entries = [acl.AclEntry(acl.USER_OBJ, 7), *named, *rest]
+        os.setxattr(path, acl.ACCESS.decode(), acl.encode(entries))
+
+
 _REFUSED: Mapping[str, tuple[Callable[[Path], None], int]] = {
     "fallocate, collapsing": (lambda path: _fallocate(path, _COLLAPSE_RANGE), errno.EOPNOTSUPP),
     "FICLONE": (_clone, errno.EOPNOTSUPP),
     "another ioctl": (lambda path: _ioctl(path, _UNKNOWN_COMMAND, bytes(8)), errno.ENOTTY),
     "other namespace": (lambda path: os.setxattr(path, "system.other", b""), errno.EOPNOTSUPP),
     "attribute of a link": (_attribute_of_link, errno.EPERM),
+    "large ACL": (_acl_of_512_entries, errno.E2BIG),
     "link to a directory": (
         lambda path: os.link(path.parent, path.with_name("second")),
         errno.EPERM,
@@ -107,6 +117,18 @@ def test_file_locks_exclude_each_other_on_one_host(mounted: Place) -> None:
             [sys.executable, "-c", refused, path], capture_output=True, text=True, check=True
         )
     assert done.stdout == "refused\n"
+
+
+def test_use_of_a_fifo_does_not_change_its_times(mounted: Place) -> None:
+    path = mounted.mountpoint / "fifo"
+    os.mkfifo(path)
+    os.utime(path, ns=(1, 1))
+    fifo = os.open(path, os.O_RDWR)
+    os.write(fifo, b"x")
+    os.read(fifo, 1)
+    os.close(fifo)
+
+    assert (path.stat().st_atime_ns, path.stat().st_mtime_ns) == (1, 1)
 
 
 def test_reads_from_the_page_cache_do_not_change_atime(place: Place, program: Program) -> None:

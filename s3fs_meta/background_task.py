@@ -96,7 +96,7 @@ async def in_thread(
         The errors of the function.
     """
     try:
-        return await trio.to_thread.run_sync(
+        return await trio.to_thread.run_sync(  # noqa: TID251 - the only call
             work, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter
         )
     except RuntimeError as exc:

@@ -61,6 +61,14 @@ async def test_other_errors_of_a_thread_are_raised_unchanged() -> None:
         await in_thread(raising(RuntimeError("a bug")))
 
 
+async def test_opening_without_threads_names_the_limit_that_the_user_can_raise(
+    power: Power,
+) -> None:
+    with no_threads(), pytest.raises(ThreadShortageError, match="ulimit -u"):
+        async with power.session("a", tasks=False):
+            pass
+
+
 async def _group(*errors: Exception) -> Exception:
     """Return the exception group that a nursery raises if its tasks raise the given errors."""
 

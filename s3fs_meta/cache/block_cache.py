@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.crash_safety.block_sync import BlockSync
 from s3fs_meta.cache.crash_safety.recovery import KnownCopies
 from s3fs_meta.cache.crash_safety.suspects import Suspects
@@ -304,7 +305,7 @@ class BlockCache:
                 continue
             try:
                 self.disk.spend(row.plain_bytes)
-                await trio.to_thread.run_sync(self._files.copy_clean, block, of, row.plain_bytes)
+                await in_thread(self._files.copy_clean, block, of, row.plain_bytes)
             except S3fsError:  # the disk is full, or the file cannot be read now
                 continue
             self._arrived(of_row(row))

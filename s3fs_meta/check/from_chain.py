@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.codec.image import NO_HASH
@@ -108,8 +107,8 @@ class ChainReader:
 
     async def _replay(self, path: Path, upto: Txg | None, *, by_levels: bool) -> tuple[Txg, bool]:
         """Replay the chain into an empty database; return the last txg, and True on success."""
-        await trio.to_thread.run_sync(image_copy.remove, path)
-        db = await trio.to_thread.run_sync(self._create, path)
+        await in_thread(image_copy.remove, path)
+        db = await in_thread(self._create, path)
         reached = Txg(0)
 
         def note(_what: str, done: int, total: int) -> None:
@@ -134,5 +133,5 @@ class ChainReader:
             db.close()
         if link.txg == 0:
             return link.txg, False
-        await trio.to_thread.run_sync(image_copy.finish, path, (), ())
+        await in_thread(image_copy.finish, path, (), ())
         return link.txg, True

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.check.from_chain import ChainReader
 from s3fs_meta.check.fsck import NO_BLOCK_ROW, check_database
 from s3fs_meta.check.report import Mode, Report
@@ -121,7 +122,7 @@ async def rebuild(
     path, old_path, chain_path = (
         unfinished(tmp, f"{name}.db") for name in ("rebuilt", "damaged", "chain")
     )
-    await trio.to_thread.run_sync(image_copy.remove, path)
+    await in_thread(image_copy.remove, path)
     try:
         new = _New(path, superblock, traces, clock, progress)
         made = await _make_from_metadata(store, keyring, new, old_path, chain_path)
@@ -134,7 +135,7 @@ async def rebuild(
                 " this superblock, which may belong to another filesystem; nothing in the bucket"
                 " was changed",
             )
-        await trio.to_thread.run_sync(image_copy.finish, path, (), ())
+        await in_thread(image_copy.finish, path, (), ())
         image = image_pieces.new_image(traces.txg, traces.epoch)
         pieces = await image_pieces.put_pieces(store, keyring, image, path, (), progress)
         head, manifest = await image_pieces.describe(
@@ -143,7 +144,7 @@ async def rebuild(
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             for one in (path, old_path, chain_path):
-                await trio.to_thread.run_sync(image_copy.remove, one)
+                await in_thread(image_copy.remove, one)
     quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
@@ -277,17 +278,17 @@ async def _try_to_make(
         raise
     except (CorruptionError, DatabaseError) as exc:
         _log.warning("the rows recovered from %s are unusable: %s", remains.key, exc)
-        await trio.to_thread.run_sync(image_copy.remove, new.path)
+        await in_thread(image_copy.remove, new.path)
         return None
 
 
 async def _make_from_image(
     store: ObjectStore, keyring: Keyring, new: "_New", remains: SalvagedImage, path: Path
 ) -> Rebuilt:
-    damaged = await trio.to_thread.run_sync(DamagedDatabase, path, remains.key)
+    damaged = await in_thread(DamagedDatabase, path, remains.key)
     try:
         if not remains.listed:
-            await trio.to_thread.run_sync(damaged.require_intact)
+            await in_thread(damaged.require_intact)
         return await _make_database(store, keyring, new, remains, damaged)
     finally:
         damaged.close()
@@ -310,7 +311,7 @@ async def _make_database(
     remains: SalvagedImage | None,
     damaged: DamagedDatabase | None,
 ) -> Rebuilt:
-    db = await trio.to_thread.run_sync(_create, new, damaged)
+    db = await in_thread(_create, new, damaged)
     packs = new.traces.packs
     block_bytes = new.superblock.block_bytes
     unreadable: list[ObjectKey] = []
@@ -318,7 +319,7 @@ async def _make_database(
     copied = 0
     try:
         if damaged is not None:
-            rows = await trio.to_thread.run_sync(image_rows.adopt, db, damaged)
+            rows = await in_thread(image_rows.adopt, db, damaged)
         for done, info in enumerate(packs):
             new.progress("packs", done, len(packs))
             try:
@@ -327,20 +328,16 @@ async def _make_database(
             except (FormatError, ObjectMissingError):
                 unreadable.append(info.key)
                 continue
-            await trio.to_thread.run_sync(
-                rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries
-            )
+            await in_thread(rebuilt_rows.add_pack, db, info.key, info.size_bytes, entries)
         made = Rebuilt(0, len(packs) - len(unreadable), unreadable)
         if rows is not None and unreadable:
             new_packs, copied = await copy_intact(store, keyring, db, unreadable)
             packs.extend(new_packs)  # also for the next rows, if these prove unusable
         now_ns = new.clock.now_ns()
-        files = await trio.to_thread.run_sync(
-            rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows
-        )
+        files = await in_thread(rebuilt_rows.finish, db, block_bytes, now_ns, unreadable, rows)
         if remains is None or rows is None:
             return made._replace(files=files)
-        lost_blocks = await trio.to_thread.run_sync(partial(_mend, db, new.clock))
+        lost_blocks = await in_thread(partial(_mend, db, new.clock))
         files, named = image_rows.count_files(db)
     finally:
         db.close()

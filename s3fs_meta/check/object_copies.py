@@ -16,8 +16,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import kept_point as kept_codec
@@ -107,7 +106,7 @@ class ObjectCopies:
             data = await self._store.get_range(key, 0, min(max_bytes, RANGE_BYTES_MAX))
             return _Found(bytes(data), exc.etag, "it is too large", exc), None
         try:
-            decoded = await trio.to_thread.run_sync(decode, fetched.data)
+            decoded = await in_thread(decode, fetched.data)
         except NewerFormatError:
             raise
         except FormatError as exc:
@@ -120,7 +119,7 @@ class ObjectCopies:
         """Return the copy of an object and its decoded content, or None if no copy is authentic."""
         try:
             data = (await self._copies.get(key, max_bytes)).data
-            return data, await trio.to_thread.run_sync(decode, data)
+            return data, await in_thread(decode, data)
         except NewerFormatError:
             raise
         except (FormatError, ObjectMissingError):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
 from s3fs_meta.clock import SystemClock
@@ -111,7 +112,7 @@ async def _ledger(place: Target) -> Ledger:
     except ControlError:
         pass  # the daemon does not answer, or has an earlier version, which does not count requests
     try:
-        ledger = await trio.to_thread.run_sync(request_log.read, state)
+        ledger = await in_thread(request_log.read, state)
     except NewerFileError as exc:
         raise SettingsError(
             f"cannot read the request counts in {state} ({exc}): upgrade s3fs-meta"

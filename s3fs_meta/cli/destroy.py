@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
@@ -146,7 +147,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
         lease = await _refuse_held(store, wanted)
         found = await _find(store, contents, Remembered(place.state), wanted.secret, front)
         front.ready()  # remove the progress bar, so that the prompt stands alone
-        if await trio.to_thread.run_sync(StateDir(place.state).rescued):
+        if await in_thread(StateDir(place.state).rescued):
             front.notice(
                 f"{place.state} contains quarantined states or objects that fsck replaced; to copy"
                 f" files out, run {wanted.recovery} first, because destroy deletes the keys for them"
@@ -167,7 +168,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
                 before=before,
                 superblock=found.superblock,
             )
-            rescued, failures = await trio.to_thread.run_sync(state_dir.discard)
+            rescued, failures = await in_thread(state_dir.discard)
         finally:
             state_dir.unlock()
         if failures:
@@ -196,7 +197,7 @@ async def _refuse_held(store: ObjectStore, wanted: _Wanted) -> Lease | None:
     except (ObjectMissingError, CorruptionError):
         return None
     if not lease.released and not wanted.force_takeover:
-        if await trio.to_thread.run_sync(is_locked, wanted.place.state):
+        if await in_thread(is_locked, wanted.place.state):
             raise HeldError(f"the filesystem {store.url} is in use on this host; unmount it first")
         raise HeldError(_describe_ended(lease, wanted.mount) or describe_holder(lease))
     return lease

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cli import completion, options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.past_target import is_url, past_target
@@ -161,7 +162,7 @@ async def _compare(
         changelogs = ChangelogReader(bucket.store, bucket.keyring, bucket.uuid)
         progress = reading.front.progress
         changed = await changed_between(search, changelogs, before.txg, after.txg, progress)
-        found = await trio.to_thread.run_sync(_differences, earlier, later, changed)
+        found = await in_thread(_differences, earlier, later, changed)
     return (before, after), found
 
 

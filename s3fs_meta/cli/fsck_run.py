@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
@@ -165,7 +166,7 @@ async def run_rebuild(plan: CheckPlan, secret: Secret, front: Front) -> Rebuilt:
             state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             await _refuse_readable(plan, store, keyring, superblock, state_dir, front)
             await failed_sync.write_database_again(state_dir)
-            await trio.to_thread.run_sync(_refuse_local, plan.place, superblock)
+            await in_thread(_refuse_local, plan.place, superblock)
             for notice in await failed_sync.write_blocks_again(state_dir, None):
                 front.notice(with_options(notice, plan.place.url, plan.s3, plan.place.state))
             await _refuse_held(plan, store, keyring, state_dir)
@@ -211,7 +212,7 @@ async def _refuse_readable(
         return
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await trio.to_thread.run_sync(image_copy.remove, target)
+            await in_thread(image_copy.remove, target)
     raise UsageError(
         f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount the "
         f"filesystem, or run s3fs-meta fsck -y (with --end-at={last_txg} if its report says so). "
@@ -366,7 +367,7 @@ async def _check_readable(
         try:
             await failed_sync.write_blocks_again(state_dir, None)
             stamp = str(SystemClock().now_ns())
-            kept = await trio.to_thread.run_sync(state_dir.quarantine_as, stamp)
+            kept = await in_thread(state_dir.quarantine_as, stamp)
         finally:
             state_dir.unlock()
         report.forget_all_but(_CLOSED)
@@ -587,7 +588,7 @@ async def _close(volume: Volume, *, release: bool) -> None:
     try:
         if volume.keeper.is_held and release:
             await volume.keeper.release()
-        await trio.to_thread.run_sync(volume.db.sync_wal)
+        await in_thread(volume.db.sync_wal)
     finally:
         volume.db.close()
         volume.state_dir.unlock()

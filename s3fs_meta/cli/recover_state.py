@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
@@ -161,7 +162,7 @@ async def _copy(
             if local_state.get(db, "uuid") not in {None, superblock.uuid}:
                 raise SettingsError(f"the state {wanted.kept.path} belongs to another filesystem")
             async with _base(wanted, db, store, superblock, keyring, front) as base:
-                inos = await trio.to_thread.run_sync(quarantine_list.changed, db, base)
+                inos = await in_thread(quarantine_list.changed, db, base)
             async with _newest(wanted, store, superblock, keyring) as find:
                 content = KeptContent(db, wanted.kept.blocks, store, keyring, find)
                 copier = Copier(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cli import completion, options, status_bucket, status_view
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import given_text
@@ -234,7 +235,7 @@ def _check(target: str | None, cachedir: Path | None, limits: Limits) -> int:
 async def _verdict(place: Target, limits: Limits) -> MountHealth:
     try:
         figures = await request_status(place)
-        disk = await trio.to_thread.run_sync(os.statvfs, place.state)
+        disk = await in_thread(os.statvfs, place.state)
     except NotMountedError as exc:
         return _without_answer(exc)
     except ControlError as exc:

@@ -11,6 +11,7 @@ from typing import Annotated
 import trio
 import typer
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import CommandHelp, Example, exits_of
@@ -109,7 +110,7 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
         _judge(place.outcome, place)
         return
     if place.successor:  # the daemon on the control socket serves another mount
-        await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
+        await in_thread(_unmount, place.mountpoint, force, abandon_on_cancel=True)
         front.notice(
             "unmounted; the daemon had been killed, and the filesystem is now mounted on"
             f" {place.successor}"
@@ -124,9 +125,7 @@ async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, 
             )
             found = await _flush(place, front, force, watch)
             if found is None:
-                await trio.to_thread.run_sync(
-                    _unmount, place.mountpoint, force, abandon_on_cancel=True
-                )
+                await in_thread(_unmount, place.mountpoint, force, abandon_on_cancel=True)
                 raise _unreached(place)
             left = found
         watch.advise(f"The daemon of {where} continues to upload; to wait for it, run: {again}")
@@ -164,7 +163,7 @@ async def _unmount_and_wait(
         mounted = mount_table.find(place.mountpoint) if place.mountpoint else None
         if place.mounted:
             # If the daemon hangs, the unmount hangs too. Then wait() raises an error.
-            await trio.to_thread.run_sync(_unmount, place.mountpoint, force, abandon_on_cancel=True)
+            await in_thread(_unmount, place.mountpoint, force, abandon_on_cancel=True)
         if force:
             watch.on_outage(outage.set)
             nursery.start_soon(keep)
@@ -183,7 +182,7 @@ async def _unmount_and_wait(
     if result.get("kind") == UNREACHED:
         raise _unreached(place)
     if result.get("kind") == KILLED:
-        await trio.to_thread.run_sync(_judge_killed, place, front)
+        await in_thread(_judge_killed, place, front)
         return
     _judge_after(left, result, place, front)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.control.lines import LineReader
 from s3fs_meta.control.plain_call import (
     PATIENCE,
@@ -72,7 +73,7 @@ async def _connect(directory: Path, patience: Patience) -> trio.SocketStream:
     # Connect in a thread, because a non-blocking connect(2) does not wait if the queue is full.
     # On the event loop, connect(2) would fail with EAGAIN (unix(7)), which trio treats as success.
     try:
-        await trio.to_thread.run_sync(connect_waiting, abandon_on_cancel=True)
+        await in_thread(connect_waiting, abandon_on_cancel=True)
     except trio.Cancelled:
         abandoned.set()  # the abandoned thread closes a connection that it still makes
         for connection in made:
@@ -86,4 +87,4 @@ async def _next_line(lines: LineReader, directory: Path, patience: Patience) -> 
     while True:
         with trio.move_on_after(patience.probe_s):
             return await lines.next_line()
-        await trio.to_thread.run_sync(require_answer, directory, patience, abandon_on_cancel=True)
+        await in_thread(require_answer, directory, patience, abandon_on_cancel=True)

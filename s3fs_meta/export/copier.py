@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import write_all
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import CorruptionError, MetadataError, NoInodeError, UsageError
@@ -270,7 +269,7 @@ class Copier:
             os.ftruncate(file.fd, attributes.size_bytes)
             for batch in self._batches(attributes.ino):
                 contents = await self._source.read([located for _index, located in batch])
-                await trio.to_thread.run_sync(self._write, file.fd, batch, contents)
+                await in_thread(self._write, file.fd, batch, contents)
                 for (index, located), content in zip(batch, contents, strict=True):
                     self._note(copied, index * self._block_bytes, located, content)
             self._set_attributes(file.fd, attributes)

@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.write_gate import Invalidations, KernelNotices
@@ -59,7 +60,7 @@ class KernelCache:
             await self._forget_all()
             return
         names, inodes = await self._known_names(changes), await self._known(changes.inodes)
-        await trio.to_thread.run_sync(_forget, names, inodes, ())
+        await in_thread(_forget, names, inodes, ())
 
     def at_switch(self) -> None:
         """Allow caching again (step 3). Never yields to other tasks."""
@@ -73,7 +74,7 @@ class KernelCache:
         names, inodes = await self._known_names(changes), await self._known(changes.inodes)
         contents = await self._known(changes.contents)
         self._forget_capabilities(inodes)
-        await trio.to_thread.run_sync(_forget, names, inodes, contents)
+        await in_thread(_forget, names, inodes, contents)
 
     async def _forget_all(self) -> None:
         """Invalidate all inodes with a lookup count, and all names in directories among them.
@@ -88,10 +89,10 @@ class KernelCache:
             while page := self._read_directory(ino, after, READDIR_ROWS_MAX):
                 after = page[-1][1]
                 names = [(ino, name) for name, _cookie, _attributes in page]
-                await trio.to_thread.run_sync(_forget, names, (), ())
+                await in_thread(_forget, names, (), ())
             await trio.lowlevel.checkpoint()
         for piece in slices(inodes, _SLICE_ROWS):
-            await trio.to_thread.run_sync(_forget, (), (), piece)
+            await in_thread(_forget, (), (), piece)
 
     def _forget_capabilities(self, inodes: Iterable[Ino]) -> None:
         for ino in inodes:
@@ -121,7 +122,7 @@ class KernelCache:
 
 async def forget_name(parent: Ino, name: bytes) -> None:
     """Invalidate a name and the cached entries below it. Always yields to other tasks."""
-    await trio.to_thread.run_sync(_forget, [(parent, name)], (), ())
+    await in_thread(_forget, [(parent, name)], (), ())
 
 
 def changed(lost: Invalidations) -> None:

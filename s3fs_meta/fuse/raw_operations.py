@@ -149,7 +149,7 @@ class RawOperations(FrequentRequests):
         failed_end = self._fs.open_files.failed_ends.get(ino, 0)
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
-            size_bytes = await trio.to_thread.run_sync(kernel_size, pid, self._device, ino)
+            size_bytes = await in_thread(kernel_size, pid, self._device, ino)
             if size_bytes is None and await self.operations.write_back.collect():
                 size_bytes = self._fs.getattr(ino).size_bytes  # the kernel has sent all data
             if size_bytes is None:

@@ -11,9 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
-import trio
-
-from s3fs_meta.background_task import is_orderly
+from s3fs_meta.background_task import in_thread, is_orderly
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -116,7 +114,7 @@ async def _change_page_size(volume: Volume, plan: MountPlan, wanted: int) -> Non
     await close_filesystem(volume, release=is_as_found)
     await volume.state_dir.lock(wait_s=plan.open.lock_wait_s)
     try:
-        await trio.to_thread.run_sync(change_page_size, volume.state_dir.database, wanted)
+        await in_thread(change_page_size, volume.state_dir.database, wanted)
     finally:
         volume.state_dir.unlock()
 

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.fs.filesystem import Filesystem
@@ -73,7 +72,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
 
     async def run() -> None:
         # Remove leftovers of killed mounts; this mount has no temporary state yet.
-        await trio.to_thread.run_sync(remove_stale_snapshots, plan.place.state, Path())
+        await in_thread(remove_stale_snapshots, plan.place.state, Path())
         await points.run()
 
     tree = PastTree(

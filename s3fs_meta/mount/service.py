@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from s3fs_meta import memory_allocator
-from s3fs_meta.background_task import background_task, lacks_thread
+from s3fs_meta.background_task import background_task, in_thread
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.boundary import text_of
@@ -32,7 +32,6 @@ from s3fs_meta.errors import (
     HeldError,
     S3fsError,
     StoreUnavailableError,
-    ThreadShortageError,
 )
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fuse import kernel_cache, request_times
@@ -117,11 +116,11 @@ async def _run(plan: MountPlan, front: Front, signals: process.Signals) -> None:
     process.raise_open_files()
     process.explain_aborts()
     front = supervised(front)
-    await trio.to_thread.run_sync(targets.remove_stale_notes)
+    await in_thread(targets.remove_stale_notes)
     await _wait_for_earlier(plan, front)
     if plan.options.at is not None:
         present = targets.of_url(plan.place.url, plan.options.cachedir)
-        await trio.to_thread.run_sync(remove_stale_snapshots, present.state, plan.place.state)
+        await in_thread(remove_stale_snapshots, present.state, plan.place.state)
     # With at=, the state directory is temporary, so count requests in the permanent directory.
     counts = targets.of_url(plan.place.url, plan.options.cachedir).state
     throttles = throttles_of(plan.options)
@@ -440,11 +439,8 @@ class Mount:
             place = self._plan.place
             with naming_store(place.url, self._plan.s3, place.state):
                 await self._session.flush_at_end(self._watchers.progress)
-        except (S3fsError, OSError, RuntimeError) as exc:
-            failure = ThreadShortageError() if lacks_thread(exc) else exc
-            if not isinstance(failure, (S3fsError, OSError)):
-                raise
-            return {"complete": False, "why": text_of(failure), "kind": type(failure).__name__}
+        except (S3fsError, OSError) as exc:
+            return {"complete": False, "why": text_of(exc), "kind": type(exc).__name__}
         if not self._session.is_everything_shipped:
             return {"complete": False, "why": "the filesystem was changed during the last upload"}
         return {"complete": True, "why": ""}
@@ -499,7 +495,7 @@ class Mount:
         if self._ending:
             return found
         if self._mounted is not None and not mount_holders.is_mounted_here(self._mounted):
-            holders = await trio.to_thread.run_sync(mount_holders.find, self._mounted)
+            holders = await in_thread(mount_holders.find, self._mounted)
             found["holders"] = [one._asdict() for one in holders]
             found["state"] = control_api.DETACHED
         return found

@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from s3fs_meta import memory_allocator
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import SystemClock
 from s3fs_meta.console import passphrase_source
 from s3fs_meta.console.ui import Front
@@ -86,7 +87,7 @@ async def opened_snapshot(
         The same errors as ``open_snapshot``.
     """
     own = locate_snapshot_state(reading.place.state, f"process {os.getpid()} {part}".rstrip())
-    await trio.to_thread.run_sync(remove_stale_snapshots, reading.place.state, own)
+    await in_thread(remove_stale_snapshots, reading.place.state, own)
     options, front = OpenOptions(pragmas=_PRAGMAS), reading.front
     how = RestoreOptions(front.progress, earlier=earlier)
     volume = await open_snapshot(bucket, StateDir(own), options, wanted, how)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.console import exits
 from s3fs_meta.console.boundary import PROGRAM, print_line
 from s3fs_meta.errors import ControlError, FormatError, S3fsError, StoreError
@@ -84,9 +85,9 @@ async def opened_store(  # noqa: PLR0913 - settings of one store
     Always yields to other tasks.
     """
     if counts is not None:
-        await trio.to_thread.run_sync(require_own, counts)
+        await in_thread(require_own, counts)
     if isinstance(urls.parse(url), LocalAddress):
-        await trio.to_thread.run_sync(require_answers, url, abandon_on_cancel=True)
+        await in_thread(require_answers, url, abandon_on_cancel=True)
     warning = urls.without_effect(options, url)
     if warning:
         notify(warning)

@@ -254,7 +254,7 @@ class S3Store:
 
     async def close(self) -> None:
         """Close idle connections to the server."""
-        await trio.to_thread.run_sync(self._holder.close)
+        await in_thread(self._holder.close)
 
     async def _request(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
         try:

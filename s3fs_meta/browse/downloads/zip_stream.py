@@ -17,8 +17,7 @@ from contextlib import aclosing
 from datetime import datetime, timezone
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.browse.downloads import archive
 from s3fs_meta.browse.downloads.archive import Joined
 from s3fs_meta.browse.limits import BROWSE_PIECE_BYTES, BROWSE_ZIP_ENTRIES_MAX
@@ -101,7 +100,7 @@ class ZipStream:
 
             async def write(data: bytes) -> None:
                 if len(data) > BROWSE_PIECE_BYTES:
-                    await trio.to_thread.run_sync(file.write, data)
+                    await in_thread(file.write, data)
                 else:
                     file.write(data)
                 await self._out.put(self._written.take())

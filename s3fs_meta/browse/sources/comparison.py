@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.browse.limits import BROWSE_CHANGED_MAX, BROWSE_COMPARED_NAMES_MAX, BROWSE_LINES_MAX
 from s3fs_meta.browse.sources.source import Source
 from s3fs_meta.fs.past.open_points import OpenPoint
@@ -95,7 +96,7 @@ async def names_in(point: OpenPoint, changed: Iterable[Ino]) -> int:
 
 async def side_by_side(old: str, new: str) -> list[Row]:
     """Return the lines of two texts side by side; only BROWSE_LINES_MAX lines are compared."""
-    return await trio.to_thread.run_sync(_rows, old, new, abandon_on_cancel=True, limiter=_ONE)
+    return await in_thread(_rows, old, new, abandon_on_cancel=True, limiter=_ONE)
 
 
 def omits_lines(old: str, new: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.crash_safety.quick_thread import QuickThread
@@ -213,7 +214,7 @@ class BlockSync:
             return
         log = IntentLog(self._files.root, epoch, size_bytes)
         try:
-            await trio.to_thread.run_sync(self._prepare, log)
+            await in_thread(self._prepare, log)
         except OSError as exc:
             if exc.errno not in _NO_LOG_ERRNOS:
                 raise

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.crash_safety import intent_log
 from s3fs_meta.cache.crash_safety.intent_log import IntentLog, LoggedPiece
 from s3fs_meta.cache.files.block_files import BlockFiles
@@ -145,7 +144,7 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPi
     Raises:
         OSError, DatabaseError: the disk failed.
     """
-    pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
+    pieces = await in_thread(needed_pieces, db, files.root)
     wanted = only_here(db, pieces)
     logged: dict[BlockId, list[LoggedPiece]] = {}
     for piece in pieces:
@@ -155,12 +154,12 @@ async def replay(db: Database, files: BlockFiles) -> dict[BlockId, list[LoggedPi
         return logged
     ends: dict[BlockId, int] = {}
     for block, its in logged.items():
-        end = await trio.to_thread.run_sync(put_all, files, its)
+        end = await in_thread(put_all, files, its)
         ends[block] = max(end, cached_blocks.synced_bytes(db, block))
-    await trio.to_thread.run_sync(files.sync, sorted(ends))
+    await in_thread(files.sync, sorted(ends))
     _note(db, ends)
     db.commit_durable()
-    await trio.to_thread.run_sync(db.sync_wal)
+    await in_thread(db.sync_wal)
     return logged
 
 
@@ -206,10 +205,10 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     if not is_in_use(db):
         return
     if not power_lost:
-        pieces = await trio.to_thread.run_sync(needed_pieces, db, files.root)
+        pieces = await in_thread(needed_pieces, db, files.root)
         wanted = only_here(db, pieces)
         pieces = [piece for piece in pieces if piece.block in wanted]
-        sizes = await trio.to_thread.run_sync(_sync_pieces, files, pieces)
+        sizes = await in_thread(_sync_pieces, files, pieces)
         _note(db, sizes)
         block_origins.forget(db, sizes)
     db.begin_local()
@@ -217,7 +216,7 @@ async def settle(db: Database, files: BlockFiles, *, power_lost: bool) -> None:
     if db.pragmas.survives_power_loss:
         local_state.put(db, "volatile", "nothing")
     db.commit_durable()
-    await trio.to_thread.run_sync(db.sync_wal)
+    await in_thread(db.sync_wal)
 
 
 def _sync_pieces(files: BlockFiles, pieces: Sequence[LoggedPiece]) -> dict[BlockId, int]:

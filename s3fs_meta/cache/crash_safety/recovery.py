@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.intent_log import LoggedPiece
 from s3fs_meta.cache.files.block_files import BlockFiles
@@ -303,14 +302,14 @@ async def restore_copies(
             copy, db, beginning, keyring, store, durable_bytes=durable_bytes
         )
         pieces = logged.get(copy.block, ())
-        end = await trio.to_thread.run_sync(_restore_file, files, copy, data, pieces)
+        end = await in_thread(_restore_file, files, copy, data, pieces)
         db.begin_local()
         synced_bytes = end if copy.holds_bytes is None else min(end, copy.holds_bytes)
         cached_blocks.note_synced(db, [(copy.block, synced_bytes)])
     db.begin_local()
     block_origins.forget(db, block_origins.blocks(db))
     db.commit_durable()
-    await trio.to_thread.run_sync(db.sync_wal)
+    await in_thread(db.sync_wal)
 
 
 def _restore_file(files: BlockFiles, copy: Copy, data: bytes, pieces: Sequence[LoggedPiece]) -> int:
@@ -380,9 +379,9 @@ async def content_before(
         data = bytes(copy.keep_bytes)
     elif copy.hash is None:
         length = min(copy.keep_bytes, durable_bytes(copy.origin))
-        data = await trio.to_thread.run_sync(beginning, copy.origin, length)
+        data = await in_thread(beginning, copy.origin, length)
     else:
-        found = await trio.to_thread.run_sync(_intact_content, copy, beginning, keyring)
+        found = await in_thread(_intact_content, copy, beginning, keyring)
         data = await _fetched(copy, db, keyring, store) if found is None else found
     if len(data) == copy.plain_bytes:
         data = data.ljust(copy.keep_bytes, b"\0")
@@ -413,7 +412,7 @@ async def _fetched(copy: Copy, db: Database, keyring: Keyring, store: ObjectStor
     try:
         key = packs.object_key(db, copy.pack)
         stored = await store.get_range(key, offset, offset + length)
-        return await trio.to_thread.run_sync(
+        return await in_thread(
             pack_codec.open_block, keyring, key, stored, offset, copy.plain_bytes, copy.hash
         )
     except (ObjectMissingError, CorruptionError) as exc:

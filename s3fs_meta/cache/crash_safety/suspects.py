@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import BadRowError, DamagedDatabaseError, LostBlockError, ShortageError
@@ -74,7 +75,7 @@ class Suspects:
         Raises:
             ShortageError: the file cannot be read now; the block stays suspect.
         """
-        is_intact = await trio.to_thread.run_sync(self._is_intact, located)
+        is_intact = await in_thread(self._is_intact, located)
         if located.block not in self.blocks:
             return True
         held = cached_blocks.get(self._db, located.block)

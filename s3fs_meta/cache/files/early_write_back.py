@@ -11,6 +11,7 @@ from functools import partial
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.limits import EARLY_WRITE_BYTES
 from s3fs_meta.model import BlockId
@@ -49,4 +50,4 @@ class EarlyWriteBack:
             await self._wanted.wait()
             self._wanted = trio.Event()
             start = partial(self._files.start_write_back, self.take())
-            await trio.to_thread.run_sync(start)
+            await in_thread(start)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.open_blocks import NO_DESCRIPTOR_ERRNOS
 from s3fs_meta.hashed_dir import NumberedDir
 from s3fs_meta.limits import FILES_AHEAD, FILES_AHEAD_MARGIN
@@ -84,7 +85,7 @@ class FilesAhead:
         try:
             # A cancellation at this point would lose the descriptors of created files.
             with trio.CancelScope(shield=True):
-                are_named = await trio.to_thread.run_sync(self._make, wanted, made)
+                are_named = await in_thread(self._make, wanted, made)
         finally:
             self._fds.update(made)
         if not are_named:

@@ -10,9 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.check.rules import blocks as block_rules
@@ -256,9 +254,7 @@ async def piece_fault(context: SurveyContext, piece: Piece) -> str:
     try:
         if context.deep:
             fetched = await context.store.get(piece.key, image_codec.PIECE_ENCODED_BYTES_MAX)
-            await trio.to_thread.run_sync(
-                image_codec.decode_piece, piece, fetched.data, context.keyring
-            )
+            await in_thread(image_codec.decode_piece, piece, fetched.data, context.keyring)
         else:
             await context.require(piece.key)
     except ObjectMissingError:

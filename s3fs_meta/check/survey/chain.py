@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.check.context import SurveyContext
 from s3fs_meta.check.observations import Need
 from s3fs_meta.codec import changelog as changelog_codec
@@ -235,7 +233,7 @@ class _Chain:
         """Raise ObjectMissingError or FormatError if a part of a changelog is missing or damaged."""
         if self._deep:
             data = (await self._store.get(part.key, changelog_codec.PART_ENCODED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(changelog_codec.decode_part, part, data, self._keyring)
+            await in_thread(changelog_codec.decode_part, part, data, self._keyring)
         else:
             await self._context.require(part.key)
 

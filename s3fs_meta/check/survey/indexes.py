@@ -16,8 +16,7 @@ may still delete the pack. The block's content is copied to the cache directory 
 
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import SeenLocation
@@ -139,7 +138,7 @@ async def _content(store: ObjectStore, keyring: Keyring, at: SeenLocation) -> by
     key = ObjectKey(at.object_key)
     try:
         stored = await store.get_range(key, at.pack_offset, at.pack_offset + at.stored_bytes)
-        return await trio.to_thread.run_sync(
+        return await in_thread(
             pack_codec.open_block,
             keyring,
             key,

@@ -12,8 +12,7 @@ Keeps: no object is changed. The content is copied to the cache and uploaded in 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.rules.bucket import MISSING_PACKS
@@ -87,11 +86,11 @@ async def _rescue_one(context: SurveyContext, files: BlockFiles, key: ObjectKey)
         _Candidate(PackId(pack), ObjectKey(other), _rows(exam, PackId(pack)))
         for pack, other in exam.db.all(_CANDIDATES, (len(data), key))
     ]
-    found = await trio.to_thread.run_sync(_first_that_fits, keyring, data, candidates)
+    found = await in_thread(_first_that_fits, keyring, data, candidates)
     if found is None:
         return
     found.rows.extend(_misplaced(exam, found))
-    saved = await trio.to_thread.run_sync(_save, keyring, data, found, files)
+    saved = await in_thread(_save, keyring, data, found, files)
     if not saved:
         return
     exam.note_new_files((row.block, row.plain_bytes) for row in saved)

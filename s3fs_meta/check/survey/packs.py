@@ -11,9 +11,7 @@ No transaction may be open.
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.observations import Need, SeenLocation
@@ -172,9 +170,7 @@ async def _read_pack(context: SurveyContext, pack: PackId, key: ObjectKey) -> No
         data = await read_pack(context.store, key)
         if len(data) == object_bytes:  # use the present size, because the listing may be outdated
             exam.evidence.note_objects([(key, len(data))])
-        return await trio.to_thread.run_sync(
-            verify_pack, context.keyring, key, data, rows, rescue, marked
-        )
+        return await in_thread(verify_pack, context.keyring, key, data, rows, rescue, marked)
 
     verdict = await read(None)
     if verdict.index_fault or verdict.unreadable:  # read the pack again to confirm the damage

@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
@@ -218,7 +219,7 @@ class OpenPoints:
             await self._close(oldest[: max(len(oldest) - PAST_POINTS_OPEN_MAX + 1, 0)])
             bucket, wanted = self._bucket_of(txg), PointInTime(f"txg={txg}", txg=txg)
             try:
-                state = await trio.to_thread.run_sync(self._state_of, txg)  # blocks on a sync
+                state = await in_thread(self._state_of, txg)  # blocks on a sync
                 # The size is estimated from the present database, whose file never shrinks.
                 # ``hold_more`` corrects the estimate as soon as the size of the image is known.
                 size_bytes = self._volume.state_dir.database.stat().st_size
@@ -264,7 +265,7 @@ class OpenPoints:
                 del self._open[txg]
                 # A cancelled close would leave the database open and its directory locked.
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(_discard, point.volume)
+                    await in_thread(_discard, point.volume)
                 _log.info("closed the filesystem as of txg %d", txg)
 
 

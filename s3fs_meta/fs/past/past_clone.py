@@ -15,6 +15,7 @@ from functools import partial
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
@@ -112,9 +113,9 @@ class PastClone:
 
     async def _require_content(self, point: OpenPoint, txg: Txg, top: Ino) -> None:
         """Protect a tree's packs from deletion; refuse the copy if some content is unavailable."""
-        survey = await trio.to_thread.run_sync(PastSurvey, point.db.path, txg, top)
+        survey = await in_thread(PastSurvey, point.db.path, txg, top)
         try:
-            packs = await trio.to_thread.run_sync(survey.packs)
+            packs = await in_thread(survey.packs)
             if packs is None:
                 raise past_content.unavailable(self._db, txg, None)
             self._db.hold_packs(packs)
@@ -124,11 +125,11 @@ class PastClone:
                 for pack in await self._doubtful(piece)
             ]
             if doubtful:
-                await trio.to_thread.run_sync(survey.choose, doubtful)
+                await in_thread(survey.choose, doubtful)
                 await self._require_blocks(survey, txg, packs)
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(survey.close)
+                await in_thread(survey.close)
 
     async def _doubtful(self, packs: Iterable[tuple[PackId, ObjectKey]]) -> list[PackId]:
         """Return the packs that may contain unavailable blocks."""
@@ -140,7 +141,7 @@ class PastClone:
     ) -> None:
         """Refuse the copy if one of the given blocks is not in a retained, intact pack."""
         after, read = BlockId(0), survey.blocks_after
-        while rows := await trio.to_thread.run_sync(read, after, self._slice_blocks):
+        while rows := await in_thread(read, after, self._slice_blocks):
             for piece in slices(rows):
                 await trio.lowlevel.checkpoint()
                 for row in piece:

@@ -6,8 +6,7 @@ Owns: the snapshot. Does not know: the search for a path (``meta.trees.tree_path
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.trees import tree_paths
 from s3fs_meta.model import Ino
@@ -32,6 +31,6 @@ async def _read(db: Database, read: Callable[..., _Out], wanted: _In) -> _Out:
         return read(db.connection, wanted)
     snapshot = db.open_snapshot()
     try:
-        return await trio.to_thread.run_sync(read, snapshot.connection, wanted)
+        return await in_thread(read, snapshot.connection, wanted)
     finally:
         snapshot.close()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.pinned_trees import PINNED_BLOCKS_MAX, pinned_bytes_max
 from s3fs_meta.cache.slices import slices
@@ -87,7 +88,7 @@ class Pins:
     async def load(self) -> None:
         """Before any eviction, read the pins of this host and pin their blocks; log errors."""
         try:
-            self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
+            self._pins = await in_thread(pins_file.read, self._state)
         except S3fsError as exc:
             self._is_unreadable = True
             _log.warning("no tree is pinned, because the list of pins is unreadable: %s", exc)
@@ -205,7 +206,7 @@ class Pins:
     async def _require_readable(self) -> None:
         """Read the list of pins again after a failed read; raise SettingsError if it still fails."""
         if self._is_unreadable:
-            self._pins = await trio.to_thread.run_sync(pins_file.read, self._state)
+            self._pins = await in_thread(pins_file.read, self._state)
             self._is_unreadable = False
 
     async def _content(self, pins: Iterable[Pin]) -> TreeContent:
@@ -214,7 +215,7 @@ class Pins:
 
     async def _set(self, pins: list[Pin]) -> None:
         """Replace the list of pins in memory and in the file."""
-        await trio.to_thread.run_sync(pins_file.write, self._state, pins)
+        await in_thread(pins_file.write, self._state, pins)
         self._pins = pins
         self.check_soon()
 

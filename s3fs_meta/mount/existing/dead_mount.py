@@ -8,8 +8,7 @@ the note may belong to another user or another PID namespace.
 
 from pathlib import Path
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.errors import HeldError, SettingsError
 from s3fs_meta.mount.existing import mount_table, targets
 from s3fs_meta.mount.limits import DEAD_MOUNT_S_MAX
@@ -30,7 +29,7 @@ async def is_left(mountpoint: Path, url: str) -> bool:
             f"another filesystem, {targets.unquoted(left.source)}, is mounted on {mountpoint}"
         )
     # If this user may not query the kernel, or it does not answer in time, the daemon may run.
-    if targets.is_served(left) or not await trio.to_thread.run_sync(
+    if targets.is_served(left) or not await in_thread(
         mount_table.is_disconnected_within,
         str(mountpoint),
         DEAD_MOUNT_S_MAX,

@@ -7,8 +7,7 @@ Does not know: clients (``history_requests``), how versions are found.
 import os
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.control.protocol import Handler, Message, Report
 from s3fs_meta.errors import UsageError
 from s3fs_meta.meta.tables import pending
@@ -87,7 +86,7 @@ class HistoryHandlers:
             return _changes(run, last)
         snapshot = session.db.open_snapshot()
         try:
-            run = await trio.to_thread.run_sync(
+            run = await in_thread(
                 pending.merged_run, snapshot.connection, after, last, self._unshipped_bytes_max
             )
         finally:

@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.fuse import request_times
 from s3fs_meta.fuse.request_times import Recent, Sender
 from s3fs_meta.mount.limits import REQUESTER_THREADS_MAX, REQUESTERS_SHOWN_MAX
@@ -30,7 +29,7 @@ class Process(NamedTuple):
 
 async def find(within_s: float) -> dict[str, Any]:
     """Return the processes that have sent the most requests within the last *within_s* seconds."""
-    return await trio.to_thread.run_sync(ranked, request_times.recent(), within_s)
+    return await in_thread(ranked, request_times.recent(), within_s)
 
 
 def ranked(copy: Recent, within_s: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.mount import http_server
 from s3fs_meta.mount.http_server import Bounds, HttpRequest, HttpServer, Reply
 from s3fs_meta.mount.limits import (
@@ -113,9 +114,7 @@ class MetricsServer:
             if trio.current_time() - made_s < METRICS_PAGE_S:
                 return page
             reading = MountFigures(self._mountpoint, await self._collect())
-            page = await trio.to_thread.run_sync(
-                lambda: prometheus.text([reading], open_metrics=open_metrics)
-            )
+            page = await in_thread(lambda: prometheus.text([reading], open_metrics=open_metrics))
             self._pages[open_metrics] = trio.current_time(), page
             return page
 

@@ -17,8 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import kept_point as kept_codec
@@ -234,7 +233,7 @@ class PointKeeper:
             data = (await self._store.get(image.key, ENCODED_BYTES_MAX)).data
         except ObjectMissingError as exc:
             raise FormatError(image.key, f"the image is missing; {_MEND}") from exc
-        return ManifestRef(image.key, await trio.to_thread.run_sync(content_hash, data))
+        return ManifestRef(image.key, await in_thread(content_hash, data))
 
     async def _require_changelogs(self, image: Image, txg: Txg) -> None:
         """Raise BrokenChainError if a changelog between an image and a txg is missing."""

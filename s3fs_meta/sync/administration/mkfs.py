@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import history_index, kept_point, text_object
@@ -93,7 +92,7 @@ async def make_filesystem(
     await _require_empty(store)
     keeper = LeaseKeeper(store, clock)
     await keeper.require_conditions(unsafe_allowed=wanted.unsafe_single_writer)
-    superblock, keyring, recovery_key = await trio.to_thread.run_sync(_new_superblock, wanted)
+    superblock, keyring, recovery_key = await in_thread(_new_superblock, wanted)
     keep_key(superblock, recovery_key)
     data = superblock_codec.encode(superblock)
     try:
@@ -121,7 +120,7 @@ async def _put_image(
     """Store the first image of a new filesystem; return the head for its lease."""
     database = tmp / f"mkfs-{superblock.uuid}.db"
     try:
-        await trio.to_thread.run_sync(_new_database, database, superblock)
+        await in_thread(_new_database, database, superblock)
         image = image_pieces.new_image(Txg(0), Epoch(0))
         pieces = await image_pieces.put_pieces(store, keyring, image, database)
         head, manifest = await image_pieces.describe(

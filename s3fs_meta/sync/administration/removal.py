@@ -9,8 +9,7 @@ Design: docs/design/durability.md, "The superblock".
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import lease as lease_codec
 from s3fs_meta.codec import superblock as superblock_codec
@@ -104,7 +103,7 @@ async def keys_of_removed(
         return None
     except ObjectTooLargeError:
         data = b""
-    local = await trio.to_thread.run_sync(remembered.read)
+    local = await in_thread(remembered.read)
     fault = ""
     for one in (data, local):
         if one is None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.counted import counted
@@ -108,7 +109,7 @@ async def roll_back(
         raise
     try:
         await _end(session, is_kept=bool(stamp))
-        await trio.to_thread.run_sync(_exchange, volume.state_dir, beside, stamp, hook)
+        await in_thread(_exchange, volume.state_dir, beside, stamp, hook)
     finally:
         let_go(volume)
     return RolledBack(before, now, notices)
@@ -151,7 +152,7 @@ async def _restore_beside(
             " nothing was changed; try again, and if this error recurs, run s3fs-meta fsck -n",
         )
     strays = await _strays(volume, beside)
-    lost = await trio.to_thread.run_sync(_take_over, beside, volume, before, strays)
+    lost = await in_thread(_take_over, beside, volume, before, strays)
     if lost:
         restorer.notices.append(
             f"{counted(lost, 'block')} of this point in time cannot be read: the bucket has no"
@@ -166,7 +167,7 @@ async def _strays(volume: Volume, beside: StateDir) -> set[ObjectKey]:
     The rows are missing if the current state belongs to another history than the past txg.
     """
     found: set[ObjectKey] = set()
-    for key, object_bytes in await trio.to_thread.run_sync(_unlisted, beside, volume):
+    for key, object_bytes in await in_thread(_unlisted, beside, volume):
         async with aclosing(volume.store.list(key)) as listing:
             async for info in listing:
                 if (info.key, info.size_bytes) == (key, object_bytes):
@@ -204,7 +205,7 @@ async def _open_beside(
     volume: Volume, before: Link, beside: StateDir, clock: Clock, hook: Hook
 ) -> Session:
     """Return a session with the restored database and the lease of *volume*."""
-    db = await trio.to_thread.run_sync(Database.open, beside.database, volume.db.pragmas)
+    db = await in_thread(Database.open, beside.database, volume.db.pragmas)
     db.counters.begin_txg(before.next_txg)
     past = replace(
         volume,
@@ -231,7 +232,7 @@ async def _note_next_txgs(session: Session, before: Link) -> None:
     session.db.begin_local()
     chain.note_own(session.db, Txg(before.txg + 2))
     session.db.commit_durable()
-    await trio.to_thread.run_sync(session.db.sync_wal)
+    await in_thread(session.db.sync_wal)
 
 
 async def _end(session: Session, *, is_kept: bool) -> None:
@@ -244,7 +245,7 @@ async def _end(session: Session, *, is_kept: bool) -> None:
     """
     try:
         if is_kept:
-            await trio.to_thread.run_sync(session.files.sync_everything)
+            await in_thread(session.files.sync_everything)
             await session.durability.sync()
             await mark_clean(session.db)
     finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.background_task import in_thread_or_here
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
@@ -160,9 +160,7 @@ class Follower:
     async def applier(self) -> Database:
         """Return the second connection, which applies txgs; call this only inside ``paused``."""
         if self._applier is None:
-            self._applier = await trio.to_thread.run_sync(
-                Database.open, self._db.path, self._db.pragmas
-            )
+            self._applier = await in_thread(Database.open, self._db.path, self._db.pragmas)
         return self._applier
 
     # --- apply one txg -------------------------------------------------------------------------
@@ -222,10 +220,10 @@ class Follower:
         self._touched = Touched(set(), set(), set(), set())
         replayer = Replayer(volume.store, volume.keyring, volume.uuid, applier, heard=self._hear)
         self._removed_blocks += await replayer.apply(fetched)
-        changes = await trio.to_thread.run_sync(_switch_changes, applier, self._touched)
+        changes = await in_thread(_switch_changes, applier, self._touched)
         await self._show(changes, fetched.link)
         if applier.wal_bytes > WAL_CHECKPOINT_BYTES:
-            await trio.to_thread.run_sync(applier.checkpoint)
+            await in_thread(applier.checkpoint)
             self._db.go_on()  # no connection reads the WAL any more, so the next txg begins it anew
 
     async def _show_applied(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
@@ -61,7 +62,7 @@ async def restore_beside(
         raise UnfinishedFilesystemError(volume.store.url)
     newest = image or head.manifest
     target = unfinished(volume.state_dir.tmp, "anew.db")
-    await trio.to_thread.run_sync(image_copy.remove, target)
+    await in_thread(image_copy.remove, target)
     path = restoring(target)
     restorer = Restorer(
         volume.store,
@@ -79,13 +80,11 @@ async def restore_beside(
             error = NoSpaceLeftError if exc.errno in FULL_ERRNOS else DatabaseError
             raise error(what) from exc
         _require_newer(link, shown, volume.store.url)
-        await trio.to_thread.run_sync(
-            _copy_position, target, applier, head if image is None else None
-        )
+        await in_thread(_copy_position, target, applier, head if image is None else None)
         await quarantine(volume.state_dir, applier, target, cache, clock)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await trio.to_thread.run_sync(image_copy.remove, target)
+            await in_thread(image_copy.remove, target)
         raise
     return target, link
 

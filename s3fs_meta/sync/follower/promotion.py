@@ -8,8 +8,7 @@ takes it. If the fence record was appended, it continues from that record.
 Tasks: one promotion at a time, while the follower is paused and the mount serves its last txg.
 """
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.meta import next_numbers, replica
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.tables import pending
@@ -76,7 +75,7 @@ async def take_over(
         hook,
     )
     db = await fencer.take_over(db, held, force=force, catch_up=catch_up)
-    await trio.to_thread.run_sync(_settle, db)
+    await in_thread(_settle, db)
     hook("totals settled")
     link = chain.recorded(db)
     assert link is not None, "the database must record the link of the fence record"

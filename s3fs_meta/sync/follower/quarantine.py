@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
@@ -54,13 +53,13 @@ async def quarantine(
         NoSpaceLeftError, DatabaseError: the disk is full or failed; nothing was quarantined.
     """
     held = set(cache.index.blocks())
-    last = await trio.to_thread.run_sync(_last_copies, applier, restored, held)
+    last = await in_thread(_last_copies, applier, restored, held)
     if not last:
         return
     kept, copy = state_dir.quarantine(str(clock.now_ns())), unfinished(state_dir.tmp, "kept.db")
     await cache.disk.make_room(applier.size_bytes)
     with cache.disk.holding(copy, applier.size_bytes):
-        await trio.to_thread.run_sync(_fill, state_dir, applier, last, copy, kept)
+        await in_thread(_fill, state_dir, applier, last, copy, kept)
     _log.warning(
         "%d cached blocks were quarantined in %s: their packs are lost or damaged in the bucket,"
         " so these may be the last copies; s3fs-meta recover-state --everything reads them",

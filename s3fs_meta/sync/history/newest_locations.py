@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
@@ -84,7 +85,7 @@ class NewestState:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)
-        self._db = await trio.to_thread.run_sync(self._open)
+        self._db = await in_thread(self._open)
         _log.info("searching txg %d for content that the snapshot has lost", link.txg)
 
     def _open(self) -> Database:

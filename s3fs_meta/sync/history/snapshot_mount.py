@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.keyring import Keyring
@@ -145,7 +144,7 @@ class Bucket:
             advanced = await here.advance(source, earlier.link, target, link.txg)
             if advanced == link:
                 return here.notices
-            await trio.to_thread.run_sync(image_copy.remove, target)
+            await in_thread(image_copy.remove, target)
         restorer: Restorer | ProcessRestorer = here
         if how.apart:
             restorer = ProcessRestorer(self.store, self.keyring, self.uuid, reserve=reserve)
@@ -234,7 +233,7 @@ async def open_snapshot(
         notices = await bucket.restore(link, state_dir.database, how)
         # The database needs no sync: after a crash it is restored again.
         pragmas = replace(options.pragmas, synchronous="off")
-        db = await trio.to_thread.run_sync(Database.open, state_dir.database, pragmas)
+        db = await in_thread(Database.open, state_dir.database, pragmas)
         properties.require(db, superblock_facts(bucket.superblock))
     except BaseException:
         if db is not None:

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import Clock
 from s3fs_meta.errors import ObjectTooLargeError
 from s3fs_meta.hashed_dir import FILE_MODE, sync_path
@@ -49,7 +48,7 @@ class ReplacedObjects:
             OSError: the file cannot be written.
         """
         async with self._new_file(key) as (path, fd):
-            await trio.to_thread.run_sync(_append, fd, data)
+            await in_thread(_append, fd, data)
         return path
 
     async def save_oversized(self, too_large: ObjectTooLargeError) -> Path:
@@ -71,7 +70,7 @@ class ReplacedObjects:
             for start in range(0, size_bytes, self._range_bytes):
                 stop = min(start + self._range_bytes, size_bytes)
                 piece = await self._store.get_range(key, start, stop)
-                await trio.to_thread.run_sync(_append, fd, piece)
+                await in_thread(_append, fd, piece)
         return path
 
     @contextlib.asynccontextmanager
@@ -81,8 +80,8 @@ class ReplacedObjects:
         fd = os.open(path, _NEW, FILE_MODE)
         try:
             yield path, fd
-            await trio.to_thread.run_sync(os.fsync, fd)
-            await trio.to_thread.run_sync(sync_path, self._state)
+            await in_thread(os.fsync, fd)
+            await in_thread(sync_path, self._state)
         except BaseException:
             path.unlink()
             raise

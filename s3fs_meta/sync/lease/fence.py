@@ -13,8 +13,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -91,7 +90,7 @@ class Fencer:
         """
         chain_epoch = await self._require_epoch(db)
         held = lease_proof.with_new_nonce(held, self._keeper.lease)
-        await trio.to_thread.run_sync(lease_proof.keep, self._state_dir, held)
+        await in_thread(lease_proof.keep, self._state_dir, held)
         db.begin_local()
         lease_proof.note(db, held)
         await _commit_synced(db)
@@ -181,12 +180,12 @@ class Fencer:
         attempt = pending.outbox(db)
         if attempt is None:
             return True
-        await trio.to_thread.run_sync(db.sync_wal)
+        await in_thread(db.sync_wal)
         txg, data = attempt
         if not await chain.append(self._store, txg, data):
             return False
         self._hook("fence put")
-        link = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        link = await in_thread(chain.link_of, txg, data, self._keyring)
         db.begin_local()
         chain.adopt_attempt(db, link)
         db.commit_durable()
@@ -196,4 +195,4 @@ class Fencer:
 
 async def _commit_synced(db: Database) -> None:
     db.commit_durable()
-    await trio.to_thread.run_sync(db.sync_wal)
+    await in_thread(db.sync_wal)

@@ -9,8 +9,7 @@ holds the old lease is fenced.
 import logging
 from contextlib import aclosing
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostLeaseError
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
@@ -195,7 +194,7 @@ async def _last_epoch(store: ObjectStore, keyring: Keyring, txgs: list[Txg]) -> 
         key = changelog_codec.key_of(txg)
         try:
             data = (await store.get(key, ENCODED_BYTES_MAX)).data
-            changelog = await trio.to_thread.run_sync(changelog_codec.decode, key, data, keyring)
+            changelog = await in_thread(changelog_codec.decode, key, data, keyring)
         except NewerFormatError:
             raise
         except CorruptionError:
@@ -211,7 +210,7 @@ async def _complete(
     """Return an image as a head, or None if the image is damaged or a piece is missing."""
     try:
         data = (await store.get(key, ENCODED_BYTES_MAX)).data
-        manifest = await trio.to_thread.run_sync(image_codec.decode, key, data, keyring)
+        manifest = await in_thread(image_codec.decode, key, data, keyring)
     except NewerFormatError:
         raise
     except CorruptionError:

@@ -8,8 +8,7 @@ Design: docs/design/durability.md, "At mount".
 
 from pathlib import Path
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.codec.lease import Lease
 from s3fs_meta.errors import (
@@ -135,7 +134,7 @@ class CurrentDatabase:
         if beside:
             self._state_dir.tmp.mkdir(mode=0o700, exist_ok=True)
             target = unfinished(self._state_dir.tmp, "restored.db")
-            await trio.to_thread.run_sync(image_copy.remove, target)
+            await in_thread(image_copy.remove, target)
         try:
             return target, await restorer.restore(head.manifest, target, upto)
         finally:

@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from s3fs_meta import sync_failures
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.counted import counted
 from s3fs_meta.errors import DatabaseError
@@ -53,7 +52,7 @@ async def write_database_again(state_dir: StateDir) -> None:
         "fsync of the local state failed in the last mount, so the database files are written to"
         " the disk again"
     )
-    await trio.to_thread.run_sync(_drop_reports, state_dir)
+    await in_thread(_drop_reports, state_dir)
     for name in _DATABASE_FILES:
         path = state_dir.path / name
         if path.exists():
@@ -83,7 +82,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
     others: list[BlockId] = []
     tails: dict[BlockId, int] = {}
     if db is None:
-        mine = await trio.to_thread.run_sync(lambda: sorted(files.numbers()))
+        mine = await in_thread(lambda: sorted(files.numbers()))
     else:
         tails = {tail.block: tail.synced_bytes for tail in cached_blocks.unsynced_tails(db)}
         origins = block_origins.origins_not_uploaded(db)
@@ -94,7 +93,7 @@ async def write_blocks_again(state_dir: StateDir, db: Database | None) -> list[s
             is_mine = is_origin or state in {BlockState.DIRTY, BlockState.SEALED}
             (mine if is_mine else others).append(block)
     await _in_thread(state_dir.blocks, partial(files.write_again, mine, tails))
-    await trio.to_thread.run_sync(files.drop_pages, others)
+    await in_thread(files.drop_pages, others)
     if db is not None:
         db.begin_local()
         local_state.put(db, "suspect", "1")
@@ -120,7 +119,7 @@ def _drop_reports(state_dir: StateDir) -> None:
 
 async def _in_thread(path: Path, work: Callable[[], None]) -> None:
     try:
-        await trio.to_thread.run_sync(work)
+        await in_thread(work)
     except OSError as exc:
         raise DatabaseError(
             "fsync of the local state failed in the last mount, and"

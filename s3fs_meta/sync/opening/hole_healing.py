@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.counted import counted
@@ -68,10 +67,10 @@ async def heal_holes(volume: Volume) -> list[str]:
     states = _quarantined(volume.state_dir)
     if not states:
         return []
-    lost = await trio.to_thread.run_sync(_lost_parts, volume.db)
+    lost = await in_thread(_lost_parts, volume.db)
     notices: list[str] = []
     for path in states if lost else ():
-        source = await trio.to_thread.run_sync(_opened, path, volume.uuid)
+        source = await in_thread(_opened, path, volume.uuid)
         if source is None:
             continue
         healer = _Healer(volume, source, path / volume.state_dir.blocks.name)
@@ -90,7 +89,7 @@ async def heal_holes(volume: Volume) -> list[str]:
             )
     if notices:
         volume.db.commit_durable()
-        await trio.to_thread.run_sync(volume.db.sync_wal)
+        await in_thread(volume.db.sync_wal)
     return notices
 
 
@@ -178,7 +177,7 @@ class _Healer:
         healed: list[range] = []
         full: NoSpaceLeftError | None = None
         for index, row in holes:
-            data = await trio.to_thread.run_sync(self._content, row)
+            data = await in_thread(self._content, row)
             if data is None:
                 continue
             try:
@@ -219,7 +218,7 @@ class _Healer:
         self, ino: Ino, made: Sequence[tuple[BlockId, int]], healed: Sequence[range]
     ) -> None:
         """Make new blocks durable, shorten the list of the file's lost parts, and commit."""
-        await trio.to_thread.run_sync(self._files.sync, [block for block, _size in made])
+        await in_thread(self._files.sync, [block for block, _size in made])
         cached_blocks.note_synced(self._db, made)
         recorded = lost_ranges.parse(xattrs.find(self._db, ino, ATTRIBUTE) or b"")
         left = lost_ranges.without(recorded, healed)

@@ -24,9 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
 from s3fs_meta import machine
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.clock import Clock
@@ -198,7 +197,7 @@ class Chooser:
         if local.db is None:
             if self._state_dir.has_remains:
                 stamp = str(self._clock.now_ns())
-                kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
+                kept = await in_thread(self._state_dir.quarantine_as, stamp)
                 self.notices.append(
                     f"files of an earlier local state without a database are kept in {kept}"
                 )
@@ -225,7 +224,7 @@ class Chooser:
             return
         stamp = str(self._clock.now_ns())
         if not left.keep:
-            why = await trio.to_thread.run_sync(_why_kept, left, restored)
+            why = await in_thread(_why_kept, left, restored)
             if why:
                 left = left._replace(why=f"{left.why}; {why}", keep=True)
         if not left.keep:
@@ -238,9 +237,9 @@ class Chooser:
         # Without --everything, recover-state copies only files with unshipped changes.
         how = "--everything " if left.shipped else ""
         if left.intact:
-            await trio.to_thread.run_sync(end_marks.settle_before_quarantine, left.db)
+            await in_thread(end_marks.settle_before_quarantine, left.db)
         left.db.close()
-        kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
+        kept = await in_thread(self._state_dir.quarantine_as, stamp)
         self.notices.append(
             f"local changes were not used because {left.why}; they are kept in {kept}, and"
             f" s3fs-meta recover-state {how}copies files out of it"
@@ -252,7 +251,7 @@ class Chooser:
         if newer is None:
             return await self._leave_unknown(db, link)
         if newer:  # a damaged attempt of a read-only mount may be one of these txgs
-            await trio.to_thread.run_sync(chain.require_attempt, db, self._keyring)
+            await in_thread(chain.require_attempt, db, self._keyring)
         link, newer = await self._adopt_attempt(db, link, newer)
         image = None if newer or self.lost_end else await self._later_image(link)
         if image is not None:
@@ -265,7 +264,7 @@ class Chooser:
             return self._reject(db, why, keep=True)
         unsettled = replica.is_unsettled(db)
         if self._follows or newer or unsettled:
-            await trio.to_thread.run_sync(self._drop_fence, db)
+            await in_thread(self._drop_fence, db)
         if not newer and not unsettled and (not self._follows or is_exact(db)):
             return db
         if not newer and not is_settled(db):
@@ -392,9 +391,7 @@ class Chooser:
             data = await chain.bytes_of(self._store, link.txg)
             if content_hash(data) == link.hash:
                 return ""
-            await trio.to_thread.run_sync(
-                changelog_codec.decode, key_of(link.txg), data, self._keyring
-            )
+            await in_thread(changelog_codec.decode, key_of(link.txg), data, self._keyring)
         except NewerFormatError:
             pass
         except ObjectMissingError:
@@ -461,7 +458,7 @@ class Chooser:
             return link
         if not is_there:
             return link
-        ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        ours = await in_thread(chain.link_of, txg, data, self._keyring)
         db.begin_local()
         chain.adopt_attempt(db, ours)
         db.commit()
@@ -479,7 +476,7 @@ class Chooser:
         if attempt is None or newer[0] != attempt[0]:
             return link, newer
         txg, data = attempt
-        ours = await trio.to_thread.run_sync(chain.link_of, txg, data, self._keyring)
+        ours = await in_thread(chain.link_of, txg, data, self._keyring)
         try:
             why = await self._why_lost(db, ours)
         except OlderBucketError:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.crash_safety.recovery import restore_content
 from s3fs_meta.cache.files.block_files import BlockFiles
@@ -159,7 +160,7 @@ async def _complete(local: Local, keyring: Keyring, why: str, *, follows: bool) 
         raise OfflineError(why, f"{lacking}; use the option ro without follow")
     if replica.is_unsettled(local.db):
         with end_marks.unclean(local.db):
-            await trio.to_thread.run_sync(_settle, local.db)
+            await in_thread(_settle, local.db)
     return link
 
 
@@ -195,7 +196,7 @@ async def _open_remembered(
 ) -> tuple[Superblock, Keyring]:
     """Return this host's copy of the superblock, and the keys that the secret unlocks."""
     remembered = Remembered(state_dir.path)
-    data = await trio.to_thread.run_sync(remembered.read)
+    data = await in_thread(remembered.read)
     if data is None:
         raise OfflineError(why, "this host has no copy of the superblock")
     superblock = superblock_codec.decode(superblock_codec.KEY, data)

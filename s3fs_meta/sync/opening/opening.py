@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from s3fs_meta import machine
-from s3fs_meta.background_task import finish, in_thread_or_here, is_orderly
+from s3fs_meta.background_task import finish, in_thread, in_thread_or_here, is_orderly
 from s3fs_meta.bucket_errors import ExchangedSuperblockError
 from s3fs_meta.cache.crash_safety import intent_replay
 from s3fs_meta.cache.crash_safety.recovery import restore_content
@@ -237,7 +237,7 @@ class _Opening:
 
     async def _spread_superblock(self) -> None:
         """Copy the superblock to this host, and restore missing copies if the lease is held."""
-        await trio.to_thread.run_sync(self._remembered.keep, self._keys.data)
+        await in_thread(self._remembered.keep, self._keys.data)
         if self._options.read_only:
             return
         try:
@@ -310,11 +310,11 @@ class _Opening:
                 self._store.url, f"has other keys than the local state in {path}"
             )
         if not local.doubtful:
-            await trio.to_thread.run_sync(end_marks.settle_before_quarantine, local.db)
+            await in_thread(end_marks.settle_before_quarantine, local.db)
         local.db.close()
         self.db = None
         stamp = str(self._clock.now_ns())
-        kept = await trio.to_thread.run_sync(self._state_dir.quarantine_as, stamp)
+        kept = await in_thread(self._state_dir.quarantine_as, stamp)
         self.notices.append(f"the local state has other keys, so it is quarantined in {kept}")
         return Local(None, doubtful=False)
 
@@ -330,7 +330,7 @@ class _Opening:
         A read-only mount uploads nothing, and the rows have all changes of the changelog.
         """
         try:
-            await trio.to_thread.run_sync(chain.require_attempt, db, self._keyring)
+            await in_thread(chain.require_attempt, db, self._keyring)
         except NewerFormatError:
             raise
         except FormatError as exc:

@@ -11,8 +11,7 @@ Design: docs/design/durability.md, "Life of a block".
 
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.crash_safety import recovery
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.codec.keyring import Keyring
@@ -51,7 +50,7 @@ async def settle(
     """
     files = BlockFiles(state_dir.blocks, state_dir.tmp)
     kept = state_dir.quarantine(stamp)
-    count = await trio.to_thread.run_sync(
+    count = await in_thread(
         lambda: recovery.settle_strays(
             db,
             files,

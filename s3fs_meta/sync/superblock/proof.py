@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import image as image_codec
@@ -113,9 +112,7 @@ async def _opens_changelog(on: _Try) -> bool:
 
 async def _opens_piece(on: _Try) -> bool:
     fetched = await on.store.get(on.info.key, image_codec.PIECE_ENCODED_BYTES_MAX)
-    await trio.to_thread.run_sync(
-        image_codec.decode_unlisted_piece, on.info.key, fetched.data, on.keyring
-    )
+    await in_thread(image_codec.decode_unlisted_piece, on.info.key, fetched.data, on.keyring)
     return True
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import (
     ExchangedSuperblockError,
     LostSuperblockError,
@@ -226,7 +227,7 @@ async def _read_all(
         raise primary.error
     if primary.missing and await find_trace(store) is None:
         raise NotAFilesystemError(store.url)
-    data = await trio.to_thread.run_sync(remembered.read)
+    data = await in_thread(remembered.read)
     local = _parsed(None, data or b"", "") if data is not None else _missing(None)
     copies = primary, second, local
     if second.newer is not None and primary.found is None:

@@ -7,9 +7,9 @@ used (``selection``).
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-import trio
 from typing_extensions import override
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import KEY, Superblock
@@ -65,7 +65,7 @@ class _Typed(Secret):
     async def open(self, superblock: Superblock) -> Keyring:
         if not superblock.encrypted:
             return superblock_codec.unlock_plain(superblock)
-        return await trio.to_thread.run_sync(self._unlock, superblock, self._secret())
+        return await in_thread(self._unlock, superblock, self._secret())
 
     @abstractmethod
     def _unlock(self, superblock: Superblock, secret: bytes) -> Keyring:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec import image as image_codec
@@ -162,7 +163,7 @@ class StoredImages:
         key = info.key
         try:
             data = (await self._store.get(key, ENCODED_BYTES_MAX)).data
-            found = await trio.to_thread.run_sync(_open, key, data, self._keyring)
+            found = await in_thread(_open, key, data, self._keyring)
             manifest, pieces, images = found
             self._ours[image_codec.image_of(key)] = manifest.uuid == self._uuid
             self._opened.add(key)
@@ -297,7 +298,7 @@ class StoredImages:
         if image not in self._ours:
             try:
                 fetched = await self._store.get(piece, image_codec.PIECE_ENCODED_BYTES_MAX)
-                await trio.to_thread.run_sync(
+                await in_thread(
                     image_codec.decode_unlisted_piece, piece, fetched.data, self._keyring
                 )
             except ObjectMissingError:

@@ -12,9 +12,7 @@ checks the superblock objects.
 from collections.abc import Sequence
 from typing import Final
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.codec import envelope, text_object
 from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import lease as lease_codec
@@ -101,7 +99,7 @@ class _OwnershipCheck:
             return await is_ours(self._store, self._keyring, info)
         try:
             data = (await self._store.get(info.key, envelope.ENCODED_BYTES_MAX)).data
-            await trio.to_thread.run_sync(self._require_own, info.key, data)
+            await in_thread(self._require_own, info.key, data)
         except (FormatError, ObjectMissingError):
             return False
         return True

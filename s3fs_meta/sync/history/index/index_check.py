@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Final
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import envelope
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import ALL_BITS, RUNS, HistoryIndex
@@ -100,8 +99,8 @@ class IndexChecker:
                 changes = changes._replace(changes=None)
             merger.add_txg(at, changes)
             if merger.is_full:
-                await trio.to_thread.run_sync(merger.join)
-        return await trio.to_thread.run_sync(merger.finish)
+                await in_thread(merger.join)
+        return await in_thread(merger.finish)
 
     async def _differs_from_parts(self, index: HistoryIndex) -> str | None:
         """Compare an index object with the valid objects one level below; return any fault."""
@@ -113,7 +112,7 @@ class IndexChecker:
             # A part that was indexed again after a changelog was lost may lack changes of *index*.
             if part is None or part.unknown:
                 continue
-            if not await trio.to_thread.run_sync(_has_changes, index, bit, part):
+            if not await in_thread(_has_changes, index, bit, part):
                 return _DIFFERS
         return None
 

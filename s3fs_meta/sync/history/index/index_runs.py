@@ -13,8 +13,7 @@ from contextlib import aclosing
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.changelog import Kind
@@ -61,7 +60,7 @@ async def listed(store: ObjectStore, end: Txg) -> set[ObjectKey]:
 
 async def decoded(key: ObjectKey, data: bytes, keyring: Keyring, uuid: str) -> HistoryIndex:
     """Decode an index object; raise FormatError if it is damaged or of another filesystem."""
-    index = await trio.to_thread.run_sync(history_index.decode, key, data, keyring)
+    index = await in_thread(history_index.decode, key, data, keyring)
     if index.uuid != uuid:
         raise FormatError(key, "the index object belongs to another filesystem")
     return index
@@ -111,9 +110,7 @@ async def changes_of(store: ObjectStore, keyring: Keyring, fetched: FetchedChang
     async with aclosing(chain.sections(store, keyring, changelog)) as sections:
         async for section in sections:
             try:
-                changes = await trio.to_thread.run_sync(
-                    _with_section, joined, section.changeset, is_complete
-                )
+                changes = await in_thread(_with_section, joined, section.changeset, is_complete)
             except TooManyChangesError:
                 return unknown
     return TxgChanges(fetched.link, changelog.previous, changes)

@@ -13,6 +13,7 @@ import logging
 
 import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.codec import history_index
 from s3fs_meta.codec.envelope import ENCODED_BYTES_MAX
 from s3fs_meta.codec.history_index import RUNS, HistoryIndex
@@ -145,7 +146,7 @@ class Indexer:
                 "cannot create the index object %s: its last changelog is not in the chain", key
             )
             return True
-        data = await trio.to_thread.run_sync(history_index.encode, made, self._keyring)
+        data = await in_thread(history_index.encode, made, self._keyring)
         try:
             await self._store.create(key, data)
         except PreconditionError:
@@ -175,8 +176,8 @@ class Indexer:
         for at, txg in enumerate(range(RUNS.first_of(1, last), last + 1)):
             merger.add_txg(at, await self._changes(Txg(txg)))
             if merger.is_full:
-                await trio.to_thread.run_sync(merger.join)
-        return await trio.to_thread.run_sync(merger.finish)
+                await in_thread(merger.join)
+        return await in_thread(merger.finish)
 
     async def _changes(self, txg: Txg) -> TxgChanges | None:
         """Return the changes of a txg, or None if its changelog cannot be read."""
@@ -203,9 +204,9 @@ class Indexer:
                 run = None
             merger.add_run(at, run)
             if merger.is_full:
-                await trio.to_thread.run_sync(merger.join)
+                await in_thread(merger.join)
             recorded = None if run is None else run.previous
-        return await trio.to_thread.run_sync(merger.finish)
+        return await in_thread(merger.finish)
 
     async def _hash_of(self, txg: Txg) -> str | None:
         """Return the hash of a changelog in the chain, or None if no changelog records it."""

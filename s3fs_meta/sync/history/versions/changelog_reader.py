@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
 from s3fs_meta.codec.keyring import Keyring
@@ -126,7 +124,7 @@ class ChangelogReader:
                 chain.sections(self._store, self._keyring, fetched.changelog)
             ) as sections:
                 results = [
-                    await trio.to_thread.run_sync(function, section.changeset, is_complete)
+                    await in_thread(function, section.changeset, is_complete)
                     async for section in sections
                 ]
         except NewerFormatError:

@@ -11,8 +11,7 @@ recently used result would always evict the result that the next search needs fi
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
-import trio
-
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.model import Txg
 from s3fs_meta.sync.chain.chain import Link
 from s3fs_meta.sync.history.versions.changelog_reader import ChangelogReader, Scanned, UnreadableTxg
@@ -57,7 +56,7 @@ class KeptScan(Generic[_T]):
     async def scan_changes(self, link: Link, changeset: bytes) -> list[Scanned[_T] | UnreadableTxg]:
         """Return the results for changes that are in no changelog yet; *link* is their position."""
         if link.txg not in self._kept:
-            results = [await trio.to_thread.run_sync(self._function, changeset, True)]
+            results = [await in_thread(self._function, changeset, True)]
             one = Scanned(link, results)
             self._keep(one)
             return [one]

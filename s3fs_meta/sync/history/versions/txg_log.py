@@ -11,9 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
-import trio
-
-from s3fs_meta.background_task import run_concurrently
+from s3fs_meta.background_task import in_thread, run_concurrently
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.image import NO_HASH
@@ -127,7 +125,7 @@ async def describe(bucket: Bucket, fetched: FetchedChangelog) -> TxgRecord:
     changes, stored_bytes = _NOTHING, 0
     async with aclosing(chain.sections(bucket.store, bucket.keyring, changelog)) as found:
         async for section in found:
-            more = await trio.to_thread.run_sync(changesets.summary, section.changeset)
+            more = await in_thread(changesets.summary, section.changeset)
             changes = Summary(*map(sum, zip(changes, more, strict=True)))
             stored_bytes += sum(place.stored_bytes or 0 for place in section.locations)
     return TxgRecord(

@@ -10,6 +10,10 @@ writer waits at most for the write timeout. A pack counts as being sent
   bucket failed. This rule is for stores other than S3, which do not report the pieces they send;
 - while pieces are sent at the minimum speed, also after a failure, up to _TRANSFERS_MAX complete
   transfers.
+
+The kernel writes back a large file with many requests, a few at a time. After one of them has
+failed, the following requests wait only a fraction of the write timeout. Otherwise the program
+would wait for the write timeout once for each few requests.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,6 +29,8 @@ _TRANSFERS_MAX: Final = 3
 # Number of attempts after which waiting for the upload limit no longer counts as progress.
 _LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
+# Fraction of the write timeout that a writer waits soon after another writer has failed.
+_AFTER_FAILURE: Final = 1 / 20
 
 
 class UploadSignal:
@@ -109,6 +115,7 @@ class WaitingWriters:
         self._packs: list[SentPack] = []
         self._earlier_bytes = 0  # bytes sent for earlier packs, which are complete or have failed
         self._progress_s = float("-inf")
+        self._failed_s = float("-inf")  # the last time at which a writer failed
         self._measured_s = float("-inf")
         self._measured_bytes = 0
 
@@ -136,6 +143,9 @@ class WaitingWriters:
     async def wait(self, has_room: Callable[[], Awaitable[bool]]) -> bool:
         """Wait until *has_room* returns True; return False after the time limit."""
         began_s = trio.current_time()
+        limit_s = self._timeout_s
+        if self._progress_s < self._failed_s and began_s < self._failed_s + self._timeout_s:
+            limit_s *= _AFTER_FAILURE
         if not self.count:
             self._measured_s, self._measured_bytes = began_s, self._sent_bytes
         self.count += 1
@@ -145,8 +155,9 @@ class WaitingWriters:
                 now_s = trio.current_time()
                 if self._are_sent(now_s):
                     self._progress_s = now_s
-                end_s = max(began_s, self._progress_s) + self._timeout_s
+                end_s = max(began_s + limit_s, self._progress_s + self._timeout_s)
                 if now_s >= end_s:
+                    self._failed_s = now_s
                     return False
                 if self._packs:
                     end_s = min(end_s, now_s + self._timeout_s / _MEASUREMENTS)

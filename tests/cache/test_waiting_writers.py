@@ -53,6 +53,43 @@ async def test_writer_gives_up_if_no_pack_is_uploaded(autojump_clock: Clock) -> 
     assert await waited_s(new_writers(), lambda: False) == (False, TIMEOUT_S)
 
 
+async def test_writers_after_a_writer_that_gave_up_wait_only_a_fraction_of_the_timeout(
+    autojump_clock: Clock,
+) -> None:
+    """The kernel writes back a large file with many requests, of which each may have to wait."""
+    writers = new_writers()
+    await waited_s(writers, lambda: False)
+
+    for _ in range(20):
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S / 20)
+    await trio.sleep(TIMEOUT_S)
+    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+
+
+async def test_writer_waits_for_the_complete_timeout_again_after_an_upload(
+    autojump_clock: Clock,
+) -> None:
+    writers = new_writers()
+    await waited_s(writers, lambda: False)
+    await trio.sleep(1)
+    writers.note_upload()
+
+    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+
+
+async def test_writer_after_a_writer_that_gave_up_waits_while_a_pack_is_sent(
+    autojump_clock: Clock,
+) -> None:
+    writers = new_writers()
+    await waited_s(writers, lambda: False)
+    with writers.sending(PACK_BYTES) as pack:
+        pack.begin()
+        has_room, taken_s = await waited_s(writers, lambda: False)
+
+    assert not has_room
+    assert taken_s >= PACK_S_MAX
+
+
 async def test_writer_gives_up_while_an_upload_is_retried_in_an_outage(
     autojump_clock: Clock,
 ) -> None:

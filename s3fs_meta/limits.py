@@ -131,7 +131,7 @@ FENCE_ROUNDS_MAX: Final = 5
 CHANGELOG_SECTION_BYTES_MAX: Final = 24 * MIB
 # Maximum number of parts in a changelog: 64 GiB of changes. One object can list all parts.
 CHANGELOG_PARTS_MAX: Final = 1 << 14
-# Maximum number of new packs and of deleted packs in a changelog: 4 TiB of content in one txg.
+# Maximum number of new packs in a changelog, and of deleted packs: 4 TiB of content each.
 CHANGELOG_PACKS_MAX: Final = 1 << 18
 # Number of changelogs fetched in parallel to show the history; limits the memory use.
 HISTORY_FETCHES_MAX: Final = 8

@@ -111,7 +111,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _validate(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Reject contradictory arguments; set the defaults for a run of all benchmarks."""
     if other := sorted(set(arguments.subjects) - set(NAMES)):
-        parser.error(f"the option --subjects has an unknown filesystem: {', '.join(other)}")
+        parser.error(f"the option --subjects names an unknown filesystem: {', '.join(other)}")
     if unknown := sorted(set(arguments.benchmark) - set(BENCHMARKS)):
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     if arguments.scratch and not arguments.scratch.is_dir():

@@ -20,10 +20,10 @@ _DIRECTORIES: Final = (
 
 
 class Paths:
-    """The paths of inodes, as of the creation of this object. Requires the tables of ``sums``.
+    """The paths of inodes, as of the creation of this object.
 
-    All dentries are scanned once for the directories and once for the other inodes of a report. So
-    the number of scans does not depend on the number of inodes. The column ``inodes.parent`` is not
+    Requires the temporary tables that the module ``sums`` creates. All dentries are scanned twice:
+    once for the directories, and once for the other inodes whose paths are requested. The column ``inodes.parent`` is not
     used, because it may be wrong.
     """
 

@@ -20,7 +20,7 @@ BUSY_ATTEMPTS_MAX: Final = 5
 BUSY_PAUSE_S: Final = 0.1
 
 # --- the command s3fs-meta status --watch -------------------------------------------------------
-WATCH_S_MIN: Final = 0.2  # minimum time between two screens; a screen takes a few ms
+WATCH_S_MIN: Final = 0.2  # minimum time between two updates of the screen; an update takes a few ms
 # Numbers of operations and processes that fit on a screen of 24 lines.
 WATCH_OPERATIONS_MAX: Final = 8
 WATCH_PROCESSES_MAX: Final = 4

@@ -48,9 +48,10 @@ _CHANGES: Final = frozenset(
 
 
 def errno_of(name: str, arguments: Sequence[object], exc: S3fsError) -> int | None:
-    """Return the errno of a request that failed because an inode is from the past, or None.
+    """Return the errno of a request that failed because an inode is from a past state.
 
-    Handlers that change files report past inodes, and names in them, as missing.
+    Such an inode cannot be changed. The handlers of changes do not know it, so they report that it
+    is missing. Return None if the failure has another cause.
     """
     if not isinstance(exc, FsError):
         return None

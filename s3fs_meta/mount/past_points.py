@@ -71,7 +71,7 @@ def past_of(plan: MountPlan, session: Session, filesystem: Filesystem) -> Past:
     )
 
     async def run() -> None:
-        # Remove leftovers of killed mounts; this mount has no temporary state yet.
+        # This mount has no temporary state yet, so all temporary state is from killed mounts.
         await in_thread(remove_stale_snapshots, plan.place.state, Path())
         await points.run()
 

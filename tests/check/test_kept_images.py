@@ -64,7 +64,7 @@ async def test_rebuild_prefers_a_newer_damaged_image_to_the_image_of_a_kept_poin
             if txg is not None and txg > 4:
                 del power.store.objects[key]
     made = await rebuilt(power)
-    # The order of names is random, so either of the two newer images may have fewer missing pieces.
+    # The damaged pieces are chosen by their random names, so either newer image may miss fewer.
     assert made.source in newer
     assert made.missing_pieces
     assert await files_at(power, "old") == files

@@ -153,9 +153,9 @@ def _label(tile: Tile) -> int:
 
 
 def grown(point: OpenPoint, sizes: FolderSizes, before: FolderSizes) -> list[Grown]:
-    """Return the folders in which files grew most, without the files of subfolders.
+    """Return the folders whose own files grew most; files in subfolders do not count.
 
-    Folders without a path are omitted: they are in a removed tree that is not empty yet.
+    Folders without a path are omitted: the program is still deleting the tree that contains them.
     """
     found: list[Grown] = []
     for size, more in sizes.grown_since(before, BROWSE_FILES_SHOWN):

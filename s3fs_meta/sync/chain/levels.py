@@ -311,7 +311,9 @@ def merge(
             key = changelog_codec.key_of(other.first)
             raise FormatError(key, f"the object does not directly follow changelog {one.link.txg}")
     if max(piece.schema_version for piece in pieces) > SCHEMA_VERSION:
-        raise NotMergedError("a changelog to merge has a newer schema version")
+        raise NotMergedError(
+            "a changelog to merge has a schema version that this program does not know"
+        )
     last = pieces[-1].link
     made = Level(
         level=level,

@@ -1,9 +1,9 @@
 """This host's copy of the superblock: the newest superblock that the host has seen.
 
-Owns: the file, and the rule that a newer generation is replaced only on explicit request.
+Owns: the file, and the rule that only an explicit request replaces the copy by an older generation.
 Does not know: the bucket, which of several copies is used (``selection``).
-Keeps: after a crash the file is either the old or the new copy. The copy is kept if the database of
-the directory is replaced, and is removed only together with the directory.
+Keeps: after a crash the file is either the old or the new copy. The copy is kept if the database in
+the state directory is replaced, and is removed only together with the state directory.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Copying the intact records of packs whose index cannot be read, during a rebuild.
+"""Copying the intact blocks of packs whose index cannot be read, during a rebuild.
 
 Owns: reading these packs and storing new packs with the copied blocks.
-Does not know: where the locations come from (``meta.offline.lost_indexes``).
-Keeps: a block is copied only if its bytes match the hash in its row, which is a keyed hash. The
+Does not know: how the locations of the blocks are found (``meta.offline.lost_indexes``).
+Keeps: a block is copied only if its bytes match the keyed hash in the row of the block. The
 damaged pack is not changed. A new pack has the epoch of the damaged pack, so that a rebuild treats
 its index like the lost index.
 Memory: one damaged pack and one new pack at a time.

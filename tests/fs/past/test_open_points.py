@@ -323,7 +323,7 @@ async def test_number_of_waiting_requests_for_past_files_is_limited(plain: Power
     assert PAST_WAITING_MAX < WAITING_HANDLERS_MAX
 
 
-async def test_opening_a_point_in_time_reserves_disk_space_for_its_size(
+async def test_opening_a_point_in_time_reserves_disk_space_for_its_database(
     plain: Power, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The space reserved for a point in time depends on its image, not on the current database."""

@@ -245,8 +245,8 @@ async def test_copy_of_a_file_that_grows_during_the_copy_is_a_prefix_of_its_cont
     assert_sound(fs)
 
 
-async def test_copy_of_a_file_waits_only_for_cache_room_that_it_needs(volume: Volume) -> None:
-    """Only dirty blocks of a file need room in the cache, because uploaded blocks are shared."""
+async def test_copy_of_a_file_needs_cache_room_only_for_dirty_blocks(volume: Volume) -> None:
+    """The copy shares the uploaded blocks of the file."""
     async with volume.mounted(cache_bytes=4 * BLOCK_BYTES) as fs:
         uploaded, dirty = make_file(fs, b"uploaded"), make_file(fs, b"dirty")
         wanted = await fill(fs, uploaded, 3 * BLOCK_BYTES)

@@ -230,7 +230,8 @@ def test_past_content_that_is_not_retained_is_refused_before_any_change(
     reason = "a replaced history" if why in {"deleted", "other object"} else "is damaged"
     with pytest.raises(PastUnavailableError, match=f"{KEY}, .*{reason}"):
         past_content.share_range(db, TXG, Ino(2), new, BlockIndex(0), 9)
-    temporary = 3 + 3 + 3  # Three temporary rows each for parts, blocks and equal content.
+    # There are three temporary rows for parts, three for blocks, and three for equal content.
+    temporary = 3 + 3 + 3
     assert db.rows_changed() - changes <= temporary
     assert _blocks(db, new) == []
 

@@ -64,7 +64,7 @@ def test_large_inode_number_of_another_filesystem_is_no_past_point_in_time(
             mount_paths.nodes([tmp_path / "f"], None)
 
 
-def test_url_in_place_of_a_path_is_named_as_a_url(tmp_path: Path) -> None:
+def test_error_for_a_url_in_place_of_a_path_says_that_it_is_a_url(tmp_path: Path) -> None:
     url = f"local://{tmp_path}/bucket"
     for read in (mount_paths.existing, mount_paths.nodes):
         with pytest.raises(UsageError, match=rf"^{url} is a URL, and this command takes paths in"):

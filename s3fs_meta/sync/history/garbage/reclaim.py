@@ -95,7 +95,7 @@ class Reclaimer:
         # The result of ``_state`` at the last search; None if that search failed or found garbage.
         self._found_nothing_at: tuple[str, int] | None = None
         self._searched_ns = 0
-        self.wants_image = False  # True if only a newer image is needed to delete dead packs
+        self.wants_image = False  # True if dead packs wait only for a newer image
 
     @part(Cause.GARBAGE)
     async def run(self, *, unless_idle: bool = False) -> None:

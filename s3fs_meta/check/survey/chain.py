@@ -113,7 +113,9 @@ class _Chain:
         """Return the last plausible txg of the chain; record objects with later txgs as foreign."""
         note_foreign = self._exam.evidence.note_foreign
         changelogs = self._named(changelog_codec.PREFIX)
-        last = await names.reached(self._store, self._keyring, head, changelogs, step_max=1)
+        last = await names.reached(
+            self._store, self._keyring, head, changelogs, names.CHANGELOG_STEP_MAX
+        )
         note_foreign(key for txg, key in changelogs if txg > last)
         found = self._named(changelog_codec.PART_PREFIX) + self._named(level_codec.PREFIX)
         end = await names.reached(self._store, self._keyring, last, found)

@@ -209,7 +209,7 @@ async def _reached_of(
     store: ObjectStore, keyring: Keyring, known: Txg, listed: list[Txg]
 ) -> list[Txg]:
     named = [(txg, key_of(txg)) for txg in listed]
-    last = await names.reached(store, keyring, known, named, step_max=1)
+    last = await names.reached(store, keyring, known, named, names.CHANGELOG_STEP_MAX)
     return [txg for txg in listed if txg <= last]
 
 

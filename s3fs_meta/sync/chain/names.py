@@ -24,6 +24,10 @@ from s3fs_meta.limits import TXG_GAP_MAX, TXG_GAPS_MAX, TXG_LEAP_MAX, TXG_PROOFS
 from s3fs_meta.model import ObjectKey, Txg
 from s3fs_meta.objects.contract import ObjectStore
 
+# A changelog at most this far after the previous one is accepted without a request. A few changelogs
+# may be lost before a damaged one, which proves nothing, but must not be ignored.
+CHANGELOG_STEP_MAX: Final = 9
+
 Name = tuple[Txg, ObjectKey]
 
 _PREFIXES: Final = (

@@ -92,8 +92,7 @@ class BlockCache:
             throttle=throttles.download,
             damage=damage,
         )
-        self.hits = 0
-        self.misses = 0
+        self.hits = self.misses = 0
         self.suspects = Suspects(db, files, keyring, self.drop_copy)
         self.copies = KnownCopies(db)
         self.block_sync = BlockSync(db, self.index, files, self.copies)

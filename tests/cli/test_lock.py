@@ -1,6 +1,5 @@
 """The lock command, which makes a directory tree immutable."""
 
-import contextlib
 import errno
 import json
 import os
@@ -58,17 +57,23 @@ def test_refused_removal_of_a_part_of_a_locked_tree_names_the_remedy(
 
 
 def test_lock_reports_that_a_file_could_not_be_written_back(
-    program: Program, mounted: Place
+    program: Program, place: Place
 ) -> None:
-    """The error number of the other file would be misleading next to the path of the tree."""
-    tree = mounted.mountpoint / "tree"
+    """The error number of the other file would be misleading next to the path of the tree.
+
+    The kernel reports the error to the first syncfs(2), which must not be that of the daemon.
+    """
+    program.ok("mount", "-o", "commit=300,sync_interval=1h", place.url, place.mountpoint)
+    tree = place.mountpoint / "tree"
     tree.mkdir()
-    fd = os.open(mounted.mountpoint / "large", os.O_WRONLY | os.O_CREAT)
+    fd = os.open(place.mountpoint / "large", os.O_WRONLY | os.O_CREAT)
     os.pwrite(fd, b"x", FILE_BYTES_MAX)
+    with refused(errno.EFBIG):
+        os.fsync(fd)  # wait until the write has failed
     done = program.run("lock", tree)
     os.ftruncate(fd, 0)
-    with contextlib.suppress(OSError):  # close may report the lost write again
-        os.close(fd)
+    os.close(fd)
+    program.ok("umount", place.mountpoint)
 
     assert done.returncode == ExitStatus.LOCAL
     text = f"{tree}: the kernel could not write back all files of this filesystem: File too large"

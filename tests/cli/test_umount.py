@@ -76,7 +76,7 @@ def test_umount_with_option_force_succeeds_even_if_the_upload_fails(
     stays = program.run("umount", mounted.mountpoint)
     ends = program.run("umount", "--force", mounted.mountpoint)
 
-    assert (stays.returncode, "--force" in stays.stderr) == (9, True)
+    assert (stays.returncode, "--force" in stays.stderr) == (10, True)
     assert (ends.returncode, "the rest stays on this host" in ends.stderr) == (9, True)
     assert mount_table.find(str(mounted.mountpoint)) is None
     chain.unlink()

@@ -240,16 +240,6 @@ class UnknownLengthError(FsError):
         self.ino = ino
 
 
-class FailedWriteError(FsError):
-    """A read ends beyond the stored end of a file, in bytes whose write failed."""
-
-    def __init__(self, ino: int, size_bytes: int) -> None:
-        super().__init__(
-            f"a write of inode {ino} failed, so the bytes from offset {size_bytes} on are lost"
-        )
-        self.ino, self.size_bytes = ino, size_bytes
-
-
 # --- errors of the object store ----------------------------------------------------------------
 
 

@@ -237,7 +237,6 @@ class Filesystem:
         before = self.attributes.get(ino)
         require_unprotected(before)
         await self.data.truncate(ino, wanted.size_bytes, sets_times=False)
-        self.open_files.failed_ends.pop(ino, None)  # the kernel and the rows have the same size now
         if caller.uid != 0:
             self.attributes.clear_privileges(ino)
         is_same = wanted.size_bytes == before.size_bytes

@@ -1,13 +1,12 @@
-"""Records of the open inodes, and of failed writes.
+"""Records of the open inodes.
 
-Owns: the records of open inodes, the ends of failed writes. Does not know: rows, FUSE.
+Owns: the records of open inodes. Does not know: rows, FUSE.
 A file handle is an inode number, so a handler finds the record by one lookup. The record counts
 how often the inode is open.
 """
 
 import time
 
-from s3fs_meta.errors import FailedWriteError
 from s3fs_meta.model import Ino
 
 
@@ -69,10 +68,6 @@ class OpenFiles:
         self.writing = 0
         # Monotonic time at which ``writing`` became positive, or None while ``writing`` is 0.
         self.writing_since_s: float | None = None
-        # For each file with a failed write, the largest end of such a write. If the end is beyond the
-        # stored end of the file, the kernel still counts the bytes between them as part of the file.
-        # An entry exists until the file is truncated, or until the kernel forgets the inode.
-        self.failed_ends: dict[Ino, int] = {}
 
     def __len__(self) -> int:
         return len(self._inodes)
@@ -94,35 +89,9 @@ class OpenFiles:
         return record if record is not None or self.are_reported else self.opened(ino)
 
     def forgotten(self, ino: Ino) -> None:
-        """Remove the records of an inode that the kernel no longer uses."""
-        self.failed_ends.pop(ino, None)
+        """Remove the record of an inode that the kernel no longer uses."""
         if not self.are_reported:
             self._inodes.pop(ino, None)
-
-    def write_failed(self, ino: Ino, stop: int) -> None:
-        """Record that the kernel could not write back the bytes of a file before *stop*.
-
-        The kernel reports the error to fsync(2) or close(2), but keeps its size of the file. It
-        ignores the size in replies to GETATTR, because it usually knows a new size first.
-        Source: Linux, fs/fuse/inode.c, fuse_get_cache_mask.
-        """
-        self.failed_ends[ino] = max(stop, self.failed_ends.get(ino, 0))
-
-    def require_stored(self, ino: Ino, size_bytes: int, stop: int) -> None:
-        """Check that a read until *stop* includes no byte whose write failed.
-
-        A short reply is not sufficient: the kernel would replace the missing bytes by zeros.
-
-        Args:
-            ino: the inode.
-            size_bytes: the stored size of the file.
-            stop: the end of the read; it may be beyond the end of the file.
-
-        Raises:
-            FailedWriteError: the read includes such a byte.
-        """
-        if size_bytes < stop and size_bytes < self.failed_ends.get(ino, 0):
-            raise FailedWriteError(ino, size_bytes)
 
     def any_between(self, first: Ino, last: Ino) -> bool:
         """Return whether any inode from *first* to *last* is open."""

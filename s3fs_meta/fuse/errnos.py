@@ -35,7 +35,6 @@ ERRNOS: Final[Mapping[type[S3fsError], int]] = {
     errors.BusyError: errno.EAGAIN,
     errors.UnfinishedWalkError: errno.EAGAIN,
     errors.UnknownLengthError: errno.ENOSYS,
-    errors.FailedWriteError: errno.EIO,
     errors.StoreError: errno.EIO,
     errors.CorruptionError: errno.EIO,
     errors.ShortageError: errno.EIO,

@@ -46,8 +46,7 @@ MKDIR: Final = struct.Struct("=II")  # header of MKDIR: mode, umask; then the na
 RENAME: Final = struct.Struct("=Q")  # header of RENAME: new directory; then old and new name
 OPEN: Final = struct.Struct("=I4x")  # field: flags
 READ: Final = struct.Struct("=8xQI")  # body of READ and READDIRPLUS: offset, length
-WRITE: Final = struct.Struct("=8xQ4xI16x")  # header of WRITE: offset, flags; the data follows
-WRITE_CACHE: Final = 1 << 0  # flag of WRITE: the kernel writes back a page of its cache
+WRITE: Final = struct.Struct("=8xQ24x")  # header of WRITE: offset; the data follows
 WRITE_OUT: Final = struct.Struct("=I4x")
 # SETATTR: valid bits, seconds of atime, mtime and ctime, their nanoseconds, mode, owner, group.
 SETATTR: Final = struct.Struct("=I28xqqqIIII4xII4x")
@@ -256,15 +255,11 @@ class FrequentRequests:
         data = memoryview(content)[WRITE.size :]
         if not data or ino >= PAST_INO_MIN:
             return None
-        offset, flags = WRITE.unpack_from(content)
+        (offset,) = WRITE.unpack_from(content)
         sets_times = not self.operations.enable_writeback_cache
-        try:
-            missing = self._data.try_write(ino, offset, data, sets_times=sets_times)
-        except S3fsError:
-            if flags & WRITE_CACHE:
-                self._fs.open_files.write_failed(ino, offset + len(data))
-            raise
-        return WRITE_OUT.pack(len(data)) if missing is None else None
+        if self._data.try_write(ino, offset, data, sets_times=sets_times) is not None:
+            return None
+        return WRITE_OUT.pack(len(data))
 
     def read(self, unique: int, ino: Ino, _uid: int, content: bytes) -> bool:
         """Reply with bytes of one cached block, from memory or from the block's file.

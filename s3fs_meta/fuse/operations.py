@@ -22,7 +22,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from s3fs_meta.errors import NoAttributeError, S3fsError
+from s3fs_meta.errors import NoAttributeError
 from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.fs.namespace import RENAME_EXCHANGE
@@ -356,27 +356,13 @@ class Operations(pyfuse3.Operations):
         if not data:
             return 0
         sets_times = not self.enable_writeback_cache
-        try:
-            missing = self._data.try_write(ino, offset, data, sets_times=sets_times)
-        except S3fsError:
-            self._write_failed(ino, offset + len(data))
-            raise
+        missing = self._data.try_write(ino, offset, data, sets_times=sets_times)
         if missing is None:
             return len(data)
         asking.set(fuse_intercept.caller())
-        writing = self._data.write_after(missing, ino, offset, data, sets_times=sets_times)
-        return self.barrier.write(self._noting_failure(writing, ino, offset + len(data)))
-
-    async def _noting_failure(self, writing: Awaitable[int], ino: Ino, stop: int) -> int:
-        try:
-            return await writing
-        except S3fsError:
-            self._write_failed(ino, stop)
-            raise
-
-    def _write_failed(self, ino: Ino, stop: int) -> None:
-        if self.enable_writeback_cache:
-            self._fs.open_files.write_failed(ino, stop)
+        return self.barrier.write(
+            self._data.write_after(missing, ino, offset, data, sets_times=sets_times)
+        )
 
     @override
     @answered

@@ -146,7 +146,6 @@ class RawOperations(FrequentRequests):
         if ino >= PAST_INO_MIN:
             found = await self.operations.past.tree.getattr(ino)
             return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, found.size_bytes))
-        failed_end = self._fs.open_files.failed_ends.get(ino, 0)
         record = self._fs.open_files.find(ino)
         if self.operations.enable_writeback_cache and record is not None and record.was_written:
             size_bytes = await in_thread(kernel_size, pid, self._device, ino)
@@ -161,9 +160,6 @@ class RawOperations(FrequentRequests):
                 )
                 raise UnknownLengthError(ino)
             return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, size_bytes))
-        if failed_end > self._fs.getattr(ino).size_bytes:
-            # The lost bytes count as data, so that cp(1) reads them and gets an error.
-            return LSEEK_OUT.pack(seek_without_holes(ino, offset, whence, failed_end))
         return LSEEK_OUT.pack(await self._fs.ranges.seek(ino, offset, whence))
 
     def fallocate(self, unique: int, ino: Ino, uid: int, content: bytes) -> None:

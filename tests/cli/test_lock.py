@@ -56,9 +56,7 @@ def test_refused_removal_of_a_part_of_a_locked_tree_names_the_remedy(
     assert "removes a locked tree only as a whole" in done.stderr
 
 
-def test_lock_reports_that_a_file_could_not_be_written_back(
-    program: Program, place: Place
-) -> None:
+def test_lock_reports_that_a_file_could_not_be_written_back(program: Program, place: Place) -> None:
     """The error number of the other file would be misleading next to the path of the tree.
 
     The kernel reports the error to the first syncfs(2), which must not be that of the daemon.

@@ -225,36 +225,6 @@ def test_statfs_shows_the_capacity_which_writes_cannot_exceed(
     program.ok("umount", place.mountpoint)
 
 
-def test_bytes_whose_write_back_failed_are_an_error_and_not_zeros(
-    place: Place, program: Program
-) -> None:
-    """The kernel keeps its size of the file until a truncation, or until it forgets the inode."""
-    program.ok("mount", "-o", "capacity=4M", place.url, place.mountpoint)
-    path, content = place.mountpoint / "big", os.urandom(8 << 20)
-    file = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.pwrite(file, content, 0)
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        os.fsync(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(file)
-    stored = path.stat().st_blocks * 512
-    assert stored < len(content) == path.stat().st_size
-
-    file = os.open(path, os.O_RDONLY)
-    assert os.pread(file, stored, 0) == content[:stored]
-    assert os.lseek(file, stored, os.SEEK_DATA) == stored
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        os.pread(file, 1, stored)
-    other = os.open(place.mountpoint / "copy", os.O_RDWR | os.O_CREAT)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        os.copy_file_range(file, other, 4096, stored)
-    os.truncate(path, stored + 4096)
-    assert os.pread(file, 8192, stored) == bytes(4096)
-    os.close(other)
-    os.close(file)
-    program.ok("umount", place.mountpoint)
-
-
 def test_special_files_keep_their_type_and_device_number(mounted: Place, program: Program) -> None:
     """After a new mount, FIFOs and device nodes have the same type and device number as before."""
     os.mkfifo(mounted.mountpoint / "fifo")

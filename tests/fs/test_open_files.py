@@ -1,8 +1,5 @@
 """Tests of the records of open inodes."""
 
-import pytest
-
-from s3fs_meta.errors import FailedWriteError
 from s3fs_meta.fs.open_files import OpenFiles
 from s3fs_meta.model import Ino
 
@@ -52,24 +49,6 @@ def test_file_that_is_read_without_an_open_request_counts_as_open() -> None:
     assert files.being_read(Ino(3)) is files.find(Ino(3)) is record
     files.forgotten(Ino(3))
     assert files.find(Ino(3)) is None
-
-
-def test_failed_write_is_remembered_until_the_kernel_forgets_the_inode() -> None:
-    """The kernel keeps its size of the file after the close, until it forgets the inode."""
-    files = OpenFiles()
-    files.opened(Ino(3))
-    files.write_failed(Ino(3), 900)
-    files.write_failed(Ino(3), 600)
-    files.closed(Ino(3))
-    for stop in (101, 2000):
-        with pytest.raises(FailedWriteError):
-            files.require_stored(Ino(3), 100, stop)
-    files.require_stored(Ino(3), 100, 100)
-    files.require_stored(Ino(3), 900, 2000)
-    files.require_stored(Ino(4), 100, 2000)
-
-    files.forgotten(Ino(3))
-    files.require_stored(Ino(3), 100, 2000)
 
 
 def test_time_of_the_first_open_for_writing_is_recorded() -> None:

@@ -10,25 +10,13 @@ from collections.abc import Iterable
 import pyfuse3
 import pytest
 
-from s3fs_meta.errors import NoSpaceLeftError
-from s3fs_meta.fs.attributes import SetAttributes
 from s3fs_meta.fs.write_gate import Invalidations
 from s3fs_meta.fuse import kernel_cache
-from s3fs_meta.fuse.frequent_requests import WRITE, WRITE_CACHE
-from s3fs_meta.limits import FILE_BYTES_MAX, READDIR_ROWS_MIN, READDIR_S_MAX
-from s3fs_meta.model import ROOT_INO, Caller, Ino
+from s3fs_meta.limits import READDIR_ROWS_MIN, READDIR_S_MAX
+from s3fs_meta.model import ROOT_INO, Ino
 from s3fs_meta.mount_state import MountState
 from tests.faults import raising
-from tests.fuse.conftest import (
-    BLOCK_BYTES,
-    CONTEXT,
-    Handlers,
-    ask,
-    forget,
-    list_page,
-    make_file,
-    open_file,
-)
+from tests.fuse.conftest import CONTEXT, Handlers, ask, forget, list_page, make_file, open_file
 from tests.polling import until
 
 ENTRY_BYTES = 160  # the size of a listed entry whose name has at most 8 bytes
@@ -148,38 +136,6 @@ async def test_requests_open_write_read_fsync_and_release_succeed(handlers: Hand
     await operations.fsyncdir(ROOT_INO, False)
     assert ask(handlers, "release", ino) == (0, b"")
     assert len(handlers.fs.open_files) == 0
-
-
-async def test_failed_write_is_remembered_only_if_the_kernel_wrote_back_a_page(
-    handlers: Handlers,
-) -> None:
-    """After a failed direct write, the kernel does not count the bytes as part of the file."""
-    ino = await make_file(handlers, b"f")
-    for flags, ends in ((0, {}), (WRITE_CACHE, {ino: FILE_BYTES_MAX + 1})):
-        code, _ = ask(handlers, "write", ino, WRITE.pack(FILE_BYTES_MAX, flags) + b"x")
-        assert code == errno.EFBIG
-        assert handlers.fs.open_files.failed_ends == ends
-
-
-async def test_read_beyond_a_failed_write_that_had_waited_is_an_error(
-    handlers: Handlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write that waited for room and then failed counts as failed; a truncation ends this."""
-    ino = await make_file(handlers, b"f")
-    operations, cache = handlers.operations, handlers.session.cache
-    await operations.write(ino, 0, b"abc")
-    with monkeypatch.context() as full:
-        full.setattr(cache, "has_room", lambda _length: False)
-        full.setattr(cache, "find_room", lambda _length: False)
-        full.setattr(cache, "wait_for_room", raising(NoSpaceLeftError("the cache is full")))
-        with pytest.raises(pyfuse3.FUSEError, match=os.strerror(errno.ENOSPC)):
-            await operations.write(ino, BLOCK_BYTES, b"x")
-    assert await operations.read(ino, 0, 3) == b"abc"
-    with pytest.raises(pyfuse3.FUSEError, match=os.strerror(errno.EIO)):
-        await operations.read(ino, 0, 4)
-
-    await handlers.fs.setattr(ino, SetAttributes(size_bytes=5), Caller(0, 0, 0, 1))
-    assert await operations.read(ino, 0, 9) == b"abc\0\0"
 
 
 async def test_open_request_with_o_trunc_is_refused(handlers: Handlers) -> None:

@@ -113,8 +113,7 @@ class FileData:
 
         Raises:
             NoInodeError, InvalidRequestError, RefusesDirectoryError, BusyError: nothing was read.
-            StoreError, CorruptionError, FailedWriteError: some bytes are unavailable; they are never
-                replaced by zeros.
+            StoreError, CorruptionError: some bytes are unavailable; they are never replaced by zeros.
 
         Yields to other tasks only if a block must be fetched. Opens no transaction.
         """
@@ -145,8 +144,6 @@ class FileData:
         """
         attributes = self.regular(ino)
         stop = min(offset + length, attributes.size_bytes)
-        if self._open_files.failed_ends:
-            self._open_files.require_stored(ino, attributes.size_bytes, offset + length)
         if stop <= offset:
             return b""
         self.read_ahead.note(ino, offset, stop)
@@ -162,8 +159,7 @@ class FileData:
         """Return the position of the requested bytes, if one cached block contains all of them.
 
         Returns:
-            None if the bytes are not the content of one cached block, or if a write of any file has
-            failed; then call ``try_read``.
+            None if the bytes are not the content of one cached block; then call ``try_read``.
 
         Raises the same errors as ``read``. Never yields to other tasks.
         """
@@ -171,7 +167,7 @@ class FileData:
         stop = min(offset + length, attributes.size_bytes)
         index, start = divmod(offset, self._block_bytes)
         end = start + stop - offset
-        if self._open_files.failed_ends or not start < end <= self._block_bytes:
+        if not start < end <= self._block_bytes:
             return None
         located = block_map.locate(self._db, ino, BlockIndex(index))
         if located is None or end > located.plain_bytes or not self._cache.is_local(located):

@@ -361,8 +361,6 @@ class FileRanges:
         if at < before.size_bytes:
             require_unprotected(before)
         size_bytes = self._data.regular(source).size_bytes
-        if offset >= size_bytes:
-            self._data.try_read(source, offset, 1)  # fails if a write of these bytes has failed
         return min(offset + min(length, SHARED_RANGE_BYTES), size_bytes)
 
     async def _write(self, source: Ino, offset: int, target: Ino, at: int, stop: int) -> int:

@@ -20,6 +20,7 @@ from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec.lease import Head
 from s3fs_meta.errors import (
+    DatabaseError,
     FencedError,
     ReadOnlyStateError,
     S3fsError,
@@ -416,12 +417,19 @@ class Session:
         """Ship all changes that were acknowledged to programs before the call.
 
         Raises:
-            ReadOnlyStateError: the mount is read-only, so it does not hold the lease.
+            ReadOnlyStateError: the mount is read-only, or became read-only because the disk failed.
             LostBlockError: the only copies of some blocks are lost; all other changes are shipped.
         """
         if self.status.read_only:
             raise ReadOnlyStateError("mounted read-only")
-        link = await self.shipper.ship(progress)
+        try:
+            link = await self.shipper.ship(progress)
+        except (OSError, DatabaseError) as exc:
+            # Otherwise the error would depend on whether the group commit has noticed the failure.
+            self.durability.commit()
+            if not self.status.ships:
+                raise ReadOnlyStateError(self.status.why) from exc
+            raise
         if link is None:
             await self.shipper.require_shipped(progress)
         self.uploader.require_no_lost_block()

@@ -23,7 +23,7 @@ import pytest
 from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.mount.existing import mount_table
 from tests.cli.conftest import Place
-from tests.polling import PROCESS_S_MAX
+from tests.polling import PROCESS_S_MAX, wait_until
 from tests.power.loop_disk import LoopDisk
 from tests.power.next_boot import VARIABLE
 from tests.power.numbered_changes import NumberedChanges, Progress, Verdict
@@ -171,7 +171,10 @@ def test_synced_data_survives_an_ext4_shutdown_on_a_loop_device(
     cut_often(empty, disk, f"{options},image_interval=1,commit=0.5", range(1))
 
 
-def test_umount_ends_a_mount_whose_disk_refuses_all_requests(empty: Place, disk: LoopDisk) -> None:
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_umount_ends_a_mount_whose_disk_refuses_all_requests(
+    empty: Place, disk: LoopDisk, is_noticed: bool
+) -> None:
     """The command can neither open the lock nor wait for it. It reports the failed upload."""
     program = QuickProgram(disk.mountpoint / "state")
     disk.mount()
@@ -182,6 +185,8 @@ def test_umount_ends_a_mount_whose_disk_refuses_all_requests(empty: Place, disk:
         disk.cut(journal_written=True)
         with contextlib.suppress(OSError):
             (empty.mountpoint / "file").write_bytes(b"lost")
+        if is_noticed:
+            wait_until(lambda: _is_degraded(program, empty.mountpoint), "the mount stays writable")
         done = program.run("umount", empty.mountpoint)
 
         assert (done.returncode, empty.mountpoint.is_mount()) == (ExitStatus.STORE, False), done
@@ -189,6 +194,10 @@ def test_umount_ends_a_mount_whose_disk_refuses_all_requests(empty: Place, disk:
     finally:
         subprocess.run(["umount", "-l", empty.mountpoint], check=False, stderr=subprocess.DEVNULL)
         os.close(pid_fd)
+
+
+def _is_degraded(program: QuickProgram, mountpoint: Path) -> bool:
+    return bool(program.status(mountpoint)["state"] == "degraded")
 
 
 @pytest.mark.slow

@@ -9,7 +9,13 @@ import trio
 import trio.testing
 
 from s3fs_meta.codec import lease as lease_codec
-from s3fs_meta.errors import DatabaseError, HeldError, LostBlockError, PermanentStoreError
+from s3fs_meta.errors import (
+    DatabaseError,
+    HeldError,
+    LostBlockError,
+    PermanentStoreError,
+    ReadOnlyStateError,
+)
 from s3fs_meta.meta.tables import cached_blocks, dentries, inodes, pending
 from s3fs_meta.model import ROOT_INO, BlockState, Ino
 from s3fs_meta.mount_state import MountState, MountStatus
@@ -244,6 +250,42 @@ async def test_unmount_reports_the_loss_of_a_commit_group(power: Power) -> None:
                 await session.close()
         finally:
             session.db.commit = commit  # type: ignore[method-assign]
+
+
+async def test_flush_that_loses_a_commit_group_reports_a_read_only_mount(power: Power) -> None:
+    """The error is the same as after the group commit has noticed the failed disk."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.db.connection.set_commit_hook(lambda: True)
+        with pytest.raises(ReadOnlyStateError, match="operations were lost"):
+            await session.flush()
+        session.db.connection.set_commit_hook(None)
+        with pytest.raises(ReadOnlyStateError, match="operations were lost"):
+            await session.flush()
+
+
+async def test_flush_without_a_possible_commit_reports_a_read_only_mount(power: Power) -> None:
+    """If a commit fails before COMMIT, its commit group stays open."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        session.db.run("ALTER TABLE pending RENAME TO missing")
+
+        with pytest.raises(ReadOnlyStateError, match="operations were lost"):
+            await session.flush()
+        session.db.rollback()
+
+
+async def test_failed_read_of_the_database_leaves_the_mount_writable(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that loses no change does not make the mount read-only."""
+    async with power.session("a", tasks=False) as session:
+        write_file(session, CONTENT)
+        monkeypatch.setattr(session.shipper, "ship", raising(DatabaseError("a failed read")))
+
+        with pytest.raises(DatabaseError, match="a failed read"):
+            await session.flush()
+        assert session.status.state is MountState.SERVING
 
 
 async def test_local_state_is_not_encrypted_and_contains_no_master_key(power: Power) -> None:

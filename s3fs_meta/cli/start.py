@@ -7,7 +7,7 @@ the parser, tables and event loop takes five times as long as the removal itself
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from s3fs_meta.cli import garbage_collection
@@ -27,19 +27,26 @@ def program() -> NoReturn:
     child_signal.restore()
     if sys.argv[1:2] and sys.argv[1] in _REPORTING_ENDS:
         ending_signals.interrupt()
+    arguments = sys.argv[1:]
+    try:
+        run = _loaded(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("s3fs-meta: interrupted: nothing was changed\n")
+        sys.exit(_FSCK_INTERRUPTED if arguments[:1] == ["fsck"] else _INTERRUPTED)
+    sys.exit(run())
+
+
+def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
+    """Hide the passphrase of the environment; return the function that runs a command line."""
     if "S3FS_META_PASSPHRASE" in os.environ:
         from s3fs_meta.console import secret_environment
 
         secret_environment.take()
-    arguments = sys.argv[1:]
     if is_plain_removal(arguments) and not sys.flags.optimize:
-        sys.exit(_remove(arguments[1:]))
-    try:
-        from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
-    except KeyboardInterrupt:
-        sys.stderr.write("s3fs-meta: interrupted: nothing was changed\n")
-        sys.exit(_FSCK_INTERRUPTED if arguments[:1] == ["fsck"] else _INTERRUPTED)
-    entry.program()
+        return lambda: _remove(arguments[1:])
+    from s3fs_meta.cli import entry  # imported late, because loading the parser is slow
+
+    return entry.program
 
 
 def is_plain_removal(arguments: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from s3fs_meta.console import ending_signals
+from s3fs_meta.console import ending_signals, secret_environment
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP]
 
@@ -91,7 +91,10 @@ start.program()
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("module", ["s3fs_meta.cli.entry", "s3fs_meta.cli.{0}"])
+@pytest.mark.parametrize(
+    "module",
+    ["s3fs_meta.console.secret_environment", "s3fs_meta.cli.entry", "s3fs_meta.cli.{0}"],
+)
 @pytest.mark.parametrize(("command", "status"), [("fsck", 32), ("reclaim", 130)])
 def test_signal_at_the_start_of_a_command_is_reported(
     number: signal.Signals, module: str, command: str, status: int
@@ -101,7 +104,11 @@ def test_signal_at_the_start_of_a_command_is_reported(
     script = _SIGNALLED.format(module=module.format(command), number=number, words=words)
 
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {secret_environment.VARIABLE: "secret"},
     )
 
     assert done.returncode == status

@@ -28,6 +28,7 @@ command, its arguments and its response; progress events may precede the respons
                 of a mount that is ending; one empty event immediately, then progress
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -279,7 +280,8 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
 
     Returns:
         ``complete``: True if the bucket has all changes; ``why``: the error that prevented the
-        upload; ``kind``: the class of the error, or KILLED or UNREACHED.
+        upload; ``kind``: the class of the error, or KILLED or UNREACHED. UNREACHED means that
+        *place* was mounted, and that its daemon still runs.
 
     Raises:
         SilentDaemonError: the daemon is stopped or hangs.
@@ -301,18 +303,25 @@ async def wait_finished(place: Target, front: Front, waiting: trio.Event) -> dic
         finally:
             waiting.set()
         await watch.wait_until_free()
-    return result or await _noted_outcome(place)
+    return result or await _noted_outcome(place, front)
 
 
-async def _noted_outcome(place: Target) -> dict[str, Any]:
-    """Return the outcome in a daemon's note; wait HELD_S_MAX for the daemon to write it or to exit.
+async def _noted_outcome(place: Target, front: Front) -> dict[str, Any]:
+    """Return the outcome in a daemon's note; wait for the daemon to write it or to exit.
 
-    The daemon does not answer, and no process holds the lock of the state directory.
+    The daemon does not answer, and no process holds the lock of the state directory. If the
+    filesystem was mounted, the wait ends after HELD_S_MAX; otherwise a line says what it waits for.
     """
-    deadline_s = trio.current_time() + HELD_S_MAX
+    line_s = trio.current_time() + HELD_S_MAX
     while (found := outcome_of(place)) is None and is_alive(place.note, place.started):
-        if trio.current_time() >= deadline_s:
-            return {"complete": False, "why": "its daemon cannot be reached", "kind": UNREACHED}
+        if trio.current_time() >= line_s:
+            if place.mounted:
+                return {"complete": False, "why": "its daemon cannot be reached", "kind": UNREACHED}
+            assert place.note is not None, "the note of a running daemon must exist"
+            front.notice(
+                f"waiting for process {place.note.name} to exit: it does not listen in {place.state}"
+            )
+            line_s = math.inf
         await trio.sleep(HELD_PAUSE_S)
     return found or {"complete": False, "why": "its daemon did not answer", "kind": KILLED}
 

@@ -1,5 +1,6 @@
 """Tests of requests that commands send to a mount over its control socket."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -15,22 +16,27 @@ from s3fs_meta.errors import BusyError, ControlError
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.existing.mount_table import FS_TYPE, Mounted
 from s3fs_meta.mount.existing.targets import Target
-from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX
+from s3fs_meta.mount.limits import CONTROL_ANSWER_S_MAX, HELD_S_MAX
 from s3fs_meta.mount.requests import control_api
 from s3fs_meta.mount_errors import NotMountedError
 from s3fs_meta.sync.host_state.state_dir import StateDir
 
 
 class Watching(TerminalFront):
-    """A front end that records the reported progress."""
+    """A front end that records the reported progress and the notices."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.shown: list[tuple[str, int, int]] = []
+        self.notices: list[str] = []
 
     @override
     def progress(self, what: str, done: int, total: int) -> None:
         self.shown.append((what, done, total))
+
+    @override
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
 
 async def test_several_mounts_are_asked_at_the_same_time(
@@ -188,9 +194,31 @@ async def test_running_daemon_without_its_state_directory_does_not_count_as_kill
     noted: Target, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A process may remove the state directory of a running daemon, together with its socket."""
-    running = await control_api.wait_finished(noted, Watching(), trio.Event())
+    still_mounted = noted._replace(mounted=True)
+    running = await control_api.wait_finished(still_mounted, Watching(), trio.Event())
     exited = noted._replace(started=noted.started + 1)  # the PID was reused
     killed = await control_api.wait_finished(exited, Watching(), trio.Event())
 
     assert (running["kind"], killed["kind"]) == (control_api.UNREACHED, control_api.KILLED)
     assert (running["complete"], killed["complete"]) == (False, False)
+
+
+async def test_unmounted_daemon_without_its_state_directory_is_waited_for(
+    noted: Target, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The command waits longer than HELD_S_MAX, and says for which process it waits."""
+    front = Watching()
+
+    async def end_late() -> None:
+        await trio.sleep(10 * HELD_S_MAX)
+        assert noted.note is not None
+        targets.end_note(noted.note, {"complete": False, "why": "an error"})
+
+    nursery.start_soon(end_late)
+    outcome = await control_api.wait_finished(noted, front, trio.Event())
+
+    assert outcome == {"complete": False, "why": "an error"}
+    assert front.notices == [
+        f"waiting for process {os.getpid()} to exit: it does not listen in {noted.state}"
+    ]
+    assert autojump_clock.current_time() >= 10 * HELD_S_MAX

@@ -107,7 +107,7 @@ def umount(
 
 async def _umount(place: Target, front: Front, force: bool, watch: UploadWatch, again: str) -> None:
     if place.outcome is not None:
-        _judge(place.outcome, place)
+        await judge(place.outcome, place)
         return
     if place.successor:  # the daemon on the control socket serves another mount
         await in_thread(_unmount, place.mountpoint, force, abandon_on_cancel=True)
@@ -184,7 +184,7 @@ async def _unmount_and_wait(
     if result.get("kind") == KILLED:
         await in_thread(_judge_killed, place, front)
         return
-    _judge_after(left, result, place, front)
+    await _judge_after(left, result, place, front)
 
 
 async def _finished(place: Target, front: Front, waiting: trio.Event) -> dict[str, object]:
@@ -240,34 +240,37 @@ def _other_mountpoints(mounted: Mounted | None) -> str:
     return f"at {places}, where it is also mounted (bind mount): {also}"
 
 
-def _judge(outcome: Mapping[str, object], place: Target) -> None:
+async def judge(outcome: Mapping[str, object], place: Target) -> None:
     """Raise an error with the reason if the last upload of the mount was incomplete."""
-    if outcome.get("kind") == FencedError.__name__:
+    kind, why = outcome.get("kind"), outcome["why"]
+    if outcome["complete"]:
+        return
+    if kind == LostBlockError.__name__:
+        raise ControlError(LostBlockError.__name__, f"unmounted; {why}")
+    lost = ""
+    if await in_thread(killed_state.is_removed, place.state, abandon_on_cancel=True):
+        lost = f"the rest is lost, because the state directory {place.state} was removed"
+    if kind == FencedError.__name__:
+        kept = (
+            "changes that are not in the bucket stay on this host. If the other host has written "
+            "since then, the next mount quarantines the changes and prints their directory"
+        )
         raise ControlError(
             FencedError.__name__,
-            f"unmounted, but another host has taken over the filesystem ({outcome['why']}); "
-            "changes that are not in the bucket stay on this host. If the other host has written "
-            "since then, the next mount quarantines the changes and prints their directory",
+            f"unmounted, but another host has taken over the filesystem ({why}); {lost or kept}",
         )
-    if outcome.get("kind") == LostBlockError.__name__:
-        raise ControlError(LostBlockError.__name__, f"unmounted; {outcome['why']}")
-    if outcome.get("kind") == READ_ONLY:
-        raise StoreError(f"unmounted; {outcome['why']}")
-    if not outcome["complete"]:
-        rest = (
-            "the rest stays on this host, and the next mount uploads it"
-            if place.state.exists()
-            else f"the rest is lost, because the state directory {place.state} was removed"
-        )
-        raise StoreError(
-            f"unmounted, but not everything is in the bucket ({outcome['why']}); {rest}"
-        )
+    if kind == READ_ONLY and not lost:
+        raise StoreError(f"unmounted; {why}")
+    kept = "the rest stays on this host, and the next mount uploads it"
+    raise StoreError(f"unmounted, but not everything is in the bucket ({why}); {lost or kept}")
 
 
-def _judge_after(left: str, outcome: Mapping[str, object], place: Target, front: Front) -> None:
+async def _judge_after(
+    left: str, outcome: Mapping[str, object], place: Target, front: Front
+) -> None:
     """Raise an error if the last upload was incomplete; print *left*, an earlier upload's error."""
     try:
-        _judge(outcome, place)
+        await judge(outcome, place)
     except S3fsError as exc:
         why = str(outcome.get("why") or exc)
         if left and why not in left and left not in why:

@@ -16,7 +16,10 @@ from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.control import plain_call
 from s3fs_meta.control.limits import CONTROL_REQUESTS_MAX
 from s3fs_meta.control.protocol import SOCKET_NAME, socket_path
+from s3fs_meta.errors import ControlError, StoreError
 from s3fs_meta.mount.existing import mount_table, targets
+from s3fs_meta.mount.existing.targets import Target
+from s3fs_meta.mount.requests.control_api import READ_ONLY
 from tests.cli.conftest import Place
 from tests.polling import PROCESS_S_MAX, wait_until
 from tests.programs import Program, open_files, suspend, wait_until_gone
@@ -312,3 +315,29 @@ def test_forced_umount_says_that_a_running_daemon_was_not_reached(
     assert "killed" not in done.stderr + again.stderr
     assert again.returncode == (ExitStatus.STORE if is_removed else ExitStatus.DONE)
     assert is_removed == ("the rest is lost, because the state directory" in again.stderr)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        (None, "the rest stays on this host"),
+        ("StoreUnavailableError", "the rest stays on this host"),
+        ("FencedError", "changes that are not in the bucket stay on this host"),
+        (READ_ONLY, "the cause"),
+    ],
+)
+async def test_outcome_says_where_the_changes_are(
+    tmp_path: Path, kind: str | None, kept: str
+) -> None:
+    """They are lost only if the state directory was removed."""
+    outcome = {"complete": False, "why": "the cause", "kind": kind}
+    place = Target("local:///a", tmp_path / "state")
+    with pytest.raises((StoreError, ControlError)) as removed:
+        await umount.judge(outcome, place)
+    place.state.mkdir()
+    with pytest.raises((StoreError, ControlError), match=kept) as present:
+        await umount.judge(outcome, place)
+
+    assert "the rest is lost, because the state directory" in str(removed.value)
+    assert "on this host" not in str(removed.value)
+    assert "lost" not in str(present.value)

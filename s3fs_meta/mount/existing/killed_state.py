@@ -49,11 +49,11 @@ def unshipped(path: Path) -> Unshipped | None:
     The call blocks. Operations that were not committed when the daemon was killed are lost, and are
     not counted.
     """
-    if not path.is_dir():
-        return None
     try:
+        if not path.is_dir():
+            return None
         db = Database.open(StateDir(path).database, Pragmas(), read_only=True)
-    except S3fsError:
+    except (S3fsError, OSError):
         return None
     try:
         totals = [cached_blocks.totals(db)[state] for state in _NOT_UPLOADED]
@@ -73,3 +73,17 @@ def described(path: Path) -> str:
     """Return a phrase that says where the changes of a state directory are. The call blocks."""
     found = unshipped(path)
     return _UNKNOWN if found is None else found.described
+
+
+def is_removed(path: Path) -> bool:
+    """Return whether a state directory was removed. The call blocks.
+
+    If the disk has failed, the directory exists, although it cannot be read.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

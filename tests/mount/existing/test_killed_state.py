@@ -1,9 +1,13 @@
 """Tests of unshipped changes in the state directory of a killed daemon."""
 
+import errno
 from pathlib import Path
+
+import pytest
 
 from s3fs_meta.mount.existing import killed_state
 from s3fs_meta.mount.existing.killed_state import Unshipped
+from tests.faults import refuse_file
 
 
 def test_size_of_unshipped_changes_is_reported() -> None:
@@ -21,4 +25,15 @@ def test_unshipped_changes_are_unknown_if_the_state_directory_is_unreadable(tmp_
     assert killed_state.unshipped(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()
     (tmp_path / "meta.db").write_bytes(b"no database")
+    assert killed_state.described(tmp_path) == "changes may be only on this host"
+
+
+def test_state_directory_on_a_failed_disk_does_not_count_as_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may refuse even stat(2) of the directory. Its changes are then unknown."""
+    assert killed_state.is_removed(tmp_path / "missing")
+
+    refuse_file(monkeypatch, tmp_path.name, errno.EIO)
+    assert not killed_state.is_removed(tmp_path)
     assert killed_state.described(tmp_path) == "changes may be only on this host"

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from s3fs_meta.counted import counted
-from s3fs_meta.limits import OPERATION_DISK_BYTES
+from s3fs_meta.limits import MIB, OPERATION_DISK_BYTES
 from s3fs_meta.mount.limits import SILENCE_SHOWN_S_MIN
 from s3fs_meta.mount.requests.control_api import ENDING
 from s3fs_meta.mount_state import MountState
+
+# Free bytes below which the largest write of the kernel fails. Source: Linux, FUSE_MAX_MAX_PAGES,
+# 256 pages.
+FREE_BYTES_MIN: Final = OPERATION_DISK_BYTES + 1 * MIB
 
 _IN_ORDER: Final = {MountState.SERVING.value, MountState.FOLLOWING.value}
 _PASSING: Final = {MountState.STARTING.value, MountState.STOPPING.value, ENDING}
@@ -87,7 +91,7 @@ def full_disk(figures: Mapping[str, Any]) -> str:
     # An older version of the daemon does not report the disk.
     free_bytes = figures.get("disk", {}).get("free_bytes")
     is_writable = figures["state"] == MountState.SERVING.value and not figures["read_only"]
-    if free_bytes is None or not is_writable or free_bytes >= OPERATION_DISK_BYTES:
+    if free_bytes is None or not is_writable or free_bytes >= FREE_BYTES_MIN:
         return ""
     return "the local disk is full, and writes fail: delete other files on the disk with the cache"
 

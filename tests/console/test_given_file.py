@@ -1,5 +1,6 @@
 """Reading a file that the user names: pipes, devices and files without an end."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -43,9 +44,28 @@ def test_named_pipe_whose_writer_writes_nothing_is_an_error(
     pipe: Path,
 ) -> None:
     writer = os.open(pipe, os.O_RDWR)
-    with pytest.raises(TimeoutError, match="nothing was written to the pipe"):
+    with pytest.raises(TimeoutError, match="the text in the pipe is incomplete after 0 s"):
         given_file.read(pipe, 5, limits=PipeLimits(0.01, 0.01))
     os.close(writer)
+
+
+def test_time_limits_include_all_parts_of_a_slow_writer(pipe: Path) -> None:
+    """Each part arrives in time, but the writer does not end in time."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        with pipe.open("wb", buffering=0) as file, contextlib.suppress(BrokenPipeError):
+            while not is_over.wait(0.02):
+                file.write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(TimeoutError, match="incomplete"):
+            given_file.read(pipe, 10_000, limits=PipeLimits(1.0, 0.1))
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def test_pipe_is_read_until_its_writer_closes_it(pipe: Path) -> None:

@@ -6,6 +6,7 @@ Keeps: no passphrase is a command-line argument, because every user can read it 
 
 import contextlib
 import getpass
+import shlex
 import stat
 import sys
 from collections.abc import Callable
@@ -139,7 +140,9 @@ def from_file(file: Path) -> bytes:
     if len(passphrase) > PASSPHRASE_BYTES_MAX:
         raise PassphraseError(
             f"the first line of the passphrase file {str(file)!r} is longer than"
-            f" {PASSPHRASE_BYTES_MAX} bytes"
+            f" {PASSPHRASE_BYTES_MAX} bytes. If an earlier version created the filesystem with this"
+            f" file, use the part that it read: head -c {PASSPHRASE_BYTES_MAX}"
+            f" {shlex.quote(str(file))} > NEW"
         )
     if not passphrase:
         raise PassphraseError(f"the first line of the passphrase file {str(file)!r} is empty")

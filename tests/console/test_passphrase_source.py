@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,19 @@ def test_first_line_without_an_end_is_not_cut_to_a_passphrase(tmp_path: Path) ->
         with pytest.raises(PassphraseError, match="longer than 65536 bytes"):
             passphrase_source.from_file(endless)
         file.write_bytes(b"x" * (passphrase_source.PASSPHRASE_BYTES_MAX + 1) + b"\n")
+
+
+def test_error_about_a_long_first_line_says_what_earlier_versions_read(tmp_path: Path) -> None:
+    """Earlier versions cut the line; the command writes the part that they used to a file."""
+    file, new = tmp_path / "a b", tmp_path / "new"
+    file.write_bytes(b"x" * (passphrase_source.PASSPHRASE_BYTES_MAX + 1))
+
+    with pytest.raises(PassphraseError) as caught:
+        passphrase_source.from_file(file)
+    command = str(caught.value).rpartition(": ")[2].replace("NEW", shlex.quote(str(new)))
+    subprocess.run(["sh", "-c", command], check=True)
+
+    assert passphrase_source.from_file(new) == b"x" * passphrase_source.PASSPHRASE_BYTES_MAX
 
 
 def test_only_a_regular_file_that_others_can_read_causes_a_warning(tmp_path: Path) -> None:

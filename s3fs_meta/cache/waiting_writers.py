@@ -12,8 +12,10 @@ writer waits at most for the write timeout. A pack counts as being sent
   transfers.
 
 The kernel writes back a large file with many requests, a few at a time. After one of them has
-failed, the following requests wait only a fraction of the write timeout. Otherwise the program
-would wait for the write timeout once for each few requests.
+waited for the complete write timeout and failed, the requests of the next write timeout wait only a
+fraction of it. Otherwise the program would wait for the write timeout once for each few requests.
+A failed short wait does not extend this time, so that a later writer waits for the complete timeout
+again.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +31,7 @@ _TRANSFERS_MAX: Final = 3
 # Number of attempts after which waiting for the upload limit no longer counts as progress.
 _LIMITED_ATTEMPTS_MAX: Final = 3
 _MEASUREMENTS: Final = 4  # number of speed measurements during one write timeout
-# Fraction of the write timeout that a writer waits soon after another writer has failed.
+# Fraction of the write timeout that a writer waits soon after a failed complete wait.
 _AFTER_FAILURE: Final = 1 / 20
 
 
@@ -115,7 +117,7 @@ class WaitingWriters:
         self._packs: list[SentPack] = []
         self._earlier_bytes = 0  # bytes sent for earlier packs, which are complete or have failed
         self._progress_s = float("-inf")
-        self._failed_s = float("-inf")  # the last time at which a writer failed
+        self._failed_s = float("-inf")  # last failure after a complete timeout
         self._measured_s = float("-inf")
         self._measured_bytes = 0
 
@@ -157,7 +159,8 @@ class WaitingWriters:
                     self._progress_s = now_s
                 end_s = max(began_s + limit_s, self._progress_s + self._timeout_s)
                 if now_s >= end_s:
-                    self._failed_s = now_s
+                    if now_s >= max(began_s, self._progress_s) + self._timeout_s:
+                        self._failed_s = now_s
                     return False
                 if self._packs:
                     end_s = min(end_s, now_s + self._timeout_s / _MEASUREMENTS)

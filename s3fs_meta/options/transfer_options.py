@@ -134,8 +134,9 @@ TRANSFER_OPTIONS: Final[tuple[Option, ...]] = (
         "How long a write waits for space in a cache full of blocks that are not uploaded, before "
         "it fails with ENOSPC. While a pack is being uploaded at 32 KiB/s or faster, the write "
         "continues to wait.",
-        "During an outage of the bucket, a write to a full cache waits at most `write_timeout`. Writes "
-        "that follow a failed write within this time wait a twentieth of it.",
+        "During an outage of the bucket, a write to a full cache waits at most `write_timeout`. After "
+        "it has failed, other writes wait a twentieth of this time, until `write_timeout` has passed "
+        "again.",
         NO_EFFECT,
     ),
 )

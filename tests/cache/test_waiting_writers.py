@@ -56,14 +56,31 @@ async def test_writer_gives_up_if_no_pack_is_uploaded(autojump_clock: Clock) -> 
 async def test_writers_after_a_writer_that_gave_up_wait_only_a_fraction_of_the_timeout(
     autojump_clock: Clock,
 ) -> None:
-    """The kernel writes back a large file with many requests, of which each may have to wait."""
+    """The kernel writes back a large file with many requests, of which each may have to wait.
+
+    The short waits last for one timeout, although each of them fails.
+    """
+    writers = new_writers()
+    for _ in range(3):
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+        for _ in range(20):
+            assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S / 20)
+
+
+async def test_writer_that_fails_a_complete_timeout_after_an_upload_shortens_later_waits(
+    autojump_clock: Clock,
+) -> None:
+    """A short wait becomes a complete wait if an upload succeeds meanwhile."""
     writers = new_writers()
     await waited_s(writers, lambda: False)
 
-    for _ in range(20):
-        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S / 20)
-    await trio.sleep(TIMEOUT_S)
-    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S)
+    async def upload() -> None:
+        await trio.sleep(1)
+        writers.note_upload()
+
+    async with running(upload):
+        assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S + 1)
+    assert await waited_s(writers, lambda: False) == (False, TIMEOUT_S / 20)
 
 
 async def test_writer_waits_for_the_complete_timeout_again_after_an_upload(

@@ -5,6 +5,7 @@ Owns: the distinction between paths and URLs. Does not know: the commands.
 
 import os
 from pathlib import Path
+from typing import Final
 
 from s3fs_meta.errors import UsageError
 from s3fs_meta.export.from_snapshot import names_of
@@ -12,6 +13,8 @@ from s3fs_meta.limits import PAST_INO_MIN
 from s3fs_meta.model import ROOT_INO
 from s3fs_meta.mount.existing import targets
 from s3fs_meta.mount.requests.history_requests import PastPath, past_path
+
+_WANTED: Final = "a path in a mounted filesystem, or the URL with both slashes"
 
 
 def is_url(target: str) -> bool:
@@ -30,12 +33,15 @@ def past_target(target: str, path: str | None, cachedir: Path | None) -> PastPat
         cachedir: directory of local state, None for the default.
 
     Raises:
-        UsageError: *path* was given although *target* is a path, or *path* contains "..".
+        UsageError: *path* was given although *target* is a path, *path* contains "..", or *target*
+            is a URL with a missing slash.
         NotMountedError: the path is not on a filesystem of s3fs-meta.
     """
     if is_url(target):
         names = names_of(os.fsencode(path or ""))
         return PastPath(targets.of_url(target, cachedir), ROOT_INO, names)
+    if (text := targets.given_a_url(target, _WANTED)) and not os.path.lexists(target):
+        raise UsageError(text)
     if path is not None:
         raise UsageError(
             f"{target!r} is not a URL; to give a path in a mount, join both arguments: "

@@ -29,6 +29,18 @@ def test_error_about_a_path_outside_all_mounts_shows_the_path(
     assert f"{tmp_path}/file is not on an s3fs-meta filesystem" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("log", "s3:/b/x"), ("log", "s3:/b/x", "file"), ("versions", "s3:/b/x", "file")],
+)
+def test_error_about_a_url_with_a_missing_slash_shows_the_url(
+    program: Program, words: tuple[str, ...]
+) -> None:
+    refused = program.run(*words)
+    assert refused.returncode == ExitStatus.USAGE
+    assert "s3://b/x is a URL, and this command takes" in refused.stderr
+
+
 def test_versions_command_refuses_a_url_without_a_path(program: Program, tmp_path: Path) -> None:
     refused = program.run("versions", f"local://{tmp_path}/my data")
     assert refused.returncode == ExitStatus.USAGE

@@ -42,6 +42,7 @@ class RemainingUpload(NamedTuple):
     unreachable_s: float  # time since the bucket began to fail; 0 if it does not fail
     silent_s: float  # time since the last response of the bucket, counted while requests wait
     why: str  # last error of the bucket or of an upload; "" after a successful upload
+    ships: bool  # False if the mount uploads nothing more, for example because it is fenced
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> "RemainingUpload":
@@ -59,6 +60,7 @@ class RemainingUpload(NamedTuple):
             unreachable_s=outage.get("age_s", 0.0),
             silent_s=outage.get("silent_s", 0.0),
             why=outage.get("why") or upload["last_error"] or chain["last_error"],
+            ships=figures.get("ships", True),  # an older version of the daemon does not report it
         )
 
     @property
@@ -159,6 +161,10 @@ class UploadWatch:
         now_s = trio.current_time()
         self._left = left
         self._describe_remains()
+        if left.unreachable_s >= UPLOAD_FORCE_S_MIN:
+            self._give_up()
+        if not left.ships:
+            return  # the outcome of the mount says so
         if not self._is_announced and left.is_anything:
             self._is_announced = True
             self._print(f"uploading {left.described} to {left.where}")
@@ -170,8 +176,6 @@ class UploadWatch:
             )
         elif now_s >= self._next_line_s and (left.is_anything or left.is_silent):
             self._print(_waiting(left) if left.is_unreachable else _progress(left))
-        if left.unreachable_s >= UPLOAD_FORCE_S_MIN:
-            self._give_up()
 
     def _print(self, text: str) -> None:
         self._front.notice(text)

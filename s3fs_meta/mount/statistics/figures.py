@@ -41,6 +41,7 @@ def figures(session: Session, plan: MountPlan) -> dict[str, Any]:
         "state": session.status.state.value,
         "why": complete(session.status.why),
         "read_only": session.status.read_only,
+        "ships": session.status.ships,
         "offline": session.offline,
         "at": None if at is None else at.text,
         "journal_mode": session.db.pragmas.journal_mode,

@@ -160,6 +160,17 @@ async def test_upload_refused_by_the_server_is_not_reported_as_an_outage(
     assert f"waiting for {WHERE}: store refused 'pack/1': AccessDenied; " in lines.seen[-1][1]
 
 
+async def test_mount_that_uploads_nothing_more_prints_no_promise_of_a_retry(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The outcome of a fenced mount is printed after its end."""
+    lines, fenced = Lines(), figures(why="epoch 1 was replaced", age_s=25.0)
+
+    watch(lines).note(RemainingUpload.of({**fenced, "ships": False}))
+
+    assert lines.seen == []
+
+
 async def test_interrupted_wait_reports_the_changes_that_are_not_uploaded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from s3fs_meta.console.exits import ExitStatus
 from s3fs_meta.limits import DISK_RESERVE_BYTES
 from tests.cli.conftest import Place
 from tests.end_to_end.contents import MIB, contents, differing, write_synced, write_until_refused
@@ -22,14 +23,16 @@ from tests.programs import QuickProgram
 pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("as_root")]
 
 DISK_MIB = 96
+DISK_INODES = 20_000
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
-    """Return the mountpoint of a tmpfs with a size of DISK_MIB."""
+    """Return the mountpoint of a tmpfs with a size of DISK_MIB and DISK_INODES inodes."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "test", disk], check=True)
+    limits = f"size={DISK_MIB}m,nr_inodes={DISK_INODES}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", limits, "test", disk], check=True)
     yield disk
     subprocess.run(["umount", disk], check=True)
 
@@ -192,6 +195,28 @@ def test_mount_stays_writable_if_many_files_are_read_on_a_full_disk(
     wait_until(lambda: _is_written(mnt / "new"), "the mount still refuses files")
     program.ok("flush", mnt)
     assert program.status(mnt)["state"] == "serving"
+
+
+def test_mount_after_a_kill_reports_a_disk_without_free_inodes(
+    tight: Place, program: QuickProgram, small_disk: Path
+) -> None:
+    """The mount succeeds after other files on the disk were deleted."""
+    (tight.mountpoint / "file").write_bytes(b"content")
+    subprocess.run(["sync", "-f", tight.mountpoint], check=True)
+    program.kill(tight.mountpoint)
+    foreign = [small_disk / f"foreign-{number}" for number in range(DISK_INODES)]
+    with refused(errno.ENOSPC):
+        for path in foreign:
+            path.touch()
+
+    failed = program.run("mount", tight.url, tight.mountpoint)
+    for path in foreign:
+        path.unlink(missing_ok=True)
+    program.ok("mount", tight.url, tight.mountpoint)
+
+    assert failed.returncode == ExitStatus.LOCAL
+    assert "is full, or has no free inodes" in failed.stderr
+    assert (tight.mountpoint / "file").read_bytes() == b"content"
 
 
 def test_uploads_continue_while_the_local_disk_is_full(tight: Place, program: QuickProgram) -> None:

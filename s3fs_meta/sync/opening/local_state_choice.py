@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta import machine
+from s3fs_meta import disk_full, machine
 from s3fs_meta.background_task import in_thread
 from s3fs_meta.bucket_errors import BrokenChainError, OlderBucketError
 from s3fs_meta.cache.crash_safety import intent_replay
@@ -113,9 +113,10 @@ def with_advice(exc: FormatError) -> FormatError:
 
 @contextlib.contextmanager
 def advising(state_dir: StateDir) -> Iterator[None]:
-    """Add advice to errors that the with-block raises about damage to the local database."""
+    """Add advice to errors about a full disk, and about damage to the local database."""
     try:
-        yield
+        with disk_full.advising(state_dir.path):
+            yield
     except FormatError as exc:
         if not is_damage_of(exc, state_dir):
             raise

@@ -15,6 +15,7 @@ from s3fs_meta.check.observations import Need
 from s3fs_meta.check.report import Severity
 from s3fs_meta.check.rules import blocks as block_rules
 from s3fs_meta.check.rules.blocks import BESIDE_THE_PACK, CONFIRMED, NULLS, PENDING
+from s3fs_meta.check.sums import BLOCK_BYTES, IS_REGULAR
 from s3fs_meta.hashed_dir import make_durably
 from s3fs_meta.model import BlockState
 
@@ -25,13 +26,21 @@ _ROWS: Final = (
 )
 _STATES: Final = ", ".join(f"{state:d}" for state in BlockState)
 _IS_PENDING: Final = f"c.state IN {PENDING} AND {NULLS} = 4 AND r.refs > 0"
-# Dirty blocks whose row of block_map is lost or wrong. The row of the block counts references, and
-# no other block needs the recorded position: none is there, or a block with too many references.
+# Dirty blocks whose row of block_map is lost or wrong. Two values must prove it, because one damaged
+# value must not bring back old content: a sealed block may have no references, and still have a row.
+# The row of the block counts references, and the inode counts more blocks than the map has, or the
+# map names a block at the position that does not exist or counts fewer references.
 _IS_UNMAPPED: Final = (
-    f"c.state IN {PENDING} AND {NULLS} = 4 AND b.refs > 0 AND r.block IS NULL AND c.ino > 0"
-    " AND c.block_index >= 0 AND NOT EXISTS (SELECT 1 FROM block_map AS m"
-    " JOIN blocks AS x ON x.block = m.block JOIN temp.check_refs AS y ON y.block = m.block"
-    " WHERE m.ino = c.ino AND m.block_index = c.block_index AND x.refs >= y.refs)"
+    f"c.state IN {PENDING} AND {NULLS} = 4 AND b.refs > 0 AND r.block IS NULL AND {IS_REGULAR}"
+    f" AND c.block_index >= 0 AND c.block_index * {BLOCK_BYTES} < i.size_bytes"
+    " AND CASE WHEN p.block IS NULL THEN i.mapped_blocks > coalesce(m.blocks, 0)"
+    " ELSE x.block IS NULL OR x.refs < y.refs END"
+)
+_WITH_POSITIONS: Final = (
+    f"{_ROWS} JOIN inodes AS i ON i.ino = c.ino LEFT JOIN temp.check_mapped AS m ON m.ino = c.ino"
+    " LEFT JOIN block_map AS p ON p.ino = c.ino AND p.block_index = c.block_index"
+    " LEFT JOIN blocks AS x ON x.block = p.block"
+    " LEFT JOIN temp.check_refs AS y ON y.block = p.block"
 )
 _UNMAPPED: Final = "SELECT u.block FROM temp.seen_unmapped AS u"
 
@@ -42,7 +51,11 @@ def note_unmapped(exam: Examination) -> None:
     A repair may remove rows of the block map and leave the number of references to a later repair.
     """
     exam.derive()
-    exam.evidence.note_unmapped(f"SELECT c.block FROM {_ROWS} WHERE {_IS_UNMAPPED}")
+    # A block with a higher number has the newer content.
+    exam.evidence.note_unmapped(
+        f"SELECT max(c.block) FROM {_WITH_POSITIONS} WHERE {_IS_UNMAPPED}"
+        " GROUP BY c.ino, c.block_index"
+    )
 
 
 def _mend_states(exam: Examination, invariant: Invariant) -> None:

@@ -106,6 +106,69 @@ async def test_dirty_block_whose_row_in_the_block_map_is_damaged_is_mapped_again
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
+def _seal_without_references(healthy: Healthy, index: int) -> BlockId:
+    """Leave a block as a kill does that follows a change of the file during an upload."""
+    block = healthy.block_of(healthy.dirty, index)
+    healthy.sql("DELETE FROM block_map WHERE block = ?", block)
+    healthy.sql("UPDATE inodes SET mapped_blocks = mapped_blocks - 1 WHERE ino = ?", healthy.dirty)
+    healthy.sql("UPDATE cached_blocks SET state = ? WHERE block = ?", BlockState.SEALED, block)
+    healthy.sql("UPDATE blocks SET refs = 0 WHERE block = ?", block)
+    return block
+
+
+@pytest.mark.parametrize("mode", [Mode.SAFE, Mode.ALL])
+@pytest.mark.parametrize("change", ["hole", "truncated"])
+async def test_wrong_number_of_references_does_not_map_old_content(
+    healthy: Healthy, mode: Mode, change: str
+) -> None:
+    """A wrong number in the row of an old block does not prove that the block map lost the block."""
+    block = _seal_without_references(healthy, 0 if change == "hole" else 1)
+    if change == "truncated":
+        healthy.sql("UPDATE inodes SET size_bytes = 2000 WHERE ino = ?", healthy.dirty)
+        await healthy.check_all(Mode.ALL)  # corrects the sum of the sizes
+    before = healthy.dump()
+    healthy.sql("UPDATE blocks SET refs = 1 WHERE block = ?", block)
+
+    report = await healthy.check_all(mode)
+
+    assert (report.exit_status, report.broken) == (1, ["I61"])
+    assert healthy.dump() == before
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+@pytest.mark.parametrize("mode", [Mode.SAFE, Mode.ALL])
+async def test_block_beyond_the_end_of_its_file_is_not_mapped_again(
+    healthy: Healthy, mode: Mode
+) -> None:
+    """The block is old, even if two numbers count it."""
+    block = _seal_without_references(healthy, 1)
+    healthy.sql("UPDATE inodes SET size_bytes = ? WHERE ino = ?", BLOCK_BYTES, healthy.dirty)
+    await healthy.check_all(Mode.ALL)
+    before = healthy.dump()
+    healthy.sql("UPDATE blocks SET refs = 1 WHERE block = ?", block)
+    healthy.sql("UPDATE inodes SET mapped_blocks = 2 WHERE ino = ?", healthy.dirty)
+
+    assert (await healthy.check_all(mode)).exit_status == 1
+
+    assert healthy.dump() == before
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
+async def test_newest_of_two_unmapped_blocks_of_a_position_is_mapped(healthy: Healthy) -> None:
+    """A block that replaces another block has a higher number."""
+    old, new = (healthy.block_of(healthy.dirty, index) for index in (0, 1))
+    _seal_without_references(healthy, 0)
+    healthy.sql("UPDATE blocks SET refs = 1 WHERE block = ?", old)
+    healthy.sql("UPDATE cached_blocks SET block_index = 1 WHERE block = ?", old)
+    healthy.sql("DELETE FROM block_map WHERE block = ?", new)
+
+    assert (await healthy.check_all(Mode.SAFE)).exit_status == 1
+
+    assert block_map.find(healthy.db, healthy.dirty, BlockIndex(0)) is None
+    assert healthy.block_of(healthy.dirty, 1) == new
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
 async def test_dirty_block_that_lost_its_file_and_its_row_in_the_block_map_stays_lost(
     healthy: Healthy,
 ) -> None:

@@ -16,7 +16,7 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
-from s3fs_meta.check.rules.cache import note_unmapped
+from s3fs_meta.check.rules.cache import map_again, note_unmapped
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
@@ -237,6 +237,7 @@ def _repair(exam: Examination, allowed: Sequence[Invariant]) -> None:
 
 def _repeat(exam: Examination, allowed: Sequence[Invariant]) -> None:
     """Repair the allowed invariants in order until all hold, but at most FSCK_ROUNDS_MAX times."""
+    map_again(exam)
     for _ in range(FSCK_ROUNDS_MAX):
         for invariant in allowed:
             _repair_one(exam, invariant)

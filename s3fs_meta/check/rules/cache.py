@@ -58,6 +58,20 @@ def note_unmapped(exam: Examination) -> None:
     )
 
 
+def map_again(exam: Examination) -> None:
+    """Map the dirty blocks that the block map has lost; call this before all other repairs.
+
+    Another repair could treat the wrong row at the position of such a block as lost content.
+    """
+    rows = exam.collected(
+        f"SELECT ino, block_index, block FROM cached_blocks WHERE block IN ({_UNMAPPED})"
+    )
+    for ino, index, block in rows:
+        exam.run("INSERT OR REPLACE INTO block_map VALUES (?, ?, ?)", (ino, index, block))
+        exam.report.remember(f"block {block} was mapped again at index {index} of inode {ino}")
+    exam.db.all("DELETE FROM temp.seen_unmapped")
+
+
 def _mend_states(exam: Examination, invariant: Invariant) -> None:
     """Set cached blocks without a row to DOOMED, with a location to UPLOADED, others to DIRTY."""
     for (block,) in exam.collected(invariant.select("c.block")):
@@ -71,14 +85,7 @@ def _mend_states(exam: Examination, invariant: Invariant) -> None:
 
 
 def _mend_places(exam: Examination, invariant: Invariant) -> None:
-    """Map dirty blocks without references at their recorded positions; correct other positions."""
-    rows = exam.collected(
-        f"SELECT ino, block_index, block FROM cached_blocks WHERE block IN ({_UNMAPPED})"
-    )
-    for ino, index, block in rows:
-        exam.run("INSERT OR REPLACE INTO block_map VALUES (?, ?, ?)", (ino, index, block))
-        exam.report.remember(f"block {block} was mapped again at index {index} of inode {ino}")
-    exam.db.all("DELETE FROM temp.seen_unmapped")
+    """Correct the recorded positions of mapped blocks; ``map_again`` maps the other blocks."""
     exam.run(
         "UPDATE cached_blocks SET ino = m.ino, block_index = m.block_index FROM block_map AS m"
         f" WHERE m.block = cached_blocks.block AND m.block IN ({invariant.select('c.block')})"

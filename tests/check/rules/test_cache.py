@@ -94,15 +94,15 @@ async def test_dirty_block_whose_row_in_the_block_map_is_damaged_is_mapped_again
     else:
         wrong = first if damage == "of another block" else 999_999
         healthy.sql("UPDATE block_map SET block = ? WHERE block = ?", wrong, second)
-    if damage == "of no block":
-        mode = Mode.ALL  # a row for the wrong number is missing, too
 
     report = await healthy.check_all(mode)
 
     assert "I41" in report.broken
+    assert report.exit_status == 1
     assert healthy.block_of(healthy.dirty, 0) == first
     assert healthy.block_of(healthy.dirty, 1) == second
     assert healthy.files.read(second, 0, 2001) == content
+    assert xattrs.find(healthy.db, healthy.dirty, lost_ranges.ATTRIBUTE) is None
     assert (await healthy.check_all()).lines() == ["clean"]
 
 

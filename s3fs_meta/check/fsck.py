@@ -198,11 +198,10 @@ def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
 def _is_repairable(exam: Examination, allowed: Sequence[Invariant]) -> bool:
     """Make the allowed repairs of rows; return whether no row remains damaged.
 
+    A repair may reveal damage, so the repairs are made even if no row is damaged before them.
     The caller may undo the repairs. So the cache directory is not repaired here, because a rollback
     cannot undo repairs of files.
     """
-    if not exam.broken(ROW_DAMAGE):
-        return True
     noted = len(exam.report.notes)
     _repeat(exam, [one for one in allowed if one.needs in Need.UNMOUNTED])
     left = exam.broken(ROW_DAMAGE)

@@ -169,6 +169,24 @@ async def test_newest_of_two_unmapped_blocks_of_a_position_is_mapped(healthy: He
     assert (await healthy.check_all()).lines() == ["clean"]
 
 
+async def test_fsck_p_maps_no_block_again_if_a_row_would_remain_damaged(healthy: Healthy) -> None:
+    """The file would end inside the block (I59), and only fsck -y extends files."""
+    block = healthy.block_of(healthy.dirty, 1)
+    healthy.sql("UPDATE inodes SET size_bytes = ? WHERE ino = ?", BLOCK_BYTES + 1, healthy.dirty)
+    healthy.sql("DELETE FROM block_map WHERE block = ?", block)
+    before = healthy.dump()
+
+    report = await healthy.check_all(Mode.SAFE)
+
+    assert (report.exit_status, report.is_undone) == (4, True)
+    assert healthy.dump() == before
+
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+    assert healthy.block_of(healthy.dirty, 1) == block
+    assert healthy.dump() == healthy.before
+    assert (await healthy.check_all()).lines() == ["clean"]
+
+
 async def test_dirty_block_that_lost_its_file_and_its_row_in_the_block_map_stays_lost(
     healthy: Healthy,
 ) -> None:

@@ -16,7 +16,9 @@ from s3fs_meta.check.context import Examination, Invariant
 from s3fs_meta.check.invariants import FOUNDATION, INVARIANTS
 from s3fs_meta.check.observations import Evidence, Need
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
+from s3fs_meta.check.rules.bucket import UNREADABLE_BLOCKS
 from s3fs_meta.check.rules.cache import map_again, note_unmapped
+from s3fs_meta.check.rules.packs import LIVES
 from s3fs_meta.clock import Clock, SystemClock
 from s3fs_meta.limits import FSCK_ROUNDS_MAX
 from s3fs_meta.meta.db.database import Database
@@ -188,11 +190,23 @@ def _rows_are_repaired(exam: Examination, mode: Mode) -> bool:
     note_unmapped(exam)
     if not _find_all(exam):
         return True
-    allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
+    allowed = _allowed(exam, mode)
     if mode is Mode.SAFE and not _is_repairable(exam, allowed):
         return False
     _repair(exam, allowed)
     return True
+
+
+def _allowed(exam: Examination, mode: Mode) -> list[Invariant]:
+    """Return the invariants that a mode repairs.
+
+    Mode.SAFE keeps wrong sums of packs while a block is unreadable. Without --deep, fsck finds the
+    block again only by the wrong sum, and a pack whose sum is corrected to 0 is deleted as garbage.
+    """
+    allowed = [one for one in INVARIANTS if _may_repair(one, mode)]
+    if mode is Mode.SAFE and exam.broken([UNREADABLE_BLOCKS]):
+        return [one for one in allowed if one not in LIVES]
+    return allowed
 
 
 def _is_repairable(exam: Examination, allowed: Sequence[Invariant]) -> bool:

@@ -257,6 +257,7 @@ CONTENT: Final = (
     ),
 )
 
+UNREADABLE_BLOCKS: Final = CONTENT[-1]
 _UNKNOWN: Final = BUCKET[-1]
 UNKNOWN: Final = _UNKNOWN.query
 UNKNOWN_NAME: Final = _UNKNOWN.name

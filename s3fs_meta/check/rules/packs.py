@@ -108,6 +108,10 @@ def _date_death(exam: Examination, invariant: Invariant) -> None:
     )
 
 
+_ADVICE: Final = (
+    "-p corrects the number only if fsck could read all blocks that it tried to read (I51)"
+)
+
 PACKS: Final = (
     Invariant(
         38,
@@ -129,6 +133,8 @@ PACKS: Final = (
     ),
 )
 
+# While a block is unreadable, -p makes none of these repairs (``fsck``): a wrong sum may show that
+# the row of the block names a wrong pack or length.
 LIVES: Final = (
     Invariant(
         63,
@@ -140,6 +146,7 @@ LIVES: Final = (
         repair=_count_live,
         safe=True,
         about_inode=False,
+        advice=_ADVICE,
     ),
     Invariant(
         64,
@@ -153,5 +160,6 @@ LIVES: Final = (
         repair=_date_death,
         safe=True,
         about_inode=False,
+        advice=_ADVICE,
     ),
 )

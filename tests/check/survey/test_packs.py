@@ -134,6 +134,46 @@ async def test_wrong_sum_of_a_pack_reveals_a_wrong_location_without_a_deep_check
     assert healthy.dump() == healthy.before
 
 
+@pytest.mark.parametrize("change", ["pack = pack - 1", "stored_bytes = stored_bytes - 1"])
+async def test_fsck_p_keeps_the_wrong_sum_of_a_pack_while_a_block_is_unreadable(
+    healthy: Healthy, change: str
+) -> None:
+    """Only the wrong sum lets a later fsck -y find the block, and keeps its pack.
+
+    The block does not overlap with any other block, so no row is known to be damaged.
+    """
+    _, dead = healthy.write_uploaded(healthy.linked, b"a", healthy.rnd.randbytes(900))
+    freed, block = healthy.write_uploaded(healthy.attributed, healthy.rnd.randbytes(400), b"b")
+    healthy.evict(dead, freed, block)
+    for table in ("block_map", "blocks"):
+        healthy.sql(f"DELETE FROM {table} WHERE block IN (?, ?)", dead, freed)
+    await healthy.assert_all_repaired()  # corrects the counters and the sums
+    whole = healthy.dump()
+    healthy.sql(f"UPDATE blocks SET {change} WHERE block = ?", block)
+    sums = healthy.db.all("SELECT pack, live_bytes, died_txg FROM packs")
+
+    report = await healthy.check_all(Mode.SAFE)
+
+    assert (report.exit_status, report.is_undone) == (4, False)
+    assert healthy.db.all("SELECT pack, live_bytes, died_txg FROM packs") == sums
+    assert (await healthy.check_all(Mode.ALL)).exit_status == 1
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
+    after = healthy.dump()
+    assert (after["blocks"], after["packs"]) == (whole["blocks"], whole["packs"])
+
+
+async def test_fsck_p_corrects_the_sum_of_a_pack_whose_blocks_are_readable(
+    healthy: Healthy,
+) -> None:
+    """Then only the sum is wrong."""
+    healthy.sql("UPDATE packs SET live_bytes = live_bytes + 1")
+
+    report = await healthy.check_all(Mode.SAFE)
+
+    assert (report.exit_status, report.broken) == (1, ["I63"])
+    assert healthy.dump() == healthy.before
+
+
 @pytest.mark.parametrize("other", ["in the same pack", "in another pack"])
 async def test_hash_of_another_block_in_a_row_does_not_replace_the_content(
     healthy: Healthy, other: str

@@ -42,7 +42,7 @@ _PACKS: Final = (
 )
 # Blocks for which no location was found that has the hash in their row, or is the one in their row.
 # In the second case the hash in the row is wrong, so it belongs to other content.
-_LEFT: Final = (
+WITHOUT_LOCATION: Final = (
     "SELECT x.block FROM ({0}) AS x WHERE x.block NOT IN"
     " (SELECT s.block FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
     " LEFT JOIN packs AS p ON p.pack = b.pack WHERE s.hash = b.hash"
@@ -51,7 +51,8 @@ _LEFT: Final = (
 # Searched blocks whose rows have a possible location in a listed pack.
 _RECORDED: Final = (
     "SELECT b.block, p.object_key, p.object_bytes, b.hash, b.plain_bytes, b.pack_offset,"
-    f" b.stored_bytes FROM ({_LEFT.format(SEARCHED)}) AS x JOIN blocks AS b ON b.block = x.block"
+    f" b.stored_bytes FROM ({WITHOUT_LOCATION.format(SEARCHED)}) AS x"
+    " JOIN blocks AS b ON b.block = x.block"
     " JOIN packs AS p ON p.pack = b.pack JOIN temp.seen_objects AS o ON o.object_key = p.object_key"
     f" WHERE p.state = {PackState.STORED:d} AND typeof(b.hash) = 'blob'"
     f" AND b.plain_bytes BETWEEN 1 AND {BLOCK_BYTES_MAX} AND b.pack_offset >= 0"
@@ -87,7 +88,7 @@ async def search(context: SurveyContext, wanted: str = SEARCHED) -> None:
         StoreError: the store is unavailable.
     """
     exam = context.exam
-    left = _LEFT.format(wanted)
+    left = WITHOUT_LOCATION.format(wanted)
     if exam.db.one(f"{left} LIMIT 1") is None:
         return
     exam.report.note("searching the packs for blocks with a wrong row")
@@ -129,7 +130,7 @@ def _wanted_of(exam: Examination, wanted: str, entry: PackEntry) -> list[BlockId
     """Return the searched blocks that have the number or the hash of an index entry."""
     numbered = exam.db.all(_WITH_NUMBER.format(wanted), (entry.block,))
     with_hash = _WITH_HASH.format(wanted, exam.indexed_by("blocks_by_hash"))
-    hashed = exam.db.all(_LEFT.format(with_hash), (entry.hash, entry.block))
+    hashed = exam.db.all(WITHOUT_LOCATION.format(with_hash), (entry.hash, entry.block))
     return [BlockId(row[0]) for row in (*numbered, *hashed)]
 
 

@@ -16,6 +16,7 @@ from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.check.context import Examination, SurveyContext
 from s3fs_meta.check.rules.bucket import MISSING_PACKS
+from s3fs_meta.check.survey.indexes import WITHOUT_LOCATION
 from s3fs_meta.codec import pack as pack_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.pack import PackEntry
@@ -45,7 +46,9 @@ _NO_PACK_OF_THEIR_NAME: Final = (
     " WHERE p.pack IN (SELECT pack FROM temp.seen_bad_indexes)"
     f" UNION SELECT * FROM (SELECT o.object_key {_RENAMED} LIMIT {FSCK_NAMES_TRIED_MAX}) ORDER BY 1"
 )
-_LOST_WITH_HASH: Final = (
+# If the location in the row of a block is readable, only the hash in the row is wrong, and it may be
+# the hash of another block. Such a block is not lost.
+_LOST_WITH_HASH: Final = WITHOUT_LOCATION.format(
     "SELECT b.block FROM (SELECT block FROM temp.seen_unreadable"
     " UNION SELECT block FROM temp.seen_searched) AS x JOIN blocks AS b ON b.block = x.block"
     " WHERE b.hash = ? AND b.pack IS NOT ?"

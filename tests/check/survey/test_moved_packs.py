@@ -6,7 +6,7 @@ import pytest
 
 from s3fs_meta.check.report import Mode
 from s3fs_meta.codec.keyring import Keyring
-from s3fs_meta.meta.tables import cached_blocks, damage_marks, packs
+from s3fs_meta.meta.tables import blocks, cached_blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockState, Ino, ObjectKey
 from tests.check.healthy import Healthy
@@ -107,6 +107,31 @@ async def test_block_with_a_wrong_pack_in_its_row_is_found_in_an_exchanged_pack(
     assert _content(healthy, healthy.linked) == b"short"
     assert _content(healthy, healthy.attributed) == b"a content that is longer"
     assert (await healthy.check_all(deep=True)).exit_status == 0
+
+
+@pytest.mark.parametrize("mode", [Mode.SAFE, Mode.ALL])
+async def test_hash_of_a_block_in_a_renamed_pack_does_not_replace_a_cached_block(
+    healthy: Healthy, mode: Mode
+) -> None:
+    """The block is readable in its own pack, so only its hash is wrong."""
+    healthy.evict(*healthy.write_uploaded(healthy.linked, b"in the renamed pack"))
+    one = packs.object_key(healthy.db, healthy.pack_of(healthy.linked, 0))
+    [block] = healthy.write_uploaded(healthy.attributed, b"another content....")
+    digest = blocks.get(healthy.db, healthy.block_of(healthy.linked, 0)).hash
+    healthy.store.objects[ObjectKey("pack.backup")] = healthy.store.objects.pop(one)
+    row = blocks.get(healthy.db, block)
+    healthy.sql("UPDATE blocks SET hash = ? WHERE block = ?", digest, block)
+
+    report = await healthy.check_all(mode, deep=True)
+
+    saved = [note for note in report.notes if "is stored under the key" in note]
+    assert all("1 of its blocks" in note for note in saved)
+    if healthy.files.size(block) is not None:
+        assert healthy.files.read(block, 0, row.plain_bytes) == b"another content...."
+    if mode is Mode.ALL:
+        assert blocks.get(healthy.db, block) == row
+        assert _content(healthy, healthy.linked) == b"in the renamed pack"
+        assert (await healthy.check_all(deep=True)).exit_status == 0
 
 
 @pytest.mark.parametrize("deep", [True, False], ids=["deep", "listing"])

@@ -57,15 +57,20 @@ def relocate(exam: Examination, damaged: str) -> None:
 
     A fenced host may have used a block's number for other content. So a location must match the
     hash or the pack in the block's row, unless that hash is invalid or that pack has no row.
+    If the hash changes, the cached copy of the block may have other content, so it is dropped.
     """
     rows = exam.collected(
         "SELECT s.block, s.object_key, s.object_bytes, s.hash, s.plain_bytes, s.pack_offset,"
-        " s.stored_bytes FROM temp.seen_locations AS s JOIN blocks AS b ON b.block = s.block"
-        " LEFT JOIN packs AS p ON p.pack = b.pack"
+        " s.stored_bytes, s.hash IS b.hash FROM temp.seen_locations AS s"
+        " JOIN blocks AS b ON b.block = s.block LEFT JOIN packs AS p ON p.pack = b.pack"
         f" WHERE s.block IN ({damaged}) AND (s.hash = b.hash OR s.object_key = p.object_key"
         f" OR length(b.hash) IS NOT {HASH_BYTES} OR p.object_key IS NULL)"
     )
-    for block, key, object_bytes, digest, plain_bytes, offset, stored_bytes in rows:
+    for block, key, object_bytes, digest, plain_bytes, offset, stored_bytes, is_same in rows:
+        if not is_same:
+            exam.run(
+                f"DELETE FROM cached_blocks WHERE block = ? AND state IN {CONFIRMED}", (block,)
+            )
         exam.run(
             "UPDATE blocks SET hash = ?, plain_bytes = ?, pack = ?, pack_offset = ?,"
             " stored_bytes = ? WHERE block = ?",

@@ -14,7 +14,7 @@ from s3fs_meta.check.survey import packs as pack_survey
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.errors import TransientStoreError
 from s3fs_meta.limits import PACK_BYTES_MAX
-from s3fs_meta.meta.tables import blocks, packs
+from s3fs_meta.meta.tables import blocks, cached_blocks, packs
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import NOW_NS, Healthy
 from tests.damage import flipped
@@ -189,6 +189,21 @@ async def test_hash_of_another_block_in_a_row_does_not_replace_the_content(
 
     assert (await healthy.check_all(deep=True)).lines() == ["clean"]
     assert healthy.dump() == healthy.before
+
+
+async def test_cached_copy_that_matches_a_wrong_hash_is_dropped(healthy: Healthy) -> None:
+    """After the hash is corrected, the copy would have the content of another block."""
+    one, two = healthy.write_uploaded(healthy.attributed, b"one", b"two")
+    row, digest = blocks.get(healthy.db, one), blocks.get(healthy.db, two).hash
+    healthy.sql("UPDATE blocks SET hash = ? WHERE block = ?", digest, one)
+    healthy.files.adopt(one, b"two")
+
+    assert (await healthy.check_all(Mode.ALL, deep=True)).exit_status == 1
+
+    assert blocks.get(healthy.db, one) == row
+    assert cached_blocks.get(healthy.db, one) is None
+    assert healthy.files.size(one) is None
+    assert (await healthy.check_all(deep=True)).lines() == ["clean"]
 
 
 @pytest.fixture

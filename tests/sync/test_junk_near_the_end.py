@@ -12,6 +12,7 @@ from s3fs_meta.codec import image as image_codec
 from s3fs_meta.codec import level as level_codec
 from s3fs_meta.codec.changelog import key_of
 from s3fs_meta.errors import SettingsError
+from s3fs_meta.limits import LEVEL_FAN_OUT
 from s3fs_meta.model import Epoch, ObjectKey, Txg
 from s3fs_meta.sync.chain.abandoned_txgs import Mend
 from s3fs_meta.sync.chain.names import CHANGELOG_STEP_MAX
@@ -90,6 +91,31 @@ async def test_authentic_level_object_proves_the_loss_of_its_changelogs(power: P
     del power.store.objects[key_of(Txg(9))]
     bucket = await bucket_of(power)
     assert (await bucket.points.newest()).txg == 8
+
+
+async def test_damaged_changelog_that_a_level_object_contains_is_not_foreign(power: Power) -> None:
+    """The changelog follows a gap, but the level object proves that the chain reached it."""
+    last = 4 * LEVEL_FAN_OUT
+    async with power.session("a", tasks=False) as session:
+        while session.volume.db.counters.txg <= last:
+            write_file(session, b"content")
+            await session.flush()
+        await session.leveler.make_due()
+        assert level_at(last) in power.store.objects
+        for txg in range(last - CHANGELOG_STEP_MAX - 1, last):
+            del power.store.objects[key_of(Txg(txg))]
+        for key in [key for key in power.store.objects if key.startswith("changelog/")]:
+            if key > key_of(Txg(last)):
+                del power.store.objects[key]
+        damaged = key_of(Txg(last))
+        power.store.objects[damaged] = b"?"
+
+        report, foreign = await checked(session)
+
+        faults = {str(row[0]) for row in session.db.all("SELECT object_key FROM seen_chain_faults")}
+        assert damaged in faults
+        assert not foreign & faults
+        assert report.foreign_count == 0
 
 
 @pytest.mark.parametrize(("host", "ahead"), [("a", 1), ("b", 1), ("a", CHANGELOG_STEP_MAX)])

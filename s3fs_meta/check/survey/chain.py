@@ -111,18 +111,17 @@ class _Chain:
 
     async def _end(self, head: Txg) -> Txg:
         """Return the last plausible txg of the chain; record objects with later txgs as foreign."""
-        note_foreign = self._exam.evidence.note_foreign
         changelogs = self._named(changelog_codec.PREFIX)
-        last = await names.reached(
+        reached = await names.reached(
             self._store, self._keyring, head, changelogs, names.CHANGELOG_STEP_MAX
         )
-        note_foreign(key for txg, key in changelogs if txg > last)
-        found = self._named(changelog_codec.PART_PREFIX) + self._named(level_codec.PREFIX)
-        end = await names.reached(self._store, self._keyring, last, found)
-        note_foreign(key for txg, key in found if txg > end)
-        later = [name for name in found if last < name[0] <= end and not name[1].startswith(_PARTS)]
-        last = await levels.last_authentic(self._store, self._keyring, last, later)
-        note_foreign(key for txg, key in later if txg > last)
+        parts, found = self._named(_PARTS), self._named(level_codec.PREFIX)
+        end = await names.reached(self._store, self._keyring, reached, parts + found)
+        later = [name for name in found if reached < name[0] <= end]
+        last = await levels.last_authentic(self._store, self._keyring, reached, later)
+        foreign = [key for txg, key in changelogs + found if txg > last]
+        foreign.extend(key for txg, key in parts if txg > end)
+        self._exam.evidence.note_foreign(foreign)
         return last
 
     def _named(self, prefix: str) -> list[names.Name]:

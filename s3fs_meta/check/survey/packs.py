@@ -97,7 +97,8 @@ async def survey(context: SurveyContext) -> None:
     """
     context.exam.report.note("reading every pack")
     await _read(context, _listed(context.exam, _PACKS))
-    await _recover(context)
+    await _rescue_moved(context)
+    _recover(context)
     context.exam.evidence.surveyed |= Need.CONTENT
 
 
@@ -107,14 +108,17 @@ async def survey_suspects(context: SurveyContext) -> None:
     Packs never change, so a different size indicates damage. If the fetched object has the size in
     the row, the listing was stale. A failed read has marked the other packs.
     If a pack is stored under the name of another pack, that pack is read, too. The bytes of missing
-    packs are searched for under unknown names.
+    packs are searched for under unknown names. With --deep, ``survey`` makes this search, after it
+    has read all packs.
     """
     suspects = _listed(context.exam, _SUSPECTS)
     if suspects:
         context.exam.report.note("reading packs of a wrong size, or that may be damaged")
         await _read(context, suspects)
         await _read(context, await _possible_names(context, suspects))
-    await _recover(context)
+    if not context.deep:
+        await _rescue_moved(context)
+    _recover(context)
 
 
 async def _possible_names(context: SurveyContext, suspects: Sequence[_Pack]) -> list[_Pack]:
@@ -147,11 +151,15 @@ async def _read(context: SurveyContext, found: Sequence[_Pack]) -> None:
     await run_concurrently([read_packs] * FSCK_DEEP_PACKS_MAX)
 
 
-async def _recover(context: SurveyContext) -> None:
-    """Find the content of unreadable blocks under the names of other packs, and in the cache."""
+async def _rescue_moved(context: SurveyContext) -> None:
+    """Copy the content of packs that are stored under other names to the cache directory."""
     files = context.rescue_files
     if files is not None:
         await moved_packs.rescue(context, files)
+
+
+def _recover(context: SurveyContext) -> None:
+    """Find the content of unreadable blocks in the cache."""
     context.exam.evidence.note_searched(_UNREADABLE)
     verify_copies(context.exam, context.keyring, _UNREADABLE)
 

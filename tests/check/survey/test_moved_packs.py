@@ -9,6 +9,7 @@ from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.meta.tables import blocks, cached_blocks, damage_marks, packs
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockState, Ino, ObjectKey
+from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.check.healthy import Healthy
 from tests.damage import flipped
 
@@ -141,9 +142,13 @@ async def test_blocks_of_a_renamed_pack_are_found(healthy: Healthy, name: str, d
     one, other = _write(healthy, b"kept", b"in another pack, and longer")
     objects = healthy.store.objects
     objects[ObjectKey(name)] = objects.pop(one)
+    store = FaultyStore(healthy.store)
 
-    assert (await healthy.check_all(Mode.ALL, deep=deep)).exit_status == 1
+    report = await healthy.check_all(Mode.ALL, deep=deep, store=store)
 
+    assert report.exit_status == 1
+    assert [call.method for call in store.calls if call.key == name].count("get") == 1
+    assert sum("is stored under the key" in note for note in report.notes) == 1
     assert _content(healthy, healthy.linked) == b"kept"
     assert ObjectKey(name) in objects
     assert other in objects

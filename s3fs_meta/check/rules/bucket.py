@@ -229,7 +229,8 @@ KEPT: Final = (
 CONTENT: Final = (
     Invariant(
         50,
-        "the index of a pack lists its blocks (with --deep, or in packs marked as damaged)",
+        "the index of a pack lists its blocks (with --deep, or in packs with wrong live bytes or marked"
+        " as damaged)",
         source="temp.seen_bad_indexes AS x JOIN packs AS p ON p.pack = x.pack",
         damaged="EXISTS (SELECT 1 FROM blocks AS b WHERE b.pack = x.pack)"
         f" AND p.pack NOT IN (SELECT p.pack FROM {WRONG_SIZES})",  # I47 repairs these packs
@@ -242,8 +243,8 @@ CONTENT: Final = (
     ),
     Invariant(
         51,
-        "every block matches its hash (with --deep, or in packs of a wrong size or marked as"
-        " damaged)",
+        "every block matches its hash (with --deep, or in packs of a wrong size, with wrong live"
+        " bytes, or marked as damaged)",
         source=_UNREADABLE,
         damaged="b.pack IS NOT NULL",
         columns="u.block",

@@ -1,7 +1,7 @@
 """The surveys of fsck: reading the bucket and the cache directory.
 
 bucket:      lists the objects, and checks the images.
-packs:       reads every stored pack, block by block (--deep), or only packs of a wrong size.
+packs:       reads every stored pack, block by block (--deep), or only packs that may be damaged.
 indexes:     searches the indexes of packs for blocks with a wrong location.
 moved_packs: finds packs that are stored under the names of other packs.
 cache:       lists the block files on this host, and verifies some.

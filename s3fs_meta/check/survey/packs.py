@@ -113,7 +113,9 @@ async def survey_suspects(context: SurveyContext) -> None:
     """
     suspects = _listed(context.exam, _SUSPECTS)
     if suspects:
-        context.exam.report.note("reading packs of a wrong size, or that may be damaged")
+        context.exam.report.note(
+            "reading packs of a wrong size, with wrong live bytes, or marked as damaged"
+        )
         await _read(context, suspects)
         await _read(context, await _possible_names(context, suspects))
     if not context.deep:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.counted import counted
@@ -53,6 +53,14 @@ class _Hole(NamedTuple):
 
     block_index: BlockIndex
     block: BlockRow
+
+
+class _Made(NamedTuple):
+    """A new block for a hole; its file exists, but its rows do not exist yet."""
+
+    block_index: BlockIndex
+    block: BlockId
+    size_bytes: int
 
 
 async def heal_holes(volume: Volume) -> list[str]:
@@ -89,7 +97,7 @@ async def heal_holes(volume: Volume) -> list[str]:
             )
     if notices:
         volume.db.commit_durable()
-        await in_thread(volume.db.sync_wal)
+        await in_thread_or_here(volume.db.sync_wal)
     return notices
 
 
@@ -173,24 +181,29 @@ class _Healer:
             ]
 
     async def _heal_some(self, ino: Ino, holes: Sequence[_Hole]) -> None:
-        made: list[tuple[BlockId, int]] = []
-        healed: list[range] = []
+        made: list[_Made] = []
         full: NoSpaceLeftError | None = None
-        for index, row in holes:
-            data = await in_thread(self._content, row)
-            if data is None:
-                continue
-            try:
-                self._disk.spend(len(data))
-                self._db.begin()
-                made.append((self._fill(ino, index, data), len(data)))
-            except NoSpaceLeftError as exc:
-                full = exc
-                break
-            start = index * self._block_bytes
-            healed.append(range(start, start + self._block_bytes))
+        try:
+            for index, row in holes:
+                data = await in_thread(self._content, row)
+                if data is None:
+                    continue
+                try:
+                    self._disk.spend(len(data))
+                    block = self._db.counters.take_block()
+                    self._files.create(block, 0, data)
+                except NoSpaceLeftError as exc:
+                    full = exc
+                    break
+                made.append(_Made(index, block, len(data)))
+            if made:
+                await in_thread_or_here(self._files.sync, [one.block for one in made])
+        except BaseException:
+            for one in made:
+                self._files.remove(one.block)
+            raise
         if made:
-            await self._finish(ino, made, healed)
+            self._commit(ino, made)
         if full is not None:
             raise full
 
@@ -207,25 +220,34 @@ class _Healer:
                 return None
         return data if self._keyring.block_hash(data) == row.hash else None
 
-    def _fill(self, ino: Ino, index: BlockIndex, data: bytes) -> BlockId:
-        block = self._db.counters.take_block()
-        self._files.create(block, 0, data)
-        blocks.fill_hole(self._db, block, ino, index, len(data), hole_bytes=0)
-        inodes.add_mapped_blocks(self._db, ino, 1)
-        return block
+    def _commit(self, ino: Ino, made: Sequence[_Made]) -> None:
+        """Map durable new blocks, shorten the list of the file's lost parts, and commit.
 
-    async def _finish(
-        self, ino: Ino, made: Sequence[tuple[BlockId, int]], healed: Sequence[range]
-    ) -> None:
-        """Make new blocks durable, shorten the list of the file's lost parts, and commit."""
-        await in_thread(self._files.sync, [block for block, _size in made])
-        cached_blocks.note_synced(self._db, made)
+        If this fails, the files stay, because part of the commit may have reached the disk. The
+        next mount removes files without a row.
+        """
+        self._db.commit()  # a failure below must not undo earlier changes
+        self._db.begin()
+        try:
+            self._map(ino, made)
+        except BaseException:
+            self._db.undo()
+            raise
+        self._db.commit()
+        self.blocks_healed += len(made)
+        self.files_healed.add(ino)
+
+    def _map(self, ino: Ino, made: Sequence[_Made]) -> None:
+        for index, block, size_bytes in made:
+            blocks.fill_hole(self._db, block, ino, index, size_bytes, hole_bytes=0)
+        inodes.add_mapped_blocks(self._db, ino, len(made))
+        cached_blocks.note_synced(self._db, [(one.block, one.size_bytes) for one in made])
+        starts = [one.block_index * self._block_bytes for one in made]
         recorded = lost_ranges.parse(xattrs.find(self._db, ino, ATTRIBUTE) or b"")
-        left = lost_ranges.without(recorded, healed)
+        left = lost_ranges.without(
+            recorded, [range(start, start + self._block_bytes) for start in starts]
+        )
         if left:
             xattrs.set(self._db, ino, ATTRIBUTE, lost_ranges.lines(left))
         else:
             xattrs.remove(self._db, ino, ATTRIBUTE)
-        self.blocks_healed += len(made)
-        self.files_healed.add(ino)
-        self._db.commit()

@@ -1,24 +1,32 @@
 """Healing of holes that fsck has made, with blocks from quarantined states."""
 
+import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
+from s3fs_meta.background_task import in_thread
 from s3fs_meta.cache.files.block_files import BlockFiles
+from s3fs_meta.errors import DatabaseFullError, ThreadShortageError
 from s3fs_meta.meta import lost_ranges
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.lost_ranges import ATTRIBUTE
-from s3fs_meta.meta.tables import block_map, inodes, xattrs
+from s3fs_meta.meta.tables import block_map, cached_blocks, inodes, xattrs
 from s3fs_meta.model import BlockId, BlockIndex, Ino
 from s3fs_meta.sync.host_state.state_dir import StateDir
+from s3fs_meta.sync.opening import hole_healing
 from s3fs_meta.sync.opening.hole_healing import heal_holes
 from s3fs_meta.sync.opening.opening import close_filesystem, open_filesystem
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions, Volume
+from tests.faults import raising
 from tests.sync.conftest import Power, location_of, read_file, unmount, write_file
 from tests.sync.lost_packs import delete_packs, repair
 
@@ -61,6 +69,15 @@ def _three_blocks(session: Session) -> Ino:
     ino = write_file(session, CONTENT.ljust(MIB, b"1"))
     session.cache.write_new(ino, BlockIndex(2), 0, CONTENT)
     session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (2 * MIB + 5000, ino))
+    inodes.add_mapped_blocks(session.db, ino, 1)
+    return ino
+
+
+def _two_blocks(session: Session) -> Ino:
+    """Write a file of two adjacent blocks, which fsck records as one lost part."""
+    ino = write_file(session, CONTENT.ljust(MIB, b"1"))
+    session.cache.write_new(ino, BlockIndex(1), 0, CONTENT)
+    session.db.inodes.run("UPDATE inodes SET size_bytes = ? WHERE ino = ?", (MIB + 5000, ino))
     inodes.add_mapped_blocks(session.db, ino, 1)
     return ino
 
@@ -240,3 +257,73 @@ async def test_healed_content_is_synced_before_its_rows_are_committed(
             await heal_holes(volume)
 
     assert order[:2] == ["files", "rows"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_shortage_of_threads_leaves_the_holes_for_the_next_mount(
+    power: Power, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """If a block cannot be read in a thread, no hole of its group is healed, and no file stays."""
+    ino = await _lose(power, _two_blocks)
+    reads: list[object] = []
+
+    async def refusing(work: Callable[..., object], *arguments: object) -> object:
+        if getattr(work, "__name__", "") == "_content":
+            reads.append(work)
+            if len(reads) == failing:
+                raise ThreadShortageError
+        return await in_thread(work, *arguments)
+
+    async with _opened(power) as volume:
+        with monkeypatch.context() as patched:
+            patched.setattr(hole_healing, "in_thread", refusing)
+            [notice] = await heal_holes(volume)
+        assert "no thread can be started" in notice
+        assert inodes.get(volume.db, ino).mapped_blocks == 0
+        assert list(BlockFiles(volume.state_dir.blocks, volume.state_dir.tmp).numbers()) == []
+
+        [notice] = await heal_holes(volume)
+        assert notice.startswith("healed 2 blocks of 1 file ")
+
+
+@pytest.mark.parametrize("error", [ThreadShortageError(), OSError(errno.EIO, "failed")])
+async def test_holes_are_healed_only_after_their_content_is_synced(
+    power: Power, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A failed sync maps no block; without threads the sync runs on the event loop."""
+    ino = await _lose(power, _two_blocks)
+    is_shortage = isinstance(error, ThreadShortageError)
+    run_sync = trio.to_thread.run_sync
+
+    async def failing(work: Callable[..., object], *arguments: object, **options: Any) -> object:
+        if getattr(work, "__name__", "") in {"sync", "sync_wal"}:
+            raise RuntimeError("can't start new thread") if is_shortage else error
+        return await run_sync(work, *arguments, **options)
+
+    async with _opened(power) as volume:
+        with monkeypatch.context() as patched:
+            patched.setattr(trio.to_thread, "run_sync", failing)
+            with (
+                contextlib.nullcontext() if is_shortage else pytest.raises(OSError, match="failed")
+            ):
+                await heal_holes(volume)
+        volume.db.commit()
+
+        synced = volume.db.all("SELECT count(*) FROM cached_blocks WHERE synced_bytes > 0")
+        assert inodes.get(volume.db, ino).mapped_blocks == (2 if is_shortage else 0)
+        assert synced == [(2 if is_shortage else 0,)]
+
+
+async def test_failed_mapping_of_healed_blocks_undoes_all_its_rows(
+    power: Power, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ino = await _lose(power, _two_blocks)
+    async with _opened(power) as volume:
+        with monkeypatch.context() as patched:
+            patched.setattr(cached_blocks, "note_synced", raising(DatabaseFullError("full")))
+            await heal_holes(volume)
+
+        assert inodes.get(volume.db, ino).mapped_blocks == 0
+        assert volume.db.all("SELECT * FROM block_map") == []
+        [notice] = await heal_holes(volume)
+        assert notice.startswith("healed 2 blocks of 1 file ")

@@ -1,11 +1,16 @@
 """Functions that fail, for use in place of real functions."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
+import trio
+
+# Python's report that no thread can be started.
+REFUSED: Final = RuntimeError("can't start new thread")
 
 
 def raising(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
@@ -15,6 +20,15 @@ def raising(error: BaseException | type[BaseException]) -> Callable[..., NoRetur
         raise error
 
     return fail
+
+
+@contextlib.contextmanager
+def no_threads() -> Iterator[None]:
+    """Refuse all new threads, as at RLIMIT_NPROC, during the with-block."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trio.to_thread, "run_sync", raising(REFUSED))
+        patched.setattr(trio.lowlevel, "start_thread_soon", raising(REFUSED))
+        yield
 
 
 def refuse_file(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from s3fs_meta.sync.chain import chain
 from s3fs_meta.sync.chain.replay import Replayer
 from s3fs_meta.sync.kernel import NoKernel, SwitchChanges
 from s3fs_meta.sync.volume import OpenOptions
-from tests.faults import raising
+from tests.faults import REFUSED, no_threads, raising
 from tests.sync.conftest import (
     Power,
     location_of,
@@ -38,17 +38,6 @@ from tests.sync.conftest import (
 from tests.sync.follower.following import FOLLOWS, READS
 
 __all__ = ["power"]
-
-REFUSED = RuntimeError("can't start new thread")
-
-
-@contextlib.contextmanager
-def no_threads() -> Iterator[None]:
-    """Refuse all new threads, as at RLIMIT_NPROC, during the with-block."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(trio.to_thread, "run_sync", raising(REFUSED))
-        patched.setattr(trio.lowlevel, "start_thread_soon", raising(REFUSED))
-        yield
 
 
 async def test_refused_thread_is_reported_with_the_limit_that_the_user_can_raise() -> None:

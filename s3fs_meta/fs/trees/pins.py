@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.cache.pinned_trees import PINNED_BLOCKS_MAX, pinned_bytes_max
 from s3fs_meta.cache.slices import slices
@@ -28,6 +28,8 @@ from s3fs_meta.errors import (
     NoSpaceLeftError,
     ObjectMissingError,
     S3fsError,
+    SettingsError,
+    ThreadShortageError,
     UsageError,
 )
 from s3fs_meta.fs.trees import inode_paths, pins_file, warm
@@ -88,8 +90,8 @@ class Pins:
     async def load(self) -> None:
         """Before any eviction, read the pins of this host and pin their blocks; log errors."""
         try:
-            self._pins = await in_thread(pins_file.read, self._state)
-        except S3fsError as exc:
+            self._pins = await in_thread_or_here(pins_file.read, self._state)
+        except SettingsError as exc:
             self._is_unreadable = True
             _log.warning("no tree is pinned, because the list of pins is unreadable: %s", exc)
             return
@@ -206,7 +208,7 @@ class Pins:
     async def _require_readable(self) -> None:
         """Read the list of pins again after a failed read; raise SettingsError if it still fails."""
         if self._is_unreadable:
-            self._pins = await in_thread(pins_file.read, self._state)
+            self._pins = await in_thread_or_here(pins_file.read, self._state)
             self._is_unreadable = False
 
     async def _content(self, pins: Iterable[Pin]) -> TreeContent:
@@ -215,7 +217,7 @@ class Pins:
 
     async def _set(self, pins: list[Pin]) -> None:
         """Replace the list of pins in memory and in the file."""
-        await in_thread(pins_file.write, self._state, pins)
+        await in_thread_or_here(pins_file.write, self._state, pins)
         self._pins = pins
         self.check_soon()
 
@@ -338,7 +340,10 @@ class Pins:
         left = inodes.find(self._db, pin.ino)
         if left is None or left.btime_ns != pin.born_ns:
             return None
-        path = await inode_paths.path_of(self._db, pin.ino)
+        try:
+            path = await inode_paths.path_of(self._db, pin.ino)
+        except ThreadShortageError:
+            return pin  # a later check updates the path
         if path is None:
             return None
         return pin if len(path) > PIN_PATH_BYTES_MAX else pin._replace(path=path)

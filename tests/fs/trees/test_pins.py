@@ -14,6 +14,7 @@ from s3fs_meta.fs.trees.pins import PinnedTree, Pins
 from s3fs_meta.limits import MIB, PIN_PATH_BYTES_MAX, PINS_MAX
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockIndex, BlockState, Ino
+from tests.faults import no_threads
 from tests.fs.conftest import BLOCK_BYTES, USER, Volume, make_directory, make_file
 from tests.fs.trees.samples import fill
 from tests.polling import WAIT_S_MAX, until
@@ -377,6 +378,29 @@ async def test_number_and_length_of_pinned_paths_are_limited(fs: Filesystem, pin
         await pins.add([Ino(1 << 40)])
     await pins.add(some[:-1])
     await pins.add(some[:-1])  # A tree can be pinned twice.
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+async def test_pinned_tree_is_not_evicted_by_a_mount_that_cannot_start_a_thread(
+    volume: Volume, *, is_renamed: bool
+) -> None:
+    """The mount cannot search for the new path of a renamed tree, but it pins the tree."""
+    async with volume.mounted() as fs:
+        top = make_directory(fs, b"top")
+        ino = make_file(fs, b"f", top)
+        await fill(fs, ino, BLOCK_BYTES)
+        await volume.upload()
+        await _pins(volume, fs).add([top])
+        if is_renamed:
+            fs.namespace.rename(ROOT_INO, b"top", ROOT_INO, b"new")
+            fs.db.commit()
+    async with volume.mounted() as fs:
+        pins = _pins(volume, fs)
+        with no_threads():
+            await pins.load()
+        await volume.evict()
+        assert await _is_cached(volume, fs, ino)
+        assert [one.path for one in await pins.listing()] == ["/new" if is_renamed else "/top"]
 
 
 async def test_unreadable_list_of_pins_is_kept_without_pinning_any_block(

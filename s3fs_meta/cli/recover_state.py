@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import trio
 import typer
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import continuing, in_thread
 from s3fs_meta.bucket_errors import BrokenChainError, NoImageError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
@@ -194,7 +194,7 @@ async def _newest(
         path = Path(scratch) / "meta.db"
         newest = NewestState(store, keyring, superblock.uuid, keeper.lease, path)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(newest.run)
+            nursery.start_soon(continuing, "lost content", newest.run)
             yield newest.find
             nursery.cancel_scope.cancel()
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import trio
 import typer
 
+from s3fs_meta.background_task import continuing
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
 from s3fs_meta.cli.given_arguments import given_texts
@@ -116,7 +117,7 @@ async def _restore(
         copier = Copier(volume.db, content, copied.target, privileges=copied.privileges)
         restoring = Restoring(volume.db, copier, reading.front.progress)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(newest.run)
+            nursery.start_soon(continuing, "lost content", newest.run)
             begin()
             await restoring.copy(copied.paths)
             nursery.cancel_scope.cancel()

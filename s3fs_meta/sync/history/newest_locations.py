@@ -5,7 +5,8 @@ newer packs also contain it.
 
 Owns: a database of the newest state, restored at the first search, and the search in it.
 Does not know: its callers, how a block is fetched.
-Keeps: the bucket is not changed. If the newest state cannot be read, every search returns None.
+Keeps: the bucket is not changed. If the newest state cannot be read, every search returns None,
+except during a shortage of threads, which proves no loss.
 Tasks: ``run`` is one task; any other task may call ``find``, which waits for the restore.
 """
 
@@ -14,11 +15,11 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.cache.fetching.fetcher import Found
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.lease import Lease
-from s3fs_meta.errors import S3fsError
+from s3fs_meta.errors import S3fsError, ThreadShortageError
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.pragmas import Pragmas
 from s3fs_meta.meta.tables import blocks, packs
@@ -53,20 +54,36 @@ class NewestState:
         self._db: Database | None = None
         self._wanted = trio.Event()
         self._tried = trio.Event()
+        self._lacks_threads = False
 
     async def find(self, located: Located) -> Found | None:
-        """Return the location of a block's content in the newest state, or None."""
+        """Return the location of a block's content in the newest state, or None.
+
+        Raises:
+            ThreadShortageError: the newest state is not restored yet, because no thread could be
+                started.
+        """
         if located.hash is None:
             return None
         self._wanted.set()
         await self._tried.wait()
+        if self._lacks_threads:
+            raise ThreadShortageError
         return None if self._db is None else intact_location(self._db, located)
 
     async def run(self) -> None:
-        """Restore the newest state's database at the first search; keep it open until cancelled."""
+        """Restore the newest state's database at the first search; keep it open until cancelled.
+
+        Raises:
+            ThreadShortageError: no thread could be started; run the task again (``continuing``).
+        """
         await self._wanted.wait()
         try:
             await self._restore()
+            self._lacks_threads = False
+        except ThreadShortageError:
+            self._lacks_threads = True
+            raise
         except (S3fsError, OSError) as exc:
             _log.warning(
                 "cannot search the newest txg for content that the snapshot has lost: %s", exc
@@ -85,7 +102,7 @@ class NewestState:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         restorer = Restorer(self._store, self._keyring, self._uuid, no_progress)
         link = await restorer.restore(newest, self._path)
-        self._db = await in_thread(self._open)
+        self._db = await in_thread_or_here(self._open)
         _log.info("searching txg %d for content that the snapshot has lost", link.txg)
 
     def _open(self) -> Database:

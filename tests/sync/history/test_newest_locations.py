@@ -3,17 +3,24 @@
 ``test_healing.py`` tests this search in mounts.
 """
 
+import contextlib
 from pathlib import Path
 
+import pytest
 import trio
+import trio.testing
 
+from s3fs_meta.background_task import continuing
 from s3fs_meta.cache.fetching.fetcher import Found
+from s3fs_meta.errors import ThreadShortageError
+from s3fs_meta.limits import THREAD_PAUSE_S
 from s3fs_meta.meta.tables import damage_marks, packs
 from s3fs_meta.meta.tables.block_map import Located
 from s3fs_meta.meta.tables.damage_marks import Mark
 from s3fs_meta.model import BlockId
 from s3fs_meta.sync.history.newest_locations import NewestState
 from s3fs_meta.sync.session import Session
+from tests.faults import no_threads
 from tests.polling import WAIT_S_MAX
 from tests.sync.conftest import Power, location_of, write_file
 from tests.tasks import running
@@ -82,3 +89,24 @@ async def test_search_for_locations_in_an_unreadable_newest_state_finds_none(
             del power.store.objects[key]
 
         assert await found(newest(session, tmp_path), located) == [None]
+
+
+async def test_search_without_threads_fails_and_succeeds_later(
+    power: Power, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The error does not mean that the content is lost."""
+    async with power.session(tasks=False) as session:
+        ino = write_file(session, b"content" * 100)
+        await session.make_image()
+        lost = location_of(session, ino)._replace(block=BlockId(99))
+        search = newest(session, tmp_path)
+        async with running(continuing, "lost content", search.run):
+            with no_threads(), pytest.raises(ThreadShortageError):
+                await search.find(lost)
+            await trio.sleep(THREAD_PAUSE_S)
+            while True:
+                with contextlib.suppress(ThreadShortageError):
+                    found_at = await search.find(lost)
+                    break
+                await trio.sleep(THREAD_PAUSE_S)
+        assert found_at is not None

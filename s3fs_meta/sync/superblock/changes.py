@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread_or_here
 from s3fs_meta.codec import superblock as superblock_codec
 from s3fs_meta.codec.keyring import Keyring
 from s3fs_meta.codec.superblock import Superblock
@@ -111,7 +111,7 @@ async def _publish(
         unreached.append(f"the object {second.key!r}: {exc}")
     hook("superblock copy put")
     try:
-        await in_thread(remembered.keep, data)
+        await in_thread_or_here(remembered.keep, data)
     except OSError as exc:
         unreached.append(f"{remembered.path}: {exc.strerror}")
     hook("superblock remembered")

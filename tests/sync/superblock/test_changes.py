@@ -1,5 +1,6 @@
 """Changes of the superblock, and repairs of its objects."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -28,6 +29,7 @@ from s3fs_meta.sync.superblock.unlocking import Passphrase
 from s3fs_meta.sync.superblock_watch import tend
 from s3fs_meta.testing.faulty_store import FaultyStore
 from tests.damage import flipped
+from tests.faults import no_threads
 from tests.sync.conftest import Power, read_file, write_file
 from tests.sync.superblock.foreign import foreign_superblock
 
@@ -46,6 +48,25 @@ async def _change(power: Power, host: str = "a") -> list[str]:
 
 def _replaced(power: Power) -> ReplacedObjects:
     return ReplacedObjects(power.store, power.home / "a", SystemClock())
+
+
+async def test_change_of_the_superblock_succeeds_if_this_host_cannot_start_a_thread(
+    power: Power,
+) -> None:
+    """The bucket has the change already, so the command must not report a failure."""
+    async with power.session("a", tasks=False) as session:
+        await session.close()
+    with contextlib.ExitStack() as refused:
+
+        def refuse(step: str) -> None:
+            if step == "superblock copy put":
+                refused.enter_context(no_threads())
+
+        remembered = power.remembered("a")
+        changed = await change(power.store, remembered, power.secret, _labelled, hook=refuse)
+
+    assert changed.unreached == []
+    assert remembered.read() == power.store.objects[KEY]
 
 
 async def test_change_of_the_superblock_is_written_to_every_copy(power: Power) -> None:

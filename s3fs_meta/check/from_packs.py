@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.check.from_chain import ChainReader
 from s3fs_meta.check.fsck import NO_BLOCK_ROW, check_database
 from s3fs_meta.check.report import Mode, Report
@@ -144,7 +144,7 @@ async def rebuild(
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
             for one in (path, old_path, chain_path):
-                await in_thread(image_copy.remove, one)
+                await in_thread_or_here(image_copy.remove, one)
     quarantine()
     await store.create(head.manifest_key, manifest)
     lease = released(Epoch(traces.epoch + 1), head, clock)
@@ -278,7 +278,7 @@ async def _try_to_make(
         raise
     except (CorruptionError, DatabaseError) as exc:
         _log.warning("the rows recovered from %s are unusable: %s", remains.key, exc)
-        await in_thread(image_copy.remove, new.path)
+        await in_thread_or_here(image_copy.remove, new.path)
         return None
 
 

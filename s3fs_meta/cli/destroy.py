@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import trio
 import typer
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import LostSuperblockError
 from s3fs_meta.cli import options
 from s3fs_meta.cli.command_help import OF_BUCKET, CommandHelp, Example, exits_of
@@ -168,7 +168,7 @@ async def _destroy(wanted: _Wanted, front: Front, remains: Remains) -> _Found:
                 before=before,
                 superblock=found.superblock,
             )
-            rescued, failures = await in_thread(state_dir.discard)
+            rescued, failures = await in_thread_or_here(state_dir.discard)
         finally:
             state_dir.unlock()
         if failures:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import BrokenChainError
 from s3fs_meta.check.from_packs import Rebuilt, rebuild
 from s3fs_meta.check.report import Finding, Mode, Report, Severity, Verdict
@@ -212,7 +212,7 @@ async def _refuse_readable(
         return
     finally:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await in_thread(image_copy.remove, target)
+            await in_thread_or_here(image_copy.remove, target)
     raise UsageError(
         f"the metadata of {plan.place.url} can be restored up to txg {last_txg}: mount the "
         f"filesystem, or run s3fs-meta fsck -y (with --end-at={last_txg} if its report says so). "
@@ -588,7 +588,7 @@ async def _close(volume: Volume, *, release: bool) -> None:
     try:
         if volume.keeper.is_held and release:
             await volume.keeper.release()
-        await in_thread(volume.db.sync_wal)
+        await in_thread_or_here(volume.db.sync_wal)
     finally:
         volume.db.close()
         volume.state_dir.unlock()

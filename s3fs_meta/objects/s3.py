@@ -26,7 +26,7 @@ import trio
 from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.errors import (
     FormatError,
     ObjectMissingError,
@@ -254,7 +254,7 @@ class S3Store:
 
     async def close(self) -> None:
         """Close idle connections to the server."""
-        await in_thread(self._holder.close)
+        await in_thread_or_here(self._holder.close)
 
     async def _request(self, key: str, work: "Callable[[S3Client], _Result]") -> _Result:
         try:

@@ -263,6 +263,35 @@ def test_source_check_finds_a_memoryview_passed_to_a_function_that_keeps_it() ->
     assert list(_kept_buffers(_nodes(good, ast.Call))) == []
 
 
+def _skipped_cleanups(attempts: Iterable[ast.Try]) -> Iterator[int]:
+    """Yield the lines of cleanup that a shortage of threads would prevent."""
+    for attempt in attempts:
+        handlers = [
+            one
+            for one in attempt.handlers
+            if one.type is None or ast.unparse(one.type) == "BaseException"
+        ]
+        for cleanup in [*attempt.finalbody, *handlers]:
+            for node in ast.walk(cleanup):
+                if isinstance(node, ast.Name) and node.id == "in_thread":
+                    yield node.lineno
+
+
+def test_cleanup_does_not_need_a_thread() -> None:
+    """``in_thread`` calls nothing during a shortage of threads, unlike ``in_thread_or_here``."""
+    assert [
+        f"{_relative(path)}:{line}"
+        for path in SOURCES
+        for line in _skipped_cleanups(nodes_of(path, ast.Try))
+    ] == []
+
+
+def test_source_check_finds_cleanup_that_needs_a_thread() -> None:
+    code = "try:\n  a()\nexcept BaseException:\n  in_thread(b)\nfinally:\n  in_thread(c)\n"
+
+    assert sorted(_skipped_cleanups(_nodes(code, ast.Try))) == [4, 6]
+
+
 def _refused_by_python_3_10(classes: Iterable[ast.ClassDef]) -> Iterator[int]:
     """Yield the lines of named tuples with a second base class, such as ``Generic``."""
     for one in classes:

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.cache.disk_space import DiskSpace
 from s3fs_meta.disk_full import FULL_ERRNOS
 from s3fs_meta.errors import (
@@ -265,7 +265,7 @@ class OpenPoints:
                 del self._open[txg]
                 # A cancelled close would leave the database open and its directory locked.
                 with trio.CancelScope(shield=True):
-                    await in_thread(_discard, point.volume)
+                    await in_thread_or_here(_discard, point.volume)
                 _log.info("closed the filesystem as of txg %d", txg)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.cache.slices import slices
 from s3fs_meta.errors import PastUnavailableError
 from s3fs_meta.fs.past.open_points import OpenPoint, OpenPoints
@@ -129,7 +129,7 @@ class PastClone:
                 await self._require_blocks(survey, txg, packs)
         finally:
             with trio.CancelScope(shield=True):
-                await in_thread(survey.close)
+                await in_thread_or_here(survey.close)
 
     async def _doubtful(self, packs: Iterable[tuple[PackId, ObjectKey]]) -> list[PackId]:
         """Return the packs that may contain unavailable blocks."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.clock import Clock
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.counted import counted
@@ -109,7 +109,7 @@ async def roll_back(
         raise
     try:
         await _end(session, is_kept=bool(stamp))
-        await in_thread(_exchange, volume.state_dir, beside, stamp, hook)
+        await in_thread_or_here(_exchange, volume.state_dir, beside, stamp, hook)
     finally:
         let_go(volume)
     return RolledBack(before, now, notices)
@@ -245,7 +245,7 @@ async def _end(session: Session, *, is_kept: bool) -> None:
     """
     try:
         if is_kept:
-            await in_thread(session.files.sync_everything)
+            await in_thread_or_here(session.files.sync_everything)
             await session.durability.sync()
             await mark_clean(session.db)
     finally:

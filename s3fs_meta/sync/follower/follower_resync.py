@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from s3fs_meta.background_task import in_thread
+from s3fs_meta.background_task import in_thread, in_thread_or_here
 from s3fs_meta.bucket_errors import OlderBucketError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.clock import Clock
@@ -84,7 +84,7 @@ async def restore_beside(
         await quarantine(volume.state_dir, applier, target, cache, clock)
     except BaseException:
         with trio.move_on_after(CLEANUP_S_MAX, shield=True):
-            await in_thread(image_copy.remove, target)
+            await in_thread_or_here(image_copy.remove, target)
         raise
     return target, link
 

@@ -41,7 +41,7 @@ from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.session import Session
 from s3fs_meta.sync.volume import OpenOptions
 from s3fs_meta.testing.faulty_store import FaultyStore
-from tests.faults import raising
+from tests.faults import no_threads, raising
 from tests.fs.past.nowhere import nowhere
 from tests.polling import WAIT_S_MAX, until
 from tests.sync.conftest import Power, write_file
@@ -154,6 +154,20 @@ async def test_idle_point_in_time_is_closed_and_its_files_are_removed(
             await trio.sleep(PAST_IDLE_S)
             while points.count:  # noqa: ASYNC110
                 await trio.sleep(1)
+
+
+async def test_files_of_an_idle_point_in_time_are_removed_without_threads(
+    plain: Power, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """No later task would remove them during the mount."""
+    async with shipped(plain, 1) as (session, (txg,)):
+        points = points_of(session)
+        async with running(points.run):
+            await inodes_at(points, txg)
+            with no_threads():
+                await trio.sleep(PAST_IDLE_S + 2 * PAST_CHECK_S)
+            assert points.count == 0
+            assert snapshots_in(tmp_path) == []
 
 
 async def test_points_in_time_stay_open_between_requests_after_their_task_was_restarted(

@@ -48,6 +48,13 @@ _OF_INODES: Final = frozenset({"inodes", "hard_links", "symlinks", "xattrs"})
 # The column of each table that contains the inode number.
 _INO_COLUMN: Final = {**dict.fromkeys(_OF_INODES, 0), "block_map": 0, "dentries": 3}
 
+# The columns of each table that contain numbers of inodes or blocks.
+_NUMBER_COLUMNS: Final = {
+    **dict.fromkeys(_OF_INODES, (0,)),
+    "block_map": (0, _BLOCK),
+    "dentries": (0, 3),
+}
+
 _CONFLICTS: Final = {
     apsw.SQLITE_CHANGESET_DATA: "the row has different values",
     apsw.SQLITE_CHANGESET_NOTFOUND: "the row is missing",
@@ -221,27 +228,30 @@ def rows(
 
 
 def has_invalid_values(changeset: bytes) -> bool:
-    """Return whether a value has the wrong type for its column, because a row was damaged.
+    """Return whether other hosts would refuse a value, because a row was damaged.
 
-    Such a changeset cannot be applied to a database with intact rows.
+    Such a value has the wrong type for its column, or is a negative number of an inode or block.
     """
     types = _column_types()
     try:
-        for table, change in _changes(changeset):
-            for values in (change.old, change.new):
-                # Comparing all types at once takes a third of the time.
-                if (
-                    values is not None
-                    and tuple(map(type, values)) != types[table]
-                    and any(
-                        type(value) is not kind and value is not apsw.no_change
-                        for value, kind in zip(values, types[table], strict=True)
-                    )
-                ):
-                    return True
+        return any(
+            _is_damaged(values, types[table], _NUMBER_COLUMNS.get(table, ()))
+            for table, change in _changes(changeset)
+            for values in (change.old, change.new)
+            if values is not None
+        )
     except UnicodeDecodeError:
         return True
-    return False
+
+
+def _is_damaged(values: _Row, kinds: tuple[type, ...], numbers: tuple[int, ...]) -> bool:
+    # Comparing all types at once takes a third of the time.
+    if tuple(map(type, values)) != kinds and any(
+        type(value) is not kind and value is not apsw.no_change
+        for value, kind in zip(values, kinds, strict=True)
+    ):
+        return True
+    return any(values[one] is not apsw.no_change and values[one] < 0 for one in numbers)
 
 
 def is_news(changeset: bytes) -> bool:

@@ -46,6 +46,7 @@ from s3fs_meta.meta.trees import removed_trees
 from s3fs_meta.meta.trees.removed_trees import Name, Scope, TopTally
 from s3fs_meta.model import Attributes, BlockState, Ino, InodeFlag
 from s3fs_meta.mount_state import MountStatus
+from s3fs_meta.sync.chain import abandoned_txgs
 
 _log = logging.getLogger(__name__)
 
@@ -447,7 +448,11 @@ class TreeRemoval:
                 sealed.add(block)  # keep the row: the uploader deletes the block after the upload
             elif has_marks and held is not None and is_last_copy(block):
                 last_copies.add(block)
-        for freed in removed_trees.drop_refs(self._db, named, sealed):
+        dropped = removed_trees.drop_refs(self._db, named, sealed)
+        if dropped.skipped:
+            # Other hosts could not release these blocks with a changelog, or would delete them.
+            abandoned_txgs.want(self._db, "rows of blocks of removed files are damaged")
+        for freed in dropped.freed:
             if freed.block in last_copies:
                 # Keep the block file until the next sync, because a crash may restore its row.
                 index.move(freed.block, BlockState.UPLOADED)

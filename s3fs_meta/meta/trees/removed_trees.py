@@ -5,8 +5,8 @@ cached blocks, the size of a slice.
 A *top* is a directory that was removed together with its content: it has no name, nlink 0 and the
 flag REMOVED. Its entries still exist. When a top is deleted, its subdirectories become tops. So at
 every commit all remaining inodes are below tops, and the index of orphans finds the tops.
-Keeps: size_bytes of a top is the number of its entries. Slices do not rely on it. The counters, and the link counts of inodes
-that have names outside the tree, are correct.
+Keeps: size_bytes of a top is the number of its entries. Slices do not rely on it. The counters, and
+the link counts of inodes that have names outside the tree, are correct.
 """
 
 import contextlib
@@ -141,6 +141,13 @@ class Freed(NamedTuple):
     plain_bytes: int
     pack: PackId | None
     stored_bytes: int | None
+
+
+class DroppedRefs(NamedTuple):
+    """The result of ``drop_refs``."""
+
+    freed: list[Freed]  # the deleted blocks; the caller deletes their cache files
+    skipped: int  # number of blocks whose rows are missing or have invalid values
 
 
 def mark_removed(db: Database, inos: Collection[Ino], now_ns: int) -> None:
@@ -363,7 +370,7 @@ def unmap_all(db: Database, inos: Collection[Ino]) -> Counter[BlockId]:
     return named
 
 
-def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> list[Freed]:
+def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[BlockId]) -> DroppedRefs:
     """Subtract references to blocks; delete blocks without references. Needs a transaction.
 
     A block whose row has invalid values keeps this row and its space until fsck -y.
@@ -371,19 +378,17 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
     Args:
         named: number of references to subtract, by block.
         kept: blocks that are being uploaded; their rows are kept.
-
-    Returns:
-        The deleted blocks; the caller deletes their cache files.
     """
     rows = db.all(
         "SELECT block, refs, plain_bytes, pack, stored_bytes FROM blocks"
         f" WHERE block IN {_GIVEN} AND {_IS_READABLE}",
         (json.dumps(list(named)),),
     )
-    if len(rows) < len(named):
+    skipped = len(named) - len(rows)
+    if skipped:
         _log.error(
             "%d blocks of removed files have invalid rows and keep their space; run s3fs-meta fsck -y",
-            len(named) - len(rows),
+            skipped,
         )
     freed = [
         Freed(block, plain_bytes, pack, stored_bytes)
@@ -398,7 +403,7 @@ def drop_refs(db: Database, named: Mapping[BlockId, int], kept: Collection[Block
     db.run(f"DELETE FROM blocks WHERE block IN {_GIVEN}", (json.dumps(list(deleted)),))
     db.counters.block_bytes -= sum(each.plain_bytes for each in freed)
     _drop_live_bytes(db, freed)
-    return freed
+    return DroppedRefs(freed, skipped)
 
 
 def without_refs(db: Database, among: Collection[BlockId]) -> list[BlockId]:

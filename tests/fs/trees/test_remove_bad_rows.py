@@ -4,10 +4,12 @@ import itertools
 
 import pytest
 
+from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.fs.filesystem import Filesystem
 from s3fs_meta.meta.tables import block_map
 from s3fs_meta.model import ROOT_INO, BlockId, BlockIndex, Ino
 from s3fs_meta.mount_state import MountState
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from tests.fs.conftest import (
     Volume,
     make_directory,
@@ -140,3 +142,23 @@ async def test_invalid_block_number_in_a_removed_tree_leaves_only_its_block(
     assert fs.status.state is MountState.SERVING
     assert _count(fs, "block_map") == 0
     assert fs.db.all("SELECT block, refs FROM blocks") == [(bad, 1)]
+
+
+async def test_removed_tree_with_a_block_without_a_row_is_shipped_as_an_image(
+    fs: Filesystem, volume: Volume
+) -> None:
+    """No other host could release the block with a changelog."""
+    top, bad = await _uploaded_tree(fs, volume)
+    fs.db.commit()
+    # A statement outside a commit group is not recorded, like damage on the disk.
+    fs.db.connection.execute("UPDATE block_map SET block = 99999 WHERE block = ?", (bad,))
+
+    fs.tree_removal.remove(ROOT_INO, b"tree", top)
+    await _settled(fs)
+
+    assert abandoned_txgs.wanted(fs.db) is not None
+    link = await volume.session.shipper.ship()
+    assert link is not None
+    opened = volume.session.volume
+    fetched = await chain.fetch(opened.store, opened.keyring, opened.uuid, link.txg)
+    assert fetched.changelog.kind is Kind.IMAGE

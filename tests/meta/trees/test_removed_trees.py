@@ -144,9 +144,10 @@ def test_unreferenced_blocks_of_removed_files_are_deleted(db: Database) -> None:
     block_map.set(db, other, BlockIndex(0), made[1])
     blocks.add_ref(db, made[1])
     named = removed_trees.unmap_all(db, [file])
-    freed = removed_trees.drop_refs(db, named, {made[2]})
+    dropped = removed_trees.drop_refs(db, named, {made[2]})
 
-    assert freed == [Freed(made[0], 10, pack, 7), Freed(made[3], 10, None, None)]
+    assert dropped.skipped == 0
+    assert dropped.freed == [Freed(made[0], 10, pack, 7), Freed(made[3], 10, None, None)]
     assert [blocks.get(db, block).refs for block in made[1:3]] == [1, 0]
     assert blocks.find(db, made[0]) is None
     assert packs.get(db, pack).died_txg is not None

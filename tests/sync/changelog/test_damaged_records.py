@@ -45,3 +45,34 @@ async def test_change_of_a_damaged_row_is_shipped_as_an_image(
 
 def test_empty_changeset_has_no_invalid_values() -> None:
     assert not changesets.has_invalid_values(b"")
+
+
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [
+        ("block_map", "UPDATE block_map SET block = -7"),
+        ("xattrs", "INSERT INTO xattrs SELECT -7, x'6e', x'76' FROM inodes"),
+    ],
+)
+async def test_negative_number_in_a_deleted_row_is_shipped_as_an_image(
+    power: Power, table: str, damage: str
+) -> None:
+    """Other hosts refuse a changelog with a negative number of an inode or block."""
+    async with power.session("a", tasks=False) as session:
+        bad, good = write_file(session, b"bad"), write_file(session, b"good")
+        await session.flush()
+        session.db.commit()
+        session.db.connection.execute(f"{damage} WHERE ino = ?", (bad,))
+        await session.make_image()
+        session.db.begin()
+        session.db.run(f"DELETE FROM {table} WHERE ino IN (?, -7)", (bad,))
+
+        link = await session.flush()
+
+        assert link is not None
+        volume = session.volume
+        fetched = await chain.fetch(volume.store, volume.keyring, volume.uuid, link.txg)
+        assert fetched.changelog.kind is Kind.IMAGE
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, good) == b"good"

@@ -9,12 +9,13 @@ changelog of kind IMAGE.
 Design: docs/design/durability.md, "The chain".
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from s3fs_meta.bucket_errors import OlderBucketError
+from s3fs_meta.bucket_errors import OlderBucketError, UnfitRecordsError
 from s3fs_meta.codec import changelog as changelog_codec
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.codec.keyring import Keyring
@@ -35,6 +36,8 @@ from s3fs_meta.options.option_syntax import format_time
 from s3fs_meta.sync.chain import chain, names
 from s3fs_meta.sync.chain.chain import FetchedChangelog, Link
 from s3fs_meta.sync.progress import Progress
+
+_log = logging.getLogger(__name__)
 
 _ROW: Final = "mend"
 _PUT_BACK: Final = "put back"
@@ -77,9 +80,12 @@ def wanted(db: Database) -> str | None:
     return local_state.get(db, _ROW)
 
 
-def want_after(db: Database, noticed: OlderBucketError) -> None:
-    """Record that the bucket was reset to an older copy. Requires an open transaction."""
-    want(db, put_back(noticed.message))
+def want_after(db: Database, noticed: OlderBucketError | UnfitRecordsError) -> None:
+    """Log why no changelog can be shipped, and record that the next txg must be an image."""
+    _log.error("%s", noticed)
+    db.begin_local()
+    is_older = isinstance(noticed, OlderBucketError)
+    want(db, put_back(noticed.message) if is_older else noticed.message)
 
 
 def put_back(why: str) -> str:

@@ -162,8 +162,7 @@ class Shipper:
             await self.publish_as_txg(progress)
         try:
             link = await self._ship_once(progress, anyway=anyway)
-        except (OlderBucketError, UnfitRecordsError) as exc:
-            _log.warning("the changes cannot be shipped as a changelog: %s", exc)
+        except (OlderBucketError, UnfitRecordsError):
             await self.publish_as_txg(progress)
             link = await self._ship_once(progress, anyway=anyway) or self._position.link
         return self._position.link if published else link
@@ -271,6 +270,9 @@ class Shipper:
         except (FencedError, LostLeaseError) as exc:
             end = self._status.fence if isinstance(exc, FencedError) else self._status.degrade
             end(str(exc))
+            raise
+        except UnfitRecordsError as exc:
+            abandoned_txgs.want_after(self._db, exc)
             raise
 
     @property
@@ -573,8 +575,6 @@ class Shipper:
             if abandoned_txgs.wanted(self._db) is None:
                 await self._watch.require(self._position.link)
         except OlderBucketError as exc:
-            _log.error("%s", exc)
-            self._db.begin_local()
             abandoned_txgs.want_after(self._db, exc)
             self._durability.commit()
             raise

@@ -18,6 +18,7 @@ from pathlib import Path
 import trio
 
 from s3fs_meta.background_task import in_thread, in_thread_or_here
+from s3fs_meta.bucket_errors import UnfitRecordsError
 from s3fs_meta.cache.block_cache import BlockCache
 from s3fs_meta.codec.image import ManifestRef, Piece
 from s3fs_meta.codec.lease import Head
@@ -137,10 +138,13 @@ class Imager:
         """
         if abandoned_txgs.wanted(self._db) is not None:
             await self._shipper.publish_as_txg(progress)
-        async with self._lock:
-            await self._shipper.ship_blocks(progress)
-            async with self._room(progress) as copy:
-                return await self._make(copy, progress)
+        try:
+            async with self._lock:
+                await self._shipper.ship_blocks(progress)
+                async with self._room(progress) as copy:
+                    return await self._make(copy, progress)
+        except UnfitRecordsError:  # an image can replace the changelog
+            return await self.publish_as_txg(progress)
 
     async def _make(self, copy: Path, progress: Progress) -> Head:
         shipped = await self._shipper.ship_for_image(progress)

@@ -5,7 +5,7 @@ import pytest
 from s3fs_meta.codec.changelog import Kind
 from s3fs_meta.meta import changesets
 from s3fs_meta.meta.tables import inodes
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from tests.sync.conftest import Power, read_file, write_file
 
 pytestmark = pytest.mark.thorough
@@ -41,6 +41,28 @@ async def test_change_of_a_damaged_row_is_shipped_as_an_image(
         assert await read_file(session, later) == b"later"
         row = inodes.find(session.db, bad)
         assert row is None if change.startswith("DELETE") else row is not None
+
+
+async def test_image_can_be_made_after_the_change_of_a_damaged_row(
+    power: Power, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The image itself is published as the next txg, so no changelog is needed."""
+    async with power.session("a", tasks=False) as session:
+        bad, good = write_file(session, b"bad"), write_file(session, b"good")
+        await session.flush()
+        session.db.commit()
+        session.db.connection.execute("UPDATE inodes SET uid = 'text' WHERE ino = ?", (bad,))
+        session.db.begin()
+        session.db.inodes.run("UPDATE inodes SET uid = 5 WHERE ino = ?", (bad,))
+
+        head = await session.make_image()
+
+        assert head.txg == session.link.txg
+        assert abandoned_txgs.wanted(session.db) is None
+        assert caplog.text.count("was damaged on this host") == 1
+        await session.close()
+    async with power.session("b", tasks=False) as session:
+        assert await read_file(session, good) == b"good"
 
 
 def test_empty_changeset_has_no_invalid_values() -> None:

@@ -448,14 +448,18 @@ class Chooser:
         The txg number of this record is above all used numbers, so the record usually does not
         directly follow the chain position in the rows.
         """
-        attempt = None if abandoned_txgs.wanted(db) is None else pending.outbox(db)
-        if attempt is None:
+        if abandoned_txgs.wanted(db) is None:
             return link
-        txg, data = attempt
-        is_fence = _is_fence(txg, data, self._keyring)
         try:
-            is_there = is_fence and await chain.bytes_of(self._store, txg) == data
-        except (FormatError, ObjectMissingError):
+            attempt = pending.outbox(db)
+            if attempt is None:
+                return link
+            txg, data = attempt
+            is_there = (
+                _is_fence(txg, data, self._keyring)
+                and await chain.bytes_of(self._store, txg) == data
+            )
+        except (FormatError, ObjectMissingError):  # ``require_attempt`` reports a damaged record
             return link
         if not is_there:
             return link
@@ -497,6 +501,7 @@ class Chooser:
         If the store applies the delayed upload of the record later, this host replays the record
         like the record of another host.
         """
+        chain.require_attempt(db, self._keyring)
         attempt = pending.outbox(db)
         if attempt is None:
             return

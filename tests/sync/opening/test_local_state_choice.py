@@ -19,8 +19,9 @@ from s3fs_meta.meta.tables import inodes, local_state, xattrs
 from s3fs_meta.model import ROOT_INO, BlockId, Ino, ObjectKey
 from s3fs_meta.objects.contract import Fetched
 from s3fs_meta.objects.memory import MemoryStore
-from s3fs_meta.sync.chain import chain
+from s3fs_meta.sync.chain import abandoned_txgs, chain
 from s3fs_meta.sync.chain.replay import Replayer
+from s3fs_meta.sync.host_state.state_dir import StateDir
 from s3fs_meta.sync.opening.opening import close_filesystem
 from s3fs_meta.sync.progress import no_progress
 from s3fs_meta.sync.upload.bounds import UploadBounds
@@ -136,6 +137,32 @@ async def test_damaged_changelog_in_the_outbox_is_not_uploaded(power: Power, dam
             pass
 
     assert {key for key in power.store.objects if key.startswith("changelog/")} == before
+
+
+@pytest.mark.parametrize("damage", OUTBOX_DAMAGES)
+@pytest.mark.parametrize("row", ["mend", "unsettled"])
+async def test_damaged_changelog_in_the_outbox_is_reported_with_advice_in_every_state(
+    power: Power, damage: str, row: str
+) -> None:
+    """A read-only mount shows the files also if the next txg must be an image."""
+    ino = await damage_outbox(power, damage)
+    db = Database.open(StateDir(power.home / "a").database, Pragmas())
+    db.begin_local()
+    if row == "mend":
+        abandoned_txgs.want(db, "its changelog is damaged")
+    else:
+        local_state.put(db, "unsettled", "1")
+    db.commit()
+    db.close()
+
+    if row == "mend":
+        async with power.session("a", options=OpenOptions(read_only=True)) as session:
+            assert await read_file(session, ino) == b"one"
+            await close_filesystem(session.volume, release=False)
+        return
+    with pytest.raises(FormatError, match="fsck -y quarantines it and continues from the bucket"):
+        async with power.session("a", options=OpenOptions(read_only=True)):
+            pass
 
 
 @pytest.mark.parametrize("damage", OUTBOX_DAMAGES)

@@ -17,6 +17,7 @@ Source: sqlite3session.c, "CHANGESET BLOB FORMAT"; apsw, ``Connection.preupdate_
 
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -125,8 +126,9 @@ class GroupChanges:
             if self._session is not None:
                 return self._session.changeset()
             parts: list[bytes] = []
-            for name in self._before.keys() - self._unread:
-                self._append_records(name, parts)
+            for name in self._before:
+                if name not in self._unread:
+                    self._append_records(name, parts)
             return b"".join(parts) + self._compared()
         except (apsw.Error, UnicodeDecodeError) as exc:
             raise _unrecorded(exc) from exc
@@ -193,17 +195,16 @@ class GroupChanges:
             raise _unrecorded("the text of a changed row is not valid UTF-8")
         connection = self._db.connection
         connection.preupdate_hook(None, id=self)
-        if not self._is_attached:
-            connection.execute("ATTACH ? AS " + _COMMITTED, (read_only_uri(self._path),))
-            self._is_attached = True
-        session = apsw.Session(connection, "main")
         try:
-            for name in sorted(self._unread):
-                session.attach(name)
-                session.diff(_COMMITTED, name)
-            return session.changeset()
-        finally:
-            session.close()
+            if not self._is_attached:
+                connection.execute("ATTACH ? AS " + _COMMITTED, (read_only_uri(self._path),))
+                self._is_attached = True
+            with closing(apsw.Session(connection, "main")) as session:
+                for name in sorted(self._unread):
+                    session.attach(name)
+                    session.diff(_COMMITTED, name)
+                return session.changeset()
+        finally:  # if this failed, the group continues, and its next commit compares again
             connection.preupdate_hook(self._note, id=self)
 
 

@@ -7,6 +7,7 @@ import apsw
 import pytest
 
 from s3fs_meta.errors import DatabaseError
+from s3fs_meta.meta import group_changes
 from s3fs_meta.meta.db.database import Database
 from s3fs_meta.meta.db.group_listeners import LossStep
 from s3fs_meta.meta.db.schema import REPLICATED_TABLES
@@ -213,6 +214,31 @@ def test_changes_of_damaged_rows_are_recorded(make_database: MakeDatabase) -> No
     assert [len(one) for one in hooked] == [len(one) for one in by_session]
     assert len(hooked[1]) > 0
     assert len(hooked[2]) > 0
+
+
+def test_changes_after_a_failed_comparison_are_recorded(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit group stays open, and its next commit records all its changes."""
+    db = make_database()
+    damage_a_property(db)
+    recording = Recording(db, ALWAYS_HOOK)
+    first_small_group(db)
+    db.begin()
+    db.run("DELETE FROM properties WHERE value = x'00'")
+    with monkeypatch.context() as patched:
+        patched.setattr(group_changes, "read_only_uri", lambda path: f"file:{path}/none?mode=ro")
+        with pytest.raises(DatabaseError, match="cannot record the changes"):
+            recording.changes.changeset()
+    db.run("INSERT INTO symlinks VALUES (50, x'61')")
+    db.commit()
+
+    other = make_database("other.db")
+    damage_a_property(other)
+    apply_in_transaction(other.connection, recording.changesets[-1])
+    assert contents(other.connection, ["symlinks", "properties"]) == contents(
+        db.connection, ["symlinks", "properties"]
+    )
 
 
 def test_damaged_row_changed_beside_a_copied_tree_is_reported(make_database: MakeDatabase) -> None:

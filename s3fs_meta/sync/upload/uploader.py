@@ -153,14 +153,14 @@ class Uploader:
             self._limiter.release_on_behalf_of(id(batch))
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Call *work*. If it fails, log it, and make ``run`` pause before the next attempt."""
+        """Call *work*. If it fails, note the error, and make ``run`` pause before the next attempt."""
         try:
             await work()
         except (S3fsError, OSError) as exc:
             self.last_error = str(exc)
             self._failures.append(exc)
             self._pause_until_s = trio.current_time() + UPLOAD_PAUSE_S
-            if self.bounds.repeats_packs:  # otherwise the command reports the error
+            if self.bounds.repeats_packs:  # otherwise ``drain`` raises or logs it
                 _log.error("cannot upload blocks, will retry: %s", exc)
             # The failure may have left inconsistent rows, so the mount becomes read-only.
             if isinstance(exc, (DatabaseError, MetadataError)):
@@ -213,6 +213,9 @@ class Uploader:
                     continue
                 await landed.wait()
                 progress("blocks", total - len(cut.pending), total)
+        if not self.bounds.repeats_packs:  # otherwise each error is logged already
+            for other in self._failures:
+                _log.error("cannot upload blocks: %s", other)
         if failure is not None:
             raise failure
 

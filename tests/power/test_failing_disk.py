@@ -20,6 +20,7 @@ from s3fs_meta.cache.files import open_blocks
 from s3fs_meta.cache.files.block_files import BlockFiles
 from s3fs_meta.errors import LostBlockError
 from s3fs_meta.limits import (
+    FILES_AHEAD,
     INTENT_CONTENT_BYTES_MAX,
     INTENT_LOG_BYTES,
     SYNCFS_FILES_MIN,
@@ -138,7 +139,11 @@ class Host:
         self._program.run("umount", self._place.mountpoint)
 
     def wait_for_room(self) -> None:
-        """Wait until the WAL and the intent log have free space after an fsync."""
+        """Wait until the WAL and the intent log have free space after an fsync.
+
+        Also wait for the empty block files that the daemon creates in advance, and sync them:
+        otherwise the daemon could sync their directory while writes to the disk fail.
+        """
         wanted = {"meta.db-wal": WAL_ROOM_BYTES, "blocks/intent-log": INTENT_LOG_BYTES}
         state = self._disk.mountpoint / "state"
         wait_until(
@@ -148,6 +153,11 @@ class Host:
             ),
             "a log still has no free space",
         )
+        wait_until(
+            lambda: len(list(state.glob("*/blocks/*/*"))) > FILES_AHEAD // 2,
+            "no block files were created in advance",
+        )
+        subprocess.run(["sync", "-f", self._disk.mountpoint], check=True)
 
     def lose_power(self) -> None:
         """Kill the daemon, and unmount the disk so that its cached pages are dropped."""
